@@ -24,12 +24,12 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1373
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1290
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1289
  *                 arithmetic, per_isa_begin, vectors, formulas, per_isa_end, angles, random,
  *                 halves, sums, chains
  *     >>store     parameters and optimiser state, however they are stored                     1792
  *                 arrays, values, params, ranks, notes, calls, quant
- *     >>graph     tensors, views, segments, gckpt_apply                                        682
+ *     >>graph     tensors, views, segments, gckpt_apply                                        675
  *                 tensor, apply
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5691
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
@@ -44,15 +44,15 @@
  *     >>search    bounds that no schedule can beat; the least cost for every budget           3242
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 hide_copies, choose, open
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1792
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5414
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
  *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
  *                 step, train, profile
- *     >>check     gradients against finite differences; measured costs; timed trials           750
+ *     >>check     gradients against finite differences; measured costs; timed trials           745
  *                 gradients, calibrate, trials
- *     >>files     safetensors                                                                 2687
+ *     >>files     safetensors                                                                 2668
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
  *     >>export    plans and weights as files and as C constants                                959
  *                 file, c, weights
@@ -2154,8 +2154,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #pragma fp_contract(off)
 #endif
 
-/* What runs now and then, not in each step, is compiled for size where gcc optimises: from
- * GCKPTI_COLD_BEGIN to GCKPTI_COLD_END. Of .text that is 7 %. */
+/* Code from GCKPTI_COLD_BEGIN to GCKPTI_COLD_END runs rarely, not in steps. Where gcc optimises, it
+ * is compiled for size, which saves 7 % of .text. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&                           \
     !defined(GCKPTI_SEPARATE_TU)
 #define GCKPTI_COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
@@ -2314,10 +2314,10 @@ typedef struct {
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
 
-/* What %T puts, `gelu "h3"` or `gelu #12`: graph/tensor.c, which knows tensors, has it. */
+/* Appends a tensor as %T prints it, `gelu "h3"` or `gelu #12`; defined in graph/tensor.c. */
 GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
-/* Directives: see gckpt_fail. */
+/* Appends formatted text; directives as in gckpt_fail. */
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
@@ -2328,14 +2328,14 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #ifdef GCKPT_NO_TEXT
-/* Results without texts: what makes these counts as used, but is never called. */
+/* Results without texts; the arguments count as used but are not evaluated. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
-/* Fields of a desc and what is allowed. */
+/* A field of a desc, its value and the allowed range. */
 typedef struct {
     const char *name;
     int64_t value, min, max;
@@ -2357,10 +2357,10 @@ GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 /* Takes n bytes; a full block goes to the callback. */
 GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
 
-/* The low `bytes` bytes of a number, little-endian. */
+/* Writes the low `bytes` bytes of a number, little-endian. */
 GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes);
 
-/* At most 511 bytes a call; directives: see gckpt_fail. */
+/* Writes at most 511 bytes; directives as in gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
 
 /* ---- base/memory.c ---- */
@@ -2379,7 +2379,7 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
  * counts the bytes that this takes. */
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
 
-/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
+/* Allocates n zeroed elements of `size` bytes; NULL without memory, or if the product overflows. */
 GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
 GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
 
@@ -2389,7 +2389,7 @@ GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size);
 /* Returns the size of a block for *used bytes at any address, or SIZE_MAX on overflow. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
 
-/* strlen, which can take more of a device's flash than this. */
+/* Returns strlen(text), in less flash than some libraries take. */
 GCKPTI_FN size_t gckpti_strlen(const char *text);
 
 /* Copies a name; returns NULL without memory. A block has names at its end, so that the array of
@@ -2420,7 +2420,7 @@ GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* Chunks of memory that are freed all at once; gckpti_scratch_clear reuses them. */
+/* Chunks of memory that are freed together; gckpti_scratch_clear reuses them. */
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
     size_t size, used; /* including this header */
@@ -3487,7 +3487,7 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 #define GCKPTI_INFINITY gckpti_float(0x7f800000u)
 #define GCKPTI_NAN      gckpti_float(0x7fc00000u)
 
-/* What is called: not opened where it is used, since it is long, or rare. */
+/* Marks functions that are not inlined, since they are long or rarely called. */
 #if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_IS_SMALL
 #define GCKPTI_NOINLINE GCKPTI_UNUSED static __attribute__((noinline))
 #define GCKPTI_RARE   __attribute__((cold))
@@ -3619,7 +3619,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
-/* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
+/* Returns 0 if y is no integer, 1 if it is odd, 2 if it is even (as all are from 2^24). */
 GCKPTI_INLINE int gckpti_parity(float y)
 {
     int large = y >= 16777216.0f || y <= -16777216.0f;
@@ -3633,7 +3633,7 @@ typedef struct {
     float hi, lo;
 } gckpti_angle;
 
-/* The angle of p, a turn being 2^64: hi + lo in units of p. */
+/* Returns the angle of p, where 2^64 is a full circle: hi + lo in units of p. */
 GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
 {
     gckpti_angle r;
@@ -3647,7 +3647,7 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
     return r;
 }
 
-/* From units to radians. */
+/* Converts an angle from units to radians. */
 GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 {
     const float a = r.hi, b = r.lo;
@@ -3674,7 +3674,7 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_large(uint32_t u)
     return gckpti_angle_units((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
 }
 
-/* The angle of |x|; NaN where x is not finite. */
+/* Returns the angle of |x|, or NaN if x is not finite. */
 GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 {
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
@@ -3683,19 +3683,19 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 }
 
 /* >>num/per_isa_begin */
-/* vectors.h and formulas.h, which follow, are read more than once: here as plain floats, and by the
- * header including itself (cpu/kernels.c), which sees nothing but them and kernels. So the
- * implementation ends here, and goes on in per_isa_end.h. */
+/* vectors.h and formulas.h follow and are read more than once: here for plain floats, and when the
+ * header includes itself (cpu/kernels.c), which then reads only them and kernels. So the
+ * implementation ends here and continues in per_isa_end.h. */
 #define GCKPTI_ISA (-1) /* once as plain floats: num/vectors */
 #endif /* GRADCKPT_IMPLEMENTATION */
 #ifdef GCKPTI_ISA
 
 /* >>num/vectors */
-/* ---- what formulas and kernels are written in ----
- * Read once with GCKPTI_ISA -1, and for each instruction set again, by the header including itself
- * (cpu/kernels). V(name) is gckpti_<name>, with the instruction set's ending; FLOATS is a vector of
- * W floats (plain ones: one float), INTS one of as many uint32_t; + - * / & | ^ << >> are the
- * compiler's, and a number with them stands for all lanes. */
+/* ---- vector types and operations of formulas and kernels ----
+ * Read once with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
+ * (cpu/kernels). V(name) is gckpti_<name> with the instruction set's suffix. FLOATS is a vector of
+ * W floats (GCKPTI_ISA -1: one float), INTS of W uint32_t; the compiler's operators
+ * + - * / & | ^ << >> apply, with scalars for all lanes. */
 #pragma push_macro("V")
 #pragma push_macro("W")
 #pragma push_macro("FLOATS")
@@ -3748,10 +3748,9 @@ typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define INTS           V(ints)
 #define GCKPTI_DOUBLES V(doubles)
-/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
- * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
- * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. FORMULAs are
- * called. */
+/* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
+ * ALWAYS and compiles the hot code, up to kernels/online, at -O1; clang cannot and inlines none.
+ * Inlining all without optimising would take 8 (gcc) or 16 MB. FORMULAs are called. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
 #else
@@ -3762,7 +3761,7 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #else
 #define GCKPTI_INLINED static inline GCKPTI_TARGET
 #endif
-/* Before a loop over an array of vectors, which then stay in registers. */
+/* Precedes a loop over an array of vectors, so that they stay in registers. */
 #define GCKPTI_UNROLL  _Pragma("GCC unroll 8")
 #define GCKPTI_ISA_NOINLINE GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
 #if !GCKPTI_OPTIMISED && !defined(__clang__)
@@ -3780,7 +3779,7 @@ GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
 GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
 GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
-/* By a mask, so that a loop over it vectorises. */
+/* Selects by a mask, so that loops over it vectorise. */
 GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
 {
     const uint32_t mask = 0u - (uint32_t)(a == b);
@@ -3908,7 +3907,7 @@ GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
     return vbslq_f32(vcltq_f32(a, b), c, d);
 }
 #else
-/* Lane by lane what C has no operator for. */
+/* Defines operations that C has no operator for, lane by lane. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
     GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
@@ -3938,7 +3937,7 @@ GCKPTI_ALWAYS FLOATS V(if_equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
 }
-/* By address: they may be wider than any vector that the processor has. */
+/* Returns doubles by address, since they may be wider than any vector of the processor. */
 GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
 {
     for (int i = 0; i < W; i++)
@@ -4328,7 +4327,7 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
 #endif
 
 /* >>num/per_isa_end */
-/* The end of what is read more than once (per_isa_begin.h). */
+/* Ends the part that is read more than once (per_isa_begin.h). */
 #endif /* GCKPTI_ISA */
 #if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* on with the implementation */
 #undef GCKPTI_ISA
@@ -4356,7 +4355,7 @@ GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 }
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
- * bits, a function of key and counter only, so any element can be drawn again, in any order. */
+ * bits, a function of key and counter only, so any element can be computed again, in any order. */
 GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
                                  uint32_t out[4])
 {
@@ -4377,13 +4376,13 @@ GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, 
     out[3] = c3;
 }
 
-/* Whose words these are: block `index` of stream `stream` at step `step`. */
+/* Names random words: block `index` of stream `stream` at step `step`. */
 typedef struct {
     uint64_t key;
     uint32_t stream, step;
 } gckpti_random;
 
-/* A random word as a float in [0,1): its 24 high bits. */
+/* Converts the 24 high bits of a random word to a float in [0,1). */
 GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 {
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
@@ -4627,7 +4626,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
 }
 
 /* >>num/chains */
-/* The next term of n chains: d[j] = fma(s, x[j], d[j]). */
+/* Adds the next term of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
 {
     for (; n > 0; n--, x++, d++)
@@ -4639,7 +4638,7 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
  * registers. (Seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
-/* The same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
+/* Does the same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
@@ -4822,7 +4821,7 @@ struct gckpt_store {
 /* Whether parameters can be sharded, and whether backends can hold the newest copy of one. */
 enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS, GCKPTI_HAS_MIRRORS = GCKPTI_WITH_BACKENDS };
 
-/* This rank's shard of an array: `count` of its `total` elements, from `first`. Shards are whole
+/* A rank's shard of an array: `count` of its `total` elements, from `first`. Shards are whole
  * blocks of GCKPT_UPDATE_BLOCK; each rank's memory holds `capacity` elements, the largest shard. */
 typedef struct {
     int64_t first, count, capacity, total;
@@ -4833,11 +4832,11 @@ typedef struct {
  * order in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
-/* The same for an array that is sharded from `min_level` on; up to one block it is whole. */
+/* Returns the shard of an array sharded from `min_level` on, if it has more than one block. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
                                                gckpt_shard shard, gckpt_shard min_level);
 
-/* The shard of a parameter's values (slot below 0) or of each of its states. External and quantised
+/* Returns the shard of a parameter's values (slot below 0) or of each state. External and quantised
  * values are whole; an update is sharded as states are. */
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot);
@@ -4911,7 +4910,7 @@ typedef struct {
     unsigned char storage, frozen;
 } gckpti_exported;
 
-/* Adds n of them to an empty store, which uses frozen ones in place. */
+/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
@@ -4928,7 +4927,7 @@ static const struct {
 /* Of I4: values per block, bytes per block (the first 2: scale), maximum magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
-/* Elements of a file for n values, which are whole blocks. */
+/* Returns the elements in a file of n values, which are whole blocks. */
 static inline int64_t gckpti_file_count(int storage, int64_t n)
 {
     return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
@@ -4944,14 +4943,14 @@ GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
 
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Elements that share a scale; all of them if there is none. */
+/* Returns how many elements share a scale; all of them if there is none. */
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
 
-/* Bytes of all values in their storage. */
+/* Returns the bytes of all values in their storage. */
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
-/* Bytes in memory of array i: values (0), or state i - 1. */
+/* Returns the bytes in memory of array i: values (0), or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
@@ -4980,10 +4979,10 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
  * read before it is overwritten. Without scales they are 1. */
 GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
 
-/* Returns u from element `at`, the begin of a row or block. */
+/* Returns u from element `at`, the start of a row or block. */
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
 
-/* Returns a parameter's on the host, without a destination. */
+/* Returns a parameter's quantised values on the host, without a destination. */
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 
 /* Converts n values from element `at` to floats. */
@@ -5071,10 +5070,10 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 #ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
-/* Appends one, even if the key exists. Returns 0 without memory. */
+/* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Notes from `first` on replace older ones with their keys. */
+/* Replaces older notes by those from `first` on that have the same keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
 #else
 static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
@@ -5087,7 +5086,7 @@ static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *v
 #endif
 
 /* ---- store/calls.c ---- */
-/* Bytes of optimiser state. */
+/* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
 /* Shared by the files of store only. */
@@ -6509,13 +6508,10 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
 /* =================================================================================================
  * >>graph: tensors, views, segments; gckpt_apply
  *
- * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
- * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since
- * it depends on no input (parameters, constants, and functions of those).
- *
- * gckpt_graph has the tensors by number, and the segments. gckpt_apply is how all ops come in; the
- * first error of a graph stays (gckpti_fail).
+ * Tensors are numbered in creation order, which is a topological order. A tensor is a graph leaf
+ * (input, parameter, constant), the output of an op, or a view: another shape of its base's bytes,
+ * of which plan and executor use only the shape. A batch-invariant tensor has no batch axis, since
+ * it depends on no input. gckpt_apply adds all ops; a graph keeps its first error (gckpti_fail).
  * ============================================================================================== */
 
 /* ---- graph/tensor.c ---- */
@@ -6523,10 +6519,10 @@ enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
 struct gckpt_tensor {
     gckpt_graph *graph;
-    gckpt_tensor *base; /* whose bytes these are: itself unless a view */
+    gckpt_tensor *base; /* owner of the bytes: itself unless a view */
     const gckpt_op *op;
     gckpt_tensor *in[GCKPT_MAX_INPUTS];
-    const void *attributes, *data; /* data: of constants */
+    const void *attributes, *data; /* data: of a constant */
     const char *name;              /* or NULL */
     size_t attribute_bytes, saved_bytes;
     gckpt_shape shape;
@@ -6534,47 +6530,45 @@ struct gckpt_tensor {
     int id, kind, inputs;
     gckpt_init init; /* of a parameter */
     float momentum;  /* of a gckpt_running */
-    int running;     /* it is one */
+    int running;     /* whether it is a gckpt_running */
     int index;       /* of the parameter in the store */
-    int segment;     /* innermost, -1 none */
+    int segment;     /* innermost segment, or -1 */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;   /* of a parameter: uses that cannot read it as it is stored */
-    int mixes_rows; /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
-    int64_t
-        cache_capacity;   /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
-    int64_t cache_window; /* of the gckpt_cache_window that it is; 0: it keeps all rows */
+    int f32_uses;           /* of a parameter: uses that cannot read its storage directly */
+    int mixes_rows;         /* GCKPTI_MIXES_ALWAYS, .. if splits of the batch are not exact, or 0 */
+    int64_t cache_capacity; /* of the gckpt_cache whose rows are last on axis 1, or 0 */
+    int64_t cache_window;   /* of a gckpt_cache_window; 0 if all rows are kept */
 };
 
-/* Ops that measure mix rows by statistics, which inference has from before. */
+/* Ops that measure statistics mix rows in training only; inference uses the running ones. */
 enum { GCKPTI_MIXES_ALWAYS = 1, GCKPTI_MIXES_IN_TRAINING = 2 };
 
 typedef struct {
-    int parent, depth, ordinal; /* ordinal: among the outermost ones */
+    int parent, depth, ordinal; /* ordinal: index among the outermost segments, or -1 */
 } gckpti_segment;
 
 struct gckpt_graph {
     gckpti_object object;
     gckpti_allocator memory;
     gckpt_store *store;
-    gckpti_scratch scratch; /* all it has is there, tensors never move */
-    int no_memory;          /* there was no memory for more */
+    gckpti_scratch scratch; /* owns all memory of the graph; tensors never move */
+    int no_memory;          /* whether the scratch ran out of memory */
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
-    int segment;            /* open now */
-    int top_segments, max_depth; /* segments without a parent; levels */
-    int param_limit;             /* 1 + the greatest number in the store of those it has */
-    int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cache_capacity,
-        new_positions;     /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t min_positions; /* the least that gckpt_positions has for them; 0: not used */
-    int depends_on_rows;   /* its error depends on the rows: a graph with others may do */
-    size_t min_bytes;      /* bytes that would have sufficed, after E_BUDGET */
+    int segment;                           /* the open segment, or -1 */
+    int top_segments, max_depth;           /* number of outermost segments; of nested levels */
+    int param_limit;                       /* 1 + the greatest store index of its parameters */
+    int64_t rows;                          /* of every input; 0 before the first input */
+    int64_t cache_capacity, new_positions; /* of its caches, or 0; positions that a call adds */
+    int64_t min_positions;                 /* least positions of gckpt_positions, or 0 if unused */
+    int depends_on_rows;                   /* whether other rows may avoid its error */
+    size_t min_bytes;                      /* bytes that suffice, after GCKPT_E_BUDGET */
 };
 
-enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
+enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
 
-/* The first error of a graph stays. */
+/* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
 #ifdef GCKPT_NO_TEXT
@@ -6585,11 +6579,11 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
 
-/* needs: the input may be i32, too. */
+/* Flag in gckpt_op.needs: the input may also be i32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
- * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+/* Flag of ops that skip rows of a cache that have no values yet. With GCKPT_SIDE_EFFECT it marks
+ * gckpt_cache, whose result is in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
@@ -6597,20 +6591,20 @@ static inline int gckpti_is_cache(const gckpt_op *op)
     return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
 
-/* Of an op without a backward, not of losses, for which the bit means something else: its result is
- * i32, and what its row's classes() says is above all of it. */
+/* Flag of an op without a backward: its result is i32, each element below classes(). For losses the
+ * bit has another meaning. */
 enum { GCKPTI_INDICES = 1 << 21 };
 
 GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
-/* What an op's shape() is asked with, by one thread and in FP32. */
+/* Returns the call with which an op's shape() is called: one thread, FP32. */
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
-/* Whether an op hands in running statistics. */
+/* Returns whether an op updates running statistics. */
 GCKPTI_FN int gckpti_has_running(const gckpt_op *op);
 
-/* What the files of graph share; no other folder uses it. */
+/* Shared by the files of graph/; no other folder includes it. */
 
 GCKPTI_COLD_BEGIN /* to ops */
 
@@ -6632,7 +6626,7 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
-/* The first error of a graph stays. */
+/* Sets the error of a graph, of which the first stays. */
 static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
                                    va_list args)
 {
@@ -6679,7 +6673,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* rows of ops are not whole, values are not rounded */
+    if (!GCKPTI_HAS_GRAPHS) { /* op descriptors are incomplete, values are not rounded */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
         return NULL;
     }
@@ -6718,7 +6712,7 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
     return NULL;
 }
 
-/* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
+/* Allocates zeroed bytes for the life of the graph; without memory reports it and returns NULL. */
 static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
 {
     void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
@@ -6731,7 +6725,7 @@ GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
-/* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
+/* Adds a tensor in the open segment; callers set the fields of its kind. NULL without memory. */
 GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                           gckpt_type type)
 {
@@ -6753,7 +6747,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
     return t;
 }
 
-/* A tensor that is given, by its name; checks what all of them need. */
+/* Adds an input, parameter or constant (a graph leaf) after checking its name, type and shape. */
 static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name, gckpt_type type,
                                      const gckpt_shape *shape)
 {
@@ -6920,7 +6914,6 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     return GCKPT_OK;
 }
 
-/* ---- pins, segments, views ---- */
 static gckpt_tensor *gckpti_set_policy(gckpt_tensor *x, int must_save)
 {
     if (x) {
@@ -7029,14 +7022,14 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* The type that an op needs of input i; one of GCKPTI_ANY_TYPE also takes i32 for f32. */
+/* Returns the type that an op needs of input i; GCKPTI_ANY_TYPE also accepts i32 for f32. */
 static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
 {
     const gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
     return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
 }
 
-/* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
+/* Returns 1 if the inputs, none of them NULL, suit the op; else 0, with the error in the graph. */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
@@ -7069,7 +7062,7 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
     return g->object.sticky == GCKPT_OK;
 }
 
-/* Indices that an op gives are below what another op takes: no step has to check them. */
+/* Checks that the indices computed by one op are valid for another, so that no step has to. */
 static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
 {
     for (int i = 0; op->classes && i < call->inputs; i++) {
@@ -7085,7 +7078,7 @@ static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, con
     return 1;
 }
 
-/* The error of an op whose shape() refused these inputs. */
+/* Reports that an op's shape() refused its inputs; returns NULL. */
 static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {
@@ -7105,8 +7098,7 @@ GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
     return (needs & GCKPT_UPDATES_RUNNING) != 0;
 }
 
-/* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
- * inputs make two or three times those of its output (call->shape), and nothing else changes. */
+/* Returns whether an op mixes rows: if 2 or 3 times the rows do not just scale call->shape. */
 static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n,
                              const gckpt_call *call, int64_t rows)
 {
@@ -16473,7 +16465,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             const gckpt_tensor *q = t->in[k]->base;
             if (!p->active[q->id] || !gckpti_is_use_sum(q))
                 continue;
-            size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2 : 1;
+            size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
             p->target[p->node[p->node_of[i]].target + k].gradient =
                 gckpti_add_resident(p, q, arrays * gckpti_tensor_bytes(p, q, 0));
         }
@@ -19932,14 +19924,14 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
 /* Stores in *least the least budget for which gckpti_find_best finds a schedule, s->winner, if that
- * is below `upper`, or else SIZE_MAX. */
+ * is below `upper`, else SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
 /* ---- search/open.c ---- */
 /* Opens a search of a model (gckpti_build_model) with one of its strategies: sizes, the bound, and
  * the levels, of which the first is store-all. Lowers store-all (p->store_all_peak, p->lowered) if
- * nobody has. The caller frees s->scratch, whatever the result. GCKPT_E_MEMORY without p->failed:
- * too many bytes to search below. */
+ * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
+ * are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
 /* Returns the number of strategies with which a model is searched. */
@@ -19950,7 +19942,7 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else
-/* AUTO is store-all; the proven cost is that of store-all */
+/* Stubs without the search: AUTO is store-all, which also gives the proven cost. */
 enum { GCKPTI_HAS_SEARCH = 0 };
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
@@ -20037,7 +20029,7 @@ typedef struct {
 
 typedef struct {
     int first, end, backward, backward_end; /* nodes, and backwards by index */
-    uint64_t inside_hash, hash; /* of what is inside; the same and of what it sends on */
+    uint64_t inside_hash, hash; /* of its nodes; of its nodes and outputs */
     int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
     int option, options;        /* of the owner */
     int64_t base;               /* bytes of gradients live when its backwards begin */
@@ -20066,8 +20058,8 @@ typedef struct {
     int64_t step;
 } gckpti_chain;
 
-/* Borders of stages: between the outermost segments of the user; where no more bytes cross than
- * there, and fewer than before; between any two nodes. */
+/* Borders of stages: between the user's outermost segments; where at most as many bytes cross, and
+ * fewer than before; between any two nodes. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
 
 #endif
@@ -22987,9 +22979,9 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
  *
  * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks) and becomes a
  * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
- * or is store-all if that fits, or comes from a search. gckpt_frontier keeps planners and searches
- * for one budget after another; gckpt_fit does all of it for each micro-batch size. getters, print
- * and frontier_print only read plans.
+ * or is store-all if that fits, or comes from a search. gckpti_prove_plan sets its proven bounds.
+ * gckpt_frontier keeps planners and searches for one budget after another, from the largest down;
+ * gckpt_fit does all of it for each micro-batch size. getters, print, frontier_print read plans.
  * ============================================================================================== */
 
 static inline const char *gckpti_shard_name(gckpt_shard shard)
@@ -23013,8 +23005,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 
 /* ---- planner/fit.c ---- */
 #ifndef GCKPT_NO_FIT
-/* gckpt_fit for micro-batches of at least least_rows. (Of its seven parameters the program gives
- * six.) */
+/* Does gckpt_fit for micro-batches of at least least_rows. (The program passes the other six.) */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);
@@ -23030,14 +23021,14 @@ typedef struct {
     gckpt_point point;
     gckpti_planner *p;
     gckpti_span *span; /* its entries */
-    int length;        /* of the schedule */
+    int length;        /* number of steps of the schedule */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* and the variants after it: the models of all points */
-    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpti_planner p;     /* first of the variants, whose models are kept for the plans */
+    gckpt_plan_desc desc; /* with copies of the arrays it points to */
     gckpt_point *points;
     gckpti_solution *solutions; /* of the points */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
@@ -23045,17 +23036,17 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* Returns the most cost of a fast step, whose bytes the error for a budget too small names. */
+/* Returns the maximum cost of a fast step, whose bytes the error of a small budget names. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 /* >>planner/getters */
-/* Returns the cost above `least`, relative to the least cost. */
+/* Returns the plan's cost above `least`, relative to the least cost. */
 static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 {
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
 }
 
-/* Getters of one number of a plan; 0 for NULL. */
+/* Getters of one number of a plan; they return 0 for NULL. */
 #define GCKPTI_GETTER(type, name, value)                                                           \
     GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
 GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
@@ -23117,25 +23108,23 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* of the virtual ranks of a rank */
+    if (plan->virtual_ranks > 1) { /* those of one rank; the only micro-batch of one counts whole */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
-        batch = (vrank_rows > rows ? vrank_rows : rows) *
-
-                vranks;
+        batch = (vrank_rows > rows ? vrank_rows : rows) * vranks;
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =
             plan->ranks > 1 && !u.once && plan->nodes[plan->ins[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
-        const uint64_t repeats = gathers ? micro_batches : 1; /* whatever the rows */
+        const uint64_t repeats = gathers ? micro_batches : 1; /* for any number of rows */
         *sum = gckpti_add_cost(*sum, u.cost > UINT64_MAX / repeats ? UINT64_MAX : u.cost * repeats);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
-    body -= plan->hidden;
-    body = body / rows * batch + body % rows * batch / rows; /* by rows, if it is short */
+    body -= plan->hidden; /* then a short micro-batch counts in proportion */
+    body = body / rows * batch + body % rows * batch / rows;
     return gckpti_add_cost(once, body);
 }
 
@@ -23193,16 +23182,6 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 }
 
 /* >>planner/checks */
-/* =================================================================================================
- * plans: from a request to a plan; the frontier; the micro-batch
- *
- * gckpti_planner_open checks a request and builds the model of the graph as it was built;
- * gckpti_add_variants adds a planner for each other variant. gckpti_plan_request uses the mode of
- * the request, or for GCKPT_AUTO store-all if it fits, else the search, variant by variant. It
- * encodes the best; gckpti_prove_plan sets its proven bounds. A frontier searches for one budget
- * after another, from the largest down. gckpt_fit does all of it for each micro-batch size.
- * ============================================================================================== */
-
 /* Checks term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
@@ -23240,7 +23219,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks virtual ranks, and ranks. */
+/* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
@@ -23267,7 +23246,7 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     return GCKPT_OK;
 }
 
-/* Checks a desc by itself. */
+/* Checks a desc without its graph. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
@@ -23526,7 +23505,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     return gckpti_check_request(graph, terms, count, d);
 }
 
-/* Checks a request and opens a planner of the graph as built. The caller frees it in any case. */
+/* Checks a request and opens a planner of the graph as built. The caller always frees it. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
@@ -23563,7 +23542,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
-/* Returns whether ops might be fused over row tiles, since to find out takes memory. */
+/* Returns 0 if no ops can be fused over row tiles; an exact check would need memory. */
 static int gckpti_may_fuse(const gckpti_planner *p)
 {
     int ops = 0;
@@ -23574,9 +23553,10 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for other variants: lowerings (not with backends, which may have other kernels,
- * nor OpenBLAS, whose sums depend on sizes), orders of backwards that promise fewer bytes, and all
- * of these without offloading, where a search may find more. */
+/* Appends planners for the other variants that a request may choose from: lowerings; for each of
+ * these the orders of backwards that promise fewer bytes; all of these without offloading, where a
+ * search may find better plans. Appends none for backends, which may have their own kernels, or
+ * with OpenBLAS, whose sums depend on sizes. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -23595,9 +23575,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     v.fused = GCKPTI_RUNS_FUSED;
     for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
          lowering = lowering->next) {
-        v.lowering =
-            /* of the head as built, and those of fewest bytes */
-            lowering->variant.lowering;
+        v.lowering = lowering->variant.lowering; /* as built, or those of fewest bytes */
         if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
         if (lowering == end)
@@ -23636,7 +23614,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small: the least that suffices, and the bytes of a fast step. */
+/* Reports that a budget is too small, the least that suffices, and the bytes of a fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {
@@ -23656,7 +23634,8 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
 }
 
 /* >>planner/request */
-/* Returns the arena bytes of a budget. *fits is 0 if what is resident exceeds it by itself. */
+/* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
+ * if the resident bytes alone exceed the budget. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident_bytes(p, NULL);
@@ -23666,8 +23645,7 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Returns whether a lowered plan is better than another: less cost or, at equal cost, fewer
- * bytes. */
+/* Returns whether a lowered plan is better: less cost or, at equal cost, fewer bytes. */
 static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 {
     return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
@@ -23695,8 +23673,8 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
 }
 
 /* Plans the request of the open planners from `first` up to `end`. If has_store_all is nonzero,
- * first->best is the store-all plan already. For NULL *result is the error, or the budget is too
- * small and *least bytes would suffice. */
+ * first->best is the store-all plan already. If it returns NULL, *result is the error, or GCKPT_OK
+ * if the budget is too small; then *least bytes would suffice. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int has_store_all, gckpt_result *result, size_t *least)
 {
@@ -23754,8 +23732,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     return plan;
 }
 
-/* Sets the proven cost of n points, of any schedule within their bytes, and *least, the proven
- * least bytes: the least of all variants. */
+/* Sets the cost that is proven for all schedules within the bytes of each of n points, and *least,
+ * the bytes proven necessary: the minimum over all variants. */
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least)
 {
@@ -23832,7 +23810,7 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
     gckpti_delete(&a, f, 1, sizeof *f);
 }
 
-/* Copies what desc points to into the frontier, as its planner has it. */
+/* Copies the arrays that desc points to into the frontier. */
 static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
@@ -23847,8 +23825,7 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Returns the most arena bytes, up to `budget`, in which a variant may cost less than the
- * points. */
+/* Returns the most arena bytes, up to `budget`, in which a variant may improve on the points. */
 static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
@@ -23883,7 +23860,7 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
     return gckpti_find_best(s, budget);
 }
 
-/* Adds the points of a variant's search where they may improve on the present ones. */
+/* Adds the points of a variant's search that may improve on the existing ones. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -23956,14 +23933,14 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
     return GCKPT_OK;
 }
 
-/* Searches all variants, places the schedules, and keeps the points. */
+/* Searches all variants, places the schedules, and keeps the points of the frontier. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident_bytes(&f->p, NULL);
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
-    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
+    for (; p && result == GCKPT_OK; p = next) { /* the usual winners first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
@@ -24098,19 +24075,19 @@ typedef struct {
     gckpt_measure_fn measure;
     void *user;
     gckpt_plan_desc desc;
-    int64_t least_rows; /* of a micro-batch */
+    int64_t least_rows; /* minimum rows of a micro-batch */
     gckpt_plan *best;
     uint64_t key;        /* of the first graph; 0 before that */
-    size_t param_count;  /* parameters in the store after it was built */
+    size_t param_count;  /* parameters in the store after the first graph was built */
     size_t min_bytes;    /* least bytes in which some size has a plan */
     uint64_t least_cost; /* of a step, over all sizes */
     size_t fast_bytes;   /* in which some size costs at most gckpti_fast_cost(least_cost) */
     int unproven;        /* proven bounds of the best are not set yet */
     int phase;           /* if nothing fits: 1 finds min_bytes, 2 finds fast_bytes */
-    int counted;         /* everything about the last size is in min_bytes */
+    int counted;         /* min_bytes accounts for all plans of the last size */
     int too_large;       /* some size has more bytes than are addressable */
     char mixer[64];      /* an op that rules out some size, or "" */
-    int other_rows;      /* gckpt_graph.other_rows of some size, with error_text */
+    int other_rows;      /* gckpt_graph.depends_on_rows of some size, with error_text */
     char error_text[GCKPTI_TEXT_BYTES];
 } gckpti_fit_state;
 
@@ -24127,7 +24104,7 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* Returns a hash of what must not depend on the micro-batch: kind, op and inputs of tensors. */
+/* Returns a nonzero hash of the tensors by kind, op and inputs; attributes may depend on rows. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -24145,8 +24122,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Returns bytes that any plan of a graph needs, from its store-all plan: the most that a backward
- * reads and writes, where buffers begin and end, and what stays live during the whole step. */
+/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
+ * that a backward reads and writes (at the start or end of a buffer), and the resident bytes. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -24168,8 +24145,8 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan is illegal: an op mixes rows, and a micro-batch is not a whole virtual
- * rank, or a virtual rank is a single row that cannot be normalised. */
+/* Returns whether a plan is invalid: an op mixes rows, and a micro-batch is not a whole virtual
+ * rank (if there is one, the batch), or the op would normalise a single value per channel. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
@@ -24189,8 +24166,7 @@ static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
     f->unproven = better || f->unproven;
 }
 
-/* Returns whether no plan of an open planner can be of use, judging by its store-all plan, which
- * has the least cost, and by gckpti_min_plan_bytes. */
+/* Returns whether bounds, of cost by the store-all plan and of bytes, exclude every plan of p. */
 static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
@@ -24201,8 +24177,8 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Updates least_cost; in phase 2 instead sets up a search for the bytes of a fast step, and returns
- * whether there are none, because the store-all plan is too slow. */
+/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
+ * returns whether even the store-all plan is too slow. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
@@ -24252,8 +24228,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
     return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
 }
 
-/* Builds the graph of one micro-batch size. *count is its number of terms, or negative if build
- * does not accept the size. */
+/* Builds the graph of a micro-batch size. *count is the number of terms, negative if refused. */
 static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
                                      gckpt_term *terms, int *count)
 {
@@ -24309,8 +24284,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     return result;
 }
 
-/* Builds, measures and plans one micro-batch size. Sets f->counted if everything that was not
- * planned of it is in f->min_bytes. */
+/* Builds, measures and plans one micro-batch size. Sets f->counted unless it skipped plans. */
 static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -24419,7 +24393,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
         return NULL;
     if (desc)
         f.desc = *desc;
-    unsigned char counted[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
+    unsigned char counted[1536 / 8] = { 0 }; /* bits by divisor, descending; no batch has more */
     int sizes = 0;
     size_t before = store->count;
     gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
@@ -24462,8 +24436,8 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 
 /* >>planner/print */
 #ifndef GCKPT_NO_PRINT
-/* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
-/* Prints an instruction: kind, tensor, and what it writes where. One line of gckpt_plan_print. */
+/* ---- a plan as text, and as Chrome's trace events (examples/pictures.h draws plans) ---- */
+/* Prints an instruction as one line: kind, tensor, offsets of its results, live bytes. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
@@ -24512,7 +24486,6 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                                          "activations", "workspace",         "tables",
                                          "caches",      "bf16 copies",       "reduction tree",
                                          "gathered",    "padding, contained" };
-
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
                                               ", fast bf16" };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
@@ -24556,8 +24529,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
-/* Live bytes at instruction x by kind of buffer. Computed for a window of instructions, so that all
- * buffers are visited once a window. */
+/* Live bytes by kind of buffer, for a window of instructions: one pass over buffers for each. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
@@ -24606,7 +24578,7 @@ static void gckpti_print_time(gckpti_sink *k, const char *prefix, uint64_t t)
     gckpti_print(k, "%s%u.%u%u%u", prefix, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
 }
 
-/* "linear h.0.fc", "gelu #7", "h.0.fc.weight" */
+/* Prints a label such as "linear h.0.fc", "gelu #7" or "h.0.fc.weight". */
 static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 {
     const gckpti_plan_node *node = &plan->nodes[id];
@@ -24620,10 +24592,10 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update", "offload",
+    static const char *const phases[] = { "forward", "backward", "update",      "offload",
                                           "reload",  "reduce",   "offload_done" };
     static const char *const kinds[] = {
-        "values",    "kept for backward", "gradients of activations", "gradients of parameters",
+        "values",    "kept for backward",    "gradients of activations", "gradients of parameters",
         "workspace", "sums of virtual ranks"
     };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
@@ -24669,7 +24641,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 /* >>planner/frontier_print */
 #if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
-/* 1, 1024 and so on, at most `bytes` */
+/* Returns the largest of 1, 1024, .. that is at most `bytes`, and its name. */
 static double gckpti_byte_unit(double bytes, const char **name)
 {
     static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
@@ -24681,7 +24653,7 @@ static double gckpti_byte_unit(double bytes, const char **name)
     return unit;
 }
 
-/* 12.8 MiB: three digits, in text */
+/* Formats bytes in three digits, as "12.8 MiB", in `text`. */
 static const char *gckpti_format_bytes(size_t bytes, char text[32])
 {
     gckpti_text t = { text, 31 };
@@ -24694,7 +24666,7 @@ static const char *gckpti_format_bytes(size_t bytes, char text[32])
     return text;
 }
 
-/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+/* Prints v >= 0 with one decimal between two texts, right-aligned in 12 columns. */
 static void gckpti_print_tenths(gckpti_sink *k, const char *prefix, double v, const char *suffix)
 {
     char number[32];
@@ -24719,7 +24691,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more only if nothing else fits */
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* higher only where nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
@@ -29489,7 +29461,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
-            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 : 1;
+            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
             if (sum && q->batch_invariant)
                 gckpti_fill(e, sum, 0, bytes);
         }
@@ -30189,17 +30161,17 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
 #endif
 
 /* =================================================================================================
- * >>check: gradients against finite differences; what ops cost here; races
+ * >>check: gradients against finite differences; measured costs of ops; timed trials of plans
  *
- * Public calls that run a user's graph to learn something of it: gckpt_check_gradients,
- * gckpt_calibrate, gckpt_fit_timed. They leave the store as it was.
+ * Public calls that run a user's graph to measure it: gckpt_check_gradients, gckpt_calibrate,
+ * gckpt_fit_timed. They leave the store unchanged.
  * ============================================================================================== */
 GCKPTI_COLD_BEGIN /* to the end */
 
-/* What the files of check share; no other folder uses it. */
+/* Shared by the files of check only. */
 
 /* ---- check/gradients.c ---- */
-/* What a step is tried on, again and again, without being taken. */
+/* The input of steps that are run repeatedly without updating the model. */
 typedef struct {
     gckpt_exec *exec;
     const gckpt_feed *feeds;
@@ -30215,7 +30187,7 @@ GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal
     return gckpti_prepare_step(batch->exec, batch->feeds, batch->count, batch->rows, goal, &none);
 }
 
-/* When all micro-batches have run: gradients and loss. */
+/* Finishes gradients and loss after all micro-batches. */
 GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *who,
                                         gckpt_report *report)
 {
@@ -30225,7 +30197,7 @@ GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *w
                : gckpti_error(batch->exec, GCKPT_E_DATA, "%s: no valid target in these rows", who);
 }
 
-/* Loss, and gradients as a program may see them. */
+/* Computes loss and gradients, with those of the host up to date. */
 static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
@@ -30241,7 +30213,7 @@ static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
     return result;
 }
 
-/* Elements of the largest parameter that is trained (or, too, measured). */
+/* Returns the elements of the largest trained parameter (`measured`: or running statistic). */
 GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
@@ -30252,7 +30224,7 @@ GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
+/* Returns a parameter's divided gradient on the host, valid until the next call. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -30264,29 +30236,29 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
                               (size_t)e->plan->params[param].elements);
 }
 
-/* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
+/* FLAT: no derivative can be resolved, and the gradient is only rounding error. */
 enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
 
-/* One parameter along one direction, and what came of it. */
+/* A parameter, a direction, and the result of checking it. */
 typedef struct {
     int param, random;
-    float *g, *w;      /* the gradient and the values, copied */
-    double loss;       /* there */
-    double width;      /* how far it was looked from */
-    double deriv, bound; /* the slope, and what it may be off by */
-    double error;        /* relative: between slope and gradient */
-    double resolution; /* relative: what cannot be seen */
-    double change;     /* of the loss, as the gradient has it, at width 1 */
-    double noise;      /* of the loss: its rounding */
-    double rounding;   /* relative: what that may make of the slope */
-    int status;        /* GCKPTI_RIGHT, ... */
+    float *g, *w;        /* copies of the gradient and the values */
+    double loss;         /* at w */
+    double width;        /* distance of the evaluations, relative to the first one */
+    double deriv, bound; /* the derivative by finite differences, and its error bound */
+    double error;        /* relative difference of derivative and gradient */
+    double resolution;   /* relative difference that could not be detected */
+    double change;       /* of the loss at width 1, predicted by the gradient */
+    double noise;        /* rounding error of the loss */
+    double rounding;     /* relative error of the derivative by that noise */
+    int status;          /* GCKPTI_RIGHT, .. */
 } gckpti_probe;
 
-static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
+static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
 
-/* How large what the loss was made of is: its sums and, of losses over classes (saved: a row's
- * logarithm), the sums of 1 and more whose logarithms they are. Rounding of 1 goes into the latter
- * however near 0 they are: a class that is all but certain then leaves out the others. */
+/* Returns the magnitude of the sums in the loss, which its rounding error is relative to. Losses
+ * over classes (which save a row's logarithm) are logarithms of sums of at least 1: their error is
+ * relative to 1 even if the loss is near 0. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -30302,14 +30274,14 @@ static double gckpti_loss_magnitude(const gckpt_exec *e)
     return size;
 }
 
-/* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
+/* Evaluations on both sides of the weights, at distance h (index 0) and h/2 (1). */
 typedef struct {
-    double h, deriv[2], even[2]; /* even: the losses of both sides less twice the middle's */
-    double expected, scale;      /* the slope as the gradient has it; how steep it can be */
-    int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
+    double h, deriv[2], even[2]; /* even: the losses of both sides minus twice the middle's */
+    double expected, scale;      /* the derivative by the gradient; its largest possible value */
+    int reproduced;              /* the mean gradient of both sides is that of the middle */
 } gckpti_sides;
 
-/* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
+/* Evaluates both sides of w at distance h or h/2 along the direction, then restores w. */
 static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
                                       double gg, gckpti_sides *sides)
 {
@@ -30345,11 +30317,10 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
     return result;
 }
 
-/* The loss's difference between w + h d and w - h d is compared with the gradient times the
- * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
- * (Richardson). What they say about their own error: the two derivatives, and the sums of both
- * sides less the middle, which must be as h^2. A gradient that is rounding is another one at each
- * place; one that is not is, in the mean of both sides, the same. */
+/* Compares the loss's difference between w + h d and w - h d with the gradient times the actual
+ * difference of the weights, at h and h/2, extrapolated to h = 0 (Richardson). The error estimate
+ * is the difference of the two derivatives, and of the even parts, which must scale as h^2. A
+ * gradient of rounding errors differs at each point; a real one is the mean of both sides'. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
 {
     int64_t n = batch->exec->plan->params[t->param].elements;
@@ -30370,7 +30341,7 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     t->width = width;
     t->deriv = deriv;
     int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
-    /* what the losses themselves disagree by about the slope, what rounding them may make of it */
+    /* the error estimate */
     double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
                                 gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
     double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
@@ -30388,19 +30359,18 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     return result;
 }
 
-/* Which of two views counts: where they contradict each other, the nearer one, since the loss then
- * bends more than can be seen from afar; else the clearer one. */
-static int gckpti_is_clearer(const gckpti_probe *tally, const gckpti_probe *batch)
+/* Returns 1 if probe a decides rather than b: if they contradict each other, the nearer one, since
+ * the loss then bends within the larger width; else the more precise one. */
+static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
 {
-    return gckpti_fabs(tally->deriv - batch->deriv) > tally->bound + batch->bound
-               ? tally->width < batch->width
-               : tally->error + tally->resolution < batch->error + batch->resolution;
+    return gckpti_fabs(a->deriv - b->deriv) > a->bound + b->bound
+               ? a->width < b->width
+               : a->error + a->resolution < b->error + b->resolution;
 }
 
-/* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
- * shows that the gradient is right; else *t is the clearest view. What bends within the fifth (caps
- * and curves of large values do) looks smooth from there, and is looked at from nearer still where
- * rounding, 8 times as much, leaves that to be seen. */
+/* Evaluates several widths, smaller for a loss that bends, larger for a coarse one, until one shows
+ * that the gradient is right; else *t is the clearest. A loss that bends within the fifth width
+ * looks smooth there: smaller widths follow while their rounding, 8 times as large, allows it. */
 static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
@@ -30417,15 +30387,15 @@ static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *
     return result;
 }
 
-/* What came of all directions so far. */
+/* Results of all directions so far. */
 typedef struct {
     gckpt_check check;
-    const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
+    const char *coarse, *flat; /* parameters of the coarsest gradient, the last flat one */
     double change, noise, coarsest;
     int wrong, flat_count;
 } gckpti_tally;
 
-/* One more direction: only those that could be resolved count for the worst. */
+/* Adds a direction; only resolved ones count for the worst. */
 static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const char *name)
 {
     gckpt_check *c = &tally->check;
@@ -30449,7 +30419,7 @@ static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const c
     }
 }
 
-/* The end of a check: were the flat ones seen as closely as all others? */
+/* Ends a check, with the resolution of the flat directions. */
 static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
 {
     gckpt_check *c = &tally->check;
@@ -30471,14 +30441,14 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
         result = gckpti_error(
             e, GCKPT_UNRESOLVED,
             "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss, or a class all but certain in it, is large beside its changes. "
+            "gradient: the loss, or a nearly certain class, is large compared with its changes. "
             "Bring targets and outputs near each other, or check fewer rows",
             c->unresolved, c->directions, tally->coarse, c->resolution);
     c->name = result == GCKPT_UNRESOLVED ? tally->coarse : c->name;
     return result;
 }
 
-/* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
+/* Checks parameter i along its gradient and a random direction. copy: space for two copies. */
 static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
                                        gckpti_tally *tally)
 {
@@ -30522,7 +30492,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->ranks > 1)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: not for %i ranks: check a plan of one process with "
-                            "as many leaves, which has the same gradients",
+                            "as many virtual ranks, which has the same gradients",
                             p->ranks);
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
@@ -30554,18 +30524,17 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 
 /* >>check/calibrate */
 #ifndef GCKPT_NO_CHECK
-/* ---- what ops cost on this machine ---- */
+/* ---- measured costs of ops ---- */
 enum { GCKPTI_MIN_RUNS = 6, GCKPTI_MAX_RUNS = 32 };
 
-/* One step, timed. */
+/* A timed step. */
 typedef struct {
     gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last_time; /* when it was looked at the clock last */
-    float *copy; /* room for a parameter and its state */
-    /* Seconds by instruction, in each run: GCKPTI_MAX_RUNS of a micro-batch; last, of all else. */
-    double *spent;
+    double last_time; /* of the clock's last reading */
+    float *copy;      /* space for a parameter and its state */
+    double *spent;    /* GCKPTI_MAX_RUNS seconds per instruction, then of the rest of a step */
     int run;
     gckpt_result result;
 } gckpti_timing;
@@ -30577,13 +30546,13 @@ static double gckpti_lap(gckpti_timing *t)
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
-/* What this run took for instruction x. */
+/* Returns the seconds of instruction x in this run. */
 static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
 {
     return &t->spent[x * GCKPTI_MAX_RUNS + (size_t)t->run];
 }
 
-/* Saves what an update changes of a parameter, or puts it back. */
+/* Copies the values and state of a parameter that an update changes, or restores them. */
 static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots,
                                 int restore)
 {
@@ -30597,7 +30566,7 @@ static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, in
         gckpti_mark_changed(s, q, GCKPTI_HOST);
 }
 
-/* Takes a step and puts back what it changed (on the step's team). */
+/* Takes a step and restores what it changed (on the step's team). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
@@ -30652,7 +30621,7 @@ static uint64_t gckpti_nanoseconds(double seconds)
     return ns < 1 ? 1 : ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
 }
 
-/* From the medians of all instructions to costs. */
+/* Computes costs from the medians of all instructions. */
 static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_cost *costs)
 {
     double measured = 0, planned = 0, scale;
@@ -30674,7 +30643,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
-    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* of a run each op has its part */
+    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* split among its ops */
         const gckpti_plan_node *node = &p->nodes[i];
         if (!node->op || !node->data)
             continue;
@@ -30689,7 +30658,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
         }
     }
-    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* a form's, as built */
+    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* as built */
         const gckpt_cost *built = &p->terms[i].built_cost, *ran = &p->info[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
@@ -30700,7 +30669,6 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
     }
 }
 
-/* (As many parameters as what may be asked for.) */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update)
@@ -30728,8 +30696,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     t.copy = (float *)gckpti_new(&exec->memory, copy_floats, sizeof(float));
     t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
     if (!t.copy || !t.spent)
-        t.result =
-            gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
+        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats",
+                                copy_floats);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     double start = seconds(user);
@@ -30760,7 +30728,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 
 /* >>check/trials */
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
-/* ---- the fastest plan here: those predicted best take turns on the clock ---- */
+/* ---- timed trials of the plans that are predicted fastest ---- */
 enum { GCKPTI_TRIAL_REPEATS = 32 };
 
 typedef struct {
@@ -30773,7 +30741,7 @@ typedef struct {
 
 static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->timed->user); }
 
-/* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
+/* Adds a plan to the trials; returns 0 if it is NULL or costs 5/4 of the first or more. */
 static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
 {
     uint64_t least = gckpt_plan_step_cost(r->plan[0]), cost = gckpt_plan_step_cost(plan);
@@ -30791,7 +30759,7 @@ static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
     return 1;
 }
 
-/* Executors in one arena, that of `most`, the plan with the largest, which is made first. */
+/* Creates the executors, which share the arena of `largest`, the plan with the largest. */
 static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
 {
     gckpt_exec_desc exec_desc;
@@ -30813,7 +30781,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
     return GCKPT_OK;
 }
 
-/* Seconds of a step without its updates. */
+/* Measures the seconds of a step without its updates. */
 static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, double *seconds)
 {
     const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
@@ -30831,8 +30799,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
     return result;
 }
 
-/* In rounds; after two, who is slower than the fastest by a half, then a quarter, then an eighth
- * drops out. */
+/* Times all plans repeatedly; after two times drops those slower than the best by 1/2, 1/4, 1/8. */
 static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
 {
     gckpt_trial *t = r->timed->trials;
@@ -30858,8 +30825,8 @@ static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
     return GCKPT_OK;
 }
 
-/* Times what was entered, and leaves the store as it was. Of those that are as fast as the fastest
- * but for 1/64 the first one is taken: that is likely chance. */
+/* Times the trials, and leaves the store unchanged. Chooses the first plan within 1/64 of the
+ * fastest, since smaller differences are likely noise. */
 static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
 {
     double seconds;
@@ -30875,7 +30842,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
-    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
+    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that the trials added */
         gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->tables.params[i].slots_before);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
@@ -30949,25 +30916,24 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
- * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
- * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
- * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
- * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
- * keys.) "data_fnv1a" is gckpti_data_hash over all tensors; a file need not have it.
- * "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read from a
- * file that did not say, or is written in another order. All other keys are notes. State becomes
- * the file's: what the file does not have becomes zero, as before a first step. An external
+ * Parameters are in creation order, each followed by the scales of I8 and its optimiser state; so a
+ * parameter's name must not end in #scale, nor in #state and a digit. "optimiser" is
+ * gckpt_optimiser + 1 (0: none yet). All state is of that optimiser after `step` updates, except
+ * where "NAME#updates" has another optimiser and number of updates: b's above is of MOMENTUM, after
+ * 15. (It has the name, since other programs may reorder the file; version 0.1 had no such keys.)
+ * "data_fnv1a" is gckpti_data_hash over all tensors, and optional. "convolution_axes" is "HWIO" in
+ * files for other tools, "unsaid" if the order of axes is unknown or permuted. All other keys are
+ * notes. Loading replaces all state: state that is not in the file becomes zero. An external
  * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) leave step and seed alone.
+ * other format) do not change step and seed.
  *
- * Loading reads and checks the header before it changes anything. Then what the store lacks is
- * created, raw, and data are read to where they belong; those of arrays that the store had go to a
- * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
- * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
- * and the header's bytes are taken and given back; the header's stay taken when parameters, state
- * or notes had to be created, or values in a partial load, and what gckpt_ranks_load needs for its
- * files. Where a store has shares only, these are read, and the rest is passed over.
+ * Loading reads and checks the header before it changes anything. Then it creates what the store
+ * lacks, and reads data to their destination, or, for arrays that the store had, to a spare block
+ * until all is read. So a failure frees what is new and leaves the rest unchanged; pointers to
+ * values and state stay valid. A caller's block (gckpt_memory.memory) gets the spare block and the
+ * header's bytes back, except the header's if parameters, state or notes were created, or values
+ * in a partial load, and what gckpt_ranks_load needs for its files. A sharded store reads its
+ * shards and skips the rest.
  * ============================================================================================== */
 
 /* ---- files/path.c ---- */
@@ -30975,49 +30941,49 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
 typedef struct {
     FILE *f;
     int error;         /* errno of the first failure, or 0 */
-    const char *action; /* of a save: what it could not do, and what to look at */
+    const char *action; /* of a save: for its error, the failed action and a hint */
 } gckpti_file;
 
-/* What a file is to have: what `body` writes of `what`. */
+/* Content of a file: what write(context, ..) writes. */
 typedef struct {
     void *object; /* has the errors; NULL: results without a text */
     gckpti_allocator *memory;
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;
-    const char *mode_of; /* a file that is new has the permissions of this one, if that is there */
-    int placed;       /* 1 once in place, also after an error; -1 if no file was there; else 0 */
+    const char *mode_of; /* a new file gets the permissions of this one, if it exists; or NULL */
+    int placed;       /* 1: renamed, even if a later step failed; -1: no file existed; else 0 */
 } gckpti_content;
 
-/* Replaces the file there as a whole, or leaves it as it is. */
+/* Replaces the file atomically, or leaves it unchanged. */
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path);
 #endif
 
-/* What the files of files share; no other folder uses it. */
+/* Shared by the files of files only. */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
-/* What reads a checkpoint by several ranks, for texts. */
+/* The call that reads a checkpoint of several ranks, for error texts. */
 #ifndef GCKPT_NO_RANKS
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
 #else
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
 #endif
-/* What is saved: a store, or one rank's part of it. */
+/* What to save: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     int rank, ranks;
-    uint64_t *hashes;           /* of a part: room for those of its tensors; NULL: it is none */
-    const uint64_t *total_hash; /* of all data, for the metadata; NULL: it is not there */
+    uint64_t *hashes;           /* of a part: space for its tensors' hashes; else NULL */
+    const uint64_t *total_hash; /* of all data, for the metadata, or NULL */
 } gckpti_save_spec;
 
 /* ---- files/axes.c ---- */
-/* What desc.axes answers of a parameter. */
+/* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* how many axes; 0: as it is */
-    unsigned char permuted;             /* in another order than here: */
-    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
+    int count;                          /* number of axes; 0: unchanged */
+    unsigned char permuted;             /* whether the file's order differs */
+    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;
 static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 {
@@ -31028,61 +30994,59 @@ static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 #define GCKPTI_PERMUTE_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
 #define GCKPTI_PERMUTE_ROWS                                                                        \
     "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
-    "in file and store, and pack it behind that"
+    "in file and store, and quantise it after loading"
 
 /* ---- files/header.c ---- */
 typedef struct {
-    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* see gckpti_suffixes */
-    signed char type;      /* as a gckpt_storage; -1: another one */
-    signed char states;    /* of values: how many states they have in the file */
-    signed char old_states; /* of values: how many the store had */
-    signed char optimiser; /* as in gckpti_param; -1: wrong */
-    unsigned char ignored; /* nothing of it counts but where its data are */
-    unsigned char axes_unknown; /* neither file nor program says the order of its axes */
-    gckpti_axis_order order;    /* of values, and what else there is of them */
-    uint64_t updates;      /* as in gckpti_param */
-    size_t param;          /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *dest;   /* where the data are read to; NULL: they are compared */
+    const char *name;       /* of the tensor, without the slot's suffix */
+    signed char slot;       /* index of gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;       /* a gckpt_storage, or -1 for any other */
+    signed char states;     /* of values: number of states in the file */
+    signed char old_states; /* of values: number of states that the store had */
+    signed char optimiser;  /* as in gckpti_param, or -1 if wrong */
+    unsigned char ignored;  /* only its offsets matter */
+    unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
+    gckpti_axis_order order;
+    uint64_t updates;    /* as in gckpti_param */
+    size_t param;        /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *dest; /* destination of the data; NULL: compare them */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
 
 typedef struct gckpti_loader gckpti_loader;
 
-/* A checkpoint of several files (files/ranks_load.c); what is wrong is refused, and is 0 then. */
+/* A checkpoint of several files (files/ranks_load.c). Both return 0 after setting an error. */
 typedef struct {
-    int (*read_index)(gckpti_loader *load); /* makes the header of the text that was read */
-    int (*open_parts)(
-        gckpti_loader *load); /* the tensors are known: now `read` gives the data of all, one
-                                       after the other, and with NULL passes over some */
+    int (*read_index)(gckpti_loader *load); /* finds the header in the text of the index */
+    int (*open_parts)(gckpti_loader *load); /* then `read` returns all data, or skips (to NULL) */
 } gckpti_source;
 
 struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* NULL: it is one file */
+    const gckpti_source *source;     /* NULL: a single file */
     struct gckpti_rank_files *parts; /* of the source */
     gckpt_result result;
-    gckpt_read_fn read; /* NULL: file lies in memory */
+    gckpt_read_fn read; /* NULL: `file` is in memory */
     void *user;
     const unsigned char *file;
-    size_t bytes_read;        /* bytes of the file that were read */
+    size_t bytes_read;        /* of the file */
     char *header, *pos, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_file_entry *entries;
     size_t count, capacity;
-    size_t total;         /* entries, with those after `count`, which are left out */
-    size_t old_params;    /* parameters that the store had; 0: it gets all */
-    size_t old_notes;     /* that it had; those behind them are the file's */
-    unsigned char *spare; /* for what the store has already, until all is read */
+    size_t total;         /* entries, including ignored ones after `count` */
+    size_t old_params;    /* parameters that the store had; 0: all are created */
+    size_t old_notes;     /* notes that it had; later ones are the file's */
+    unsigned char *spare; /* new data of arrays that the store had, until all is read */
     size_t spare_bytes;
-    float *row_buf;             /* at its end: room for a row that is packed */
+    float *row_buf;             /* at its end: a row to be quantised */
     int own_format;             /* written by this library */
-    unsigned char axes_unknown; /* the file does not say the order of convolutions' axes */
-    unsigned char verify_sum;   /* the data are hashed, since the file says what comes of it: */
-    uint64_t file_hash;
-    uint64_t hash; /* of this tensor's bytes so far */
+    unsigned char axes_unknown; /* the file does not define the order of axes */
+    unsigned char verify_sum;   /* whether to compare the data's hash with `file_hash` */
+    uint64_t file_hash;         /* from the file's metadata */
+    uint64_t hash;              /* of this tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 };
 #endif
@@ -31090,26 +31054,24 @@ struct gckpti_loader {
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- files/ranks_load.c ---- */
 typedef struct {
-    FILE *file; /* NULL: it is not open */
+    FILE *file; /* NULL: not open */
     const char *name;
-    int64_t bytes, hash;   /* as the index has them */
-    int64_t data, tensors; /* bytes and number of its shares, */
-    int64_t read_bytes, read_tensors; /* and of those that are read */
-    int verified;                     /* it is what the index says */
+    int64_t bytes, hash;              /* from the index */
+    int64_t data, tensors;            /* bytes and number of its shards */
+    int64_t read_bytes, read_tensors; /* those before the current one */
+    int verified;                     /* it agrees with the index */
 } gckpti_rank_file;
 
 typedef struct gckpti_rank_files {
     int64_t number; /* of the save; 0: none */
     gckpti_rank_file *files;
     size_t count, capacity; /* by rank */
-    char *path;             /* of the index; then, from `folder` on, names of files beside it */
+    char *path;             /* of the index; at name_offset also of other files in its folder */
     size_t name_offset, path_size;
-    /* reading: the loader's entry that it is at; the file whose share of that is read, how far, of
-     * all data, and where it ends; the sum up to there */
-    size_t entry;
-    gckpti_rank_file *current;
-    int64_t pos, end;
-    uint64_t hash;
+    size_t entry;              /* reading: index of the loader's entry */
+    gckpti_rank_file *current; /* the file whose shard of it is being read */
+    int64_t pos, end;          /* position in all data, and end of that shard */
+    uint64_t hash;             /* of the shard up to pos */
 } gckpti_rank_files;
 
 /* ---- files/ranks_save.c ---- */
@@ -31118,11 +31080,11 @@ enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 typedef struct {
     gckpt_store *store;
     const char *path;
-    gckpti_save_spec spec;  /* this rank's */
-    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
-    gckpti_rank_file *files; /* rank 0: the files of all ranks now */
-    int64_t number;         /* of this save */
-    int damaged;            /* what is there is no index, or cannot be read */
+    gckpti_save_spec spec;   /* this rank's */
+    gckpti_rank_files old;   /* of the existing index; other ranks use only the names */
+    gckpti_rank_file *files; /* rank 0: the files of all ranks */
+    int64_t number;          /* of this save */
+    int damaged;             /* the existing file is no index, or cannot be read */
 } gckpti_rank_save;
 #endif
 
@@ -31130,7 +31092,7 @@ typedef struct {
 #ifndef GCKPT_NO_FILES
 /* ---- the order of axes in a file ---- */
 
-/* What desc.axes says of a parameter of this shape. 0: no order of all its axes. */
+/* Gets the order of axes from desc.axes; returns 0 if that is no permutation of all axes. */
 GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
                                     const char *name, const gckpt_shape *shape)
 {
@@ -31150,7 +31112,7 @@ GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_d
     return !order->count || order->count == shape->n;
 }
 
-/* Where element k of the file's tensor stands in the parameter, which has this shape. */
+/* Returns the index in the parameter, which has this shape, of element k of the file's tensor. */
 GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
                                         int64_t k)
 {
@@ -31162,7 +31124,7 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
     return index;
 }
 
-/* The shape in the file of what has this one here; or (not to_file) the other way. */
+/* Converts a shape here to that in the file (to_file) or the reverse. */
 GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
                                             int to_file)
 {
@@ -31175,23 +31137,21 @@ GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckp
 
 /* >>files/write */
 #ifndef GCKPT_NO_FILES
-/* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
-/* What is asked for where no desc is given. */
+/* The desc that stands for NULL. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
-/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+/* Converts a parameter's name between store and file; returns NULL if it is left out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
-/* Of a tensor, whose name in the file is `name` and its slot's suffix: FNV-1a of that, then of the
- * FNV-1a of its bytes. A file has the sum of all its tensors': programs that write it anew may
- * order it anew. */
+/* Returns FNV-1a of a tensor's name in the file (`name` and its slot's suffix), then of the FNV-1a
+ * of its bytes. A file has the sum over all tensors, since other programs may reorder it. */
 GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
 {
     const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
@@ -31199,7 +31159,7 @@ GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
     return gckpti_fnv_number(gckpti_fnv(hash, suffix, strlen(suffix)), data);
 }
 
-/* Shape of the scales of rows: all axes but the last. */
+/* Shape of the scales of rows: all axes except the last. */
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
@@ -31208,7 +31168,7 @@ GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 }
 
 /* ---- write ---- */
-/* A text with what JSON wants escaped. */
+/* Writes a text with JSON's escapes. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
 {
     for (const char *c = name; *c; c++) {
@@ -31221,7 +31181,7 @@ GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
     }
 }
 
-/* ,"NAME and the suffix of a slot */
+/* Writes ,"NAME and the suffix of a slot. */
 static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
 {
     gckpti_sink_put(out, ",\"", 2);
@@ -31229,21 +31189,21 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
     gckpti_print(out, "%s", slot < 0 ? "" : gckpti_suffixes[slot]);
 }
 
-/* A tensor to be written: values of a parameter, their scales or a state. */
+/* A tensor to write: values of a parameter, their scales or a state. */
 typedef struct {
-    size_t next; /* to be looked at after it; 0: none was yet */
+    size_t next; /* index of the next candidate; 0 at the begin */
     const gckpti_param *q;
     const char *name; /* of q in the file */
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
     gckpti_axis_order order; /* of q */
-    int64_t first, count; /* its elements, as the file has them */
-    uint64_t *hash;       /* where the FNV-1a of its data goes; NULL: nowhere */
+    int64_t first, count;    /* elements in the file */
+    uint64_t *hash;          /* receives the FNV-1a of its data, or NULL */
 } gckpti_out_tensor;
 
-/* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
- * something of; what is not the whole tensor has one axis. */
+/* Advances w in the order of the header; returns 0 at the end. A part has only tensors with a
+ * non-empty shard, which has one axis unless it is the complete tensor. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
@@ -31254,8 +31214,7 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name,
-                                  &q->p.shape); /* what is wrong was refused */
+            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked before */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
@@ -31273,16 +31232,16 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->count = gckpti_file_count((int)w->type, shard.count);
         if (shard.count < all)
             w->shape = gckpt_shape1(w->count);
-        else if (w->type == GCKPT_STORAGE_I4)
-            w->shape.d[w->shape.n - 1] =
-                gckpti_file_count(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
+        int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
+        if (shard.count == all && w->type == GCKPT_STORAGE_I4)
+            *last = gckpti_file_count(GCKPT_STORAGE_I4, *last);
         if (w->count)
             return 1;
     }
     return 0;
 }
 
-/* What other tools need to put parts together: where each share begins. */
+/* Writes where each shard begins, which other tools need to merge parts. */
 static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     gckpti_out_tensor w;
@@ -31295,8 +31254,8 @@ static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* What the file says of the axes of weights that may be a convolution's, where it is not what the
- * format says: this library's has them as here, any other does not tell. */
+/* Writes "convolution_axes" if it is not implied by the format: this library's format implies HWIO,
+ * any other an unknown order. */
 static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     const gckpt_store *s = spec->store;
@@ -31353,12 +31312,12 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
- * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
+/* Writes the JSON of all tensors. Their data are in the same order, except that elements of 4 bytes
+ * come first and of 1 byte last, so that all are aligned. Returns the bytes of data. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
                                      size_t *tensors)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by element size */
     gckpti_out_tensor w;
     *tensors = 0;
     if (spec->hashes)
@@ -31384,7 +31343,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *s
     return at[1] + hash_bytes;
 }
 
-/* n of its elements, little-endian: all at once, or each byte from where it stands. */
+/* Writes n elements, little-endian: all at once, or byte by byte. */
 static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
                                  int64_t n)
 {
@@ -31398,8 +31357,8 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* The data of a tensor, in another order only where that can be read, whatever desc.axes says by
- * now. 0: F16 cannot hold a value. */
+/* Writes the data of a tensor, permuted only if it can be (desc.axes may answer differently now).
+ * Returns 0 if F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
@@ -31435,11 +31394,11 @@ static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckp
     return fits;
 }
 
-/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+/* Checks that renamed parameters have distinct names that a file can have. */
 static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
 {
     size_t n = 0;
-    gckpti_keyed *names; /* by hash; and room to sort them */
+    gckpti_keyed *names; /* by hash, and spare elements for sorting */
     gckpt_result result = GCKPT_OK;
     if (!d->rename)
         return GCKPT_OK;
@@ -31467,8 +31426,8 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Packed values that are not made yet have scales only when they are made; permuted ones are taken
- * from all over them. */
+/* Checks that the store can be saved, and initialises values whose scales are needed (I8), or which
+ * are permuted. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -31479,13 +31438,13 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     if ((unsigned)d->storage >= GCKPT_STORAGE_I8)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
-                            "what gckpt_store_quantise made so");
+                            "save: storage must be F32, BF16 or F16; parameters that "
+                            "gckpt_store_quantise made I8 or I4 are written as such");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !spec->hashes && gckpti_next_out_tensor(spec, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
-                                  "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
+                                  "save: of \"%s\"%s this rank has a shard only; gckpt_ranks_save "
                                   "writes those of all ranks",
                                   w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
@@ -31507,7 +31466,7 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     return result;
 }
 
-/* The data of all tensors; of a part, their sums after them. If not NULL, *sum grows by theirs. */
+/* Writes the data of all tensors, then a part's hashes. Adds to *total, unless NULL, their hash. */
 static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
                                      uint64_t *total)
 {
@@ -31542,7 +31501,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     size_t tensors;
     uint64_t total = 0;
     gckpt_result result = gckpti_save_start(spec);
-    memset(&out, 0, sizeof out); /* it only counts */
+    memset(&out, 0, sizeof out); /* only counts */
     if (result == GCKPT_OK && GCKPTI_USES_AXES && !spec->hashes) {
         result = gckpti_sink_data(&out, spec, &total);
         spec->total_hash = &total;
@@ -31565,10 +31524,8 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
-        return gckpti_error(
-            store, GCKPT_E_FILE,
-            "save: the write callback failed before byte %z; what it wrote is no complete file",
-            out.total);
+        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; "
+                                                 "what it wrote is no complete file", out.total);
     if (result == GCKPT_OK && out.total != 8 + length + data)
         result = gckpti_error(store, GCKPT_E_ARG,
                               "save: rename must give a parameter the same name each time; what "
@@ -31593,9 +31550,9 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 
 /* >>files/header */
 #ifndef GCKPT_NO_FILES
-/* ---- read: the header's JSON, decoded where it stands ---- */
+/* ---- read: the header's JSON, decoded in place ---- */
 
-/* A name in quotes, cut if long, control characters replaced. */
+/* Adds a name in quotes, truncated if long, with control characters replaced. */
 GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
@@ -31605,8 +31562,7 @@ GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *su
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
-/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
- * Returns 0. */
+/* Sets the error `load: tensor "name": ..`, with the parameter if its name differs. Returns 0. */
 GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
                             const char *format, ...)
 {
@@ -31657,7 +31613,7 @@ static int gckpti_json_expect(gckpti_loader *load, char c)
     return gckpti_json_accept(load, c) || gckpti_json_fail(load, what);
 }
 
-/* Four digits; 0, which is refused, when wrong. */
+/* Reads four hexadecimal digits; returns 0, which callers refuse, on errors. */
 static uint32_t gckpti_json_hex(gckpti_loader *load)
 {
     uint32_t u = 0;
@@ -31670,7 +31626,7 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
     return u;
 }
 
-/* The character written as \n, \u00e9, \ud83d\ude00 (surrogates); 0: none a string can hold. */
+/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates); returns 0 if that is no character of a string. */
 static uint32_t gckpti_json_escape(gckpti_loader *load)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -31691,7 +31647,7 @@ static uint32_t gckpti_json_escape(gckpti_loader *load)
     return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
 }
 
-/* Writes a character as UTF-8; its bytes, 0 for the character 0. */
+/* Writes a character as UTF-8; returns its bytes, or 0 for the character 0. */
 static int gckpti_utf8_put(uint32_t c, char *out)
 {
     int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
@@ -31701,21 +31657,20 @@ static int gckpti_utf8_put(uint32_t c, char *out)
     return c ? 1 + more : 0;
 }
 
-/* A string, decoded in place (it never grows) and ended by 0; NULL when wrong. */
+/* Decodes a string in place (it never grows), with a final zero; returns NULL on errors. */
 static char *gckpti_json_string(gckpti_loader *load)
 {
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character; 0: it was none */
+    int n = 1; /* bytes of the last character; 0: invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
             continue;
         }
-        n = (unsigned char)*load->pos < 0x20
-                ? 0
-                : gckpti_utf8_length(load->pos, (size_t)(load->end - load->pos));
+        const size_t left = (size_t)(load->end - load->pos);
+        n = (unsigned char)*load->pos < 0x20 ? 0 : gckpti_utf8_length(load->pos, left);
         memmove(out, load->pos, (size_t)n);
         load->pos += n;
     }
@@ -31728,7 +31683,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     return s;
 }
 
-/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
+/* Reads the next key of an object and its ':'; *count is 0 before the first. NULL: end or error. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
 {
     if (*count == 0 && !gckpti_json_expect(load, '{'))
@@ -31740,7 +31695,7 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
     return key && gckpti_json_expect(load, ':') ? key : NULL;
 }
 
-/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
+/* Parses an integer < 2^64 without sign or leading zeros; returns its end, or NULL on errors. */
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
@@ -31753,8 +31708,8 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Returns how many numbers [a,b,...] has, or -1 if it is wrong. v gets the first `room` of them; if
- * any is 0, there must be exactly as many. */
+/* Reads [a,b,..]; returns the number of elements, or -1 on errors. v gets the first `max` of them;
+ * if `any` is 0, there must be exactly as many. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
@@ -31773,7 +31728,7 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int 
     return load->result == GCKPT_OK ? n : -1;
 }
 
-/* Passes over an unknown key's value, to ',' or '}'. Where none begins, c is '"', which fails. */
+/* Skips an unknown key's value, to ',' or '}'. If none begins, c is '"', which fails. */
 static void gckpti_json_skip(gckpti_loader *load)
 {
     int depth = 0;
@@ -31789,7 +31744,7 @@ static void gckpti_json_skip(gckpti_loader *load)
     } while (depth > 0 || (load->pos < load->end && *load->pos != ',' && *load->pos != '}'));
 }
 
-/* A new entry; its name ends where the suffix of its slot begins. NULL: no memory. */
+/* Adds an entry, with `length` bytes of the name; returns NULL without memory. */
 static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size_t length, int slot)
 {
     const int state = slot >= 0 && slot != GCKPTI_SCALE;
@@ -31808,7 +31763,7 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     return e;
 }
 
-/* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT", which is checked after all parameters. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
 {
     const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
@@ -31827,7 +31782,7 @@ static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
     return 1;
 }
 
-/* What the file says of itself; keys that mean nothing here are notes. */
+/* Reads __metadata__; unknown keys are notes. */
 static int gckpti_parse_metadata(gckpti_loader *load)
 {
     const char *const *keys = gckpti_metadata_keys;
@@ -31863,8 +31818,8 @@ static int gckpti_parse_metadata(gckpti_loader *load)
             load, GCKPT_E_DATA, NULL,
             "one rank's part of a checkpoint: its index is read by " GCKPTI_RANKS_LOAD);
     load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file && !load->source;
-    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
-         i++) {
+    const int first = load->own_format ? 1 : GCKPTI_DATA_HASH;
+    for (int i = first; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
@@ -31875,7 +31830,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* U8: the shape of the values whose blocks of I4 it may be. 0: it cannot. */
+/* Sets the shape of values of I4 whose blocks are a tensor of U8; returns 0 if it cannot be one. */
 static int gckpti_set_int4_shape(gckpti_file_entry *e)
 {
     int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)];
@@ -31888,8 +31843,8 @@ static int gckpti_set_int4_shape(gckpti_file_entry *e)
 
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
-/* What an entry says of its tensor: can it be read, are its bytes there? One without elements has
- * nothing for a parameter, so it is left out. */
+/* Checks that an entry's type and shape can be read, and its offsets are in the file. Ignores one
+ * without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -31904,7 +31859,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         e->type = -1;
     if (GCKPTI_USES_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_find_suffix(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
+        e->ignored = 1; /* a counter of PyTorch's batch norms */
         if (!gckpti_note_add(load->store, e->name, "I64, left out"))
             return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }
@@ -31931,7 +31886,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     return 1;
 }
 
-/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order, and any others. */
+/* Parses {"dtype":"F32","shape":[..],"data_offsets":[begin,end]} in any order, and other keys. */
 static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
 {
     const char *key = NULL;
@@ -31953,12 +31908,12 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
         gckpti_json_fail(load, "a tensor has dtype, shape and data_offsets, once each");
     if (load->result != GCKPT_OK)
         return 0;
-    for (char *c = type; *c; c++) /* it may be printed */
+    for (char *c = type; *c; c++) /* errors print it */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     return gckpti_check_entry(load, e, type, axes);
 }
 
-/* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
+/* Parses the header into an entry for each tensor. */
 GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 {
     char *name;
@@ -31988,11 +31943,11 @@ GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 
 /* >>files/resolve */
 #ifndef GCKPT_NO_FILES
-/* ---- read: what concerns several tensors, or the store ---- */
+/* ---- read: checks of several tensors, or against the store ---- */
 static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
-    const gckpti_file_entry *a = (const gckpti_file_entry *)first,
-                            *b = (const gckpti_file_entry *)second;
+    const gckpti_file_entry *a = (const gckpti_file_entry *)first;
+    const gckpti_file_entry *b = (const gckpti_file_entry *)second;
     if (by_param && a->param != b->param)
         return a->param < b->param;
     if (by_param && a->slot != b->slot)
@@ -32001,22 +31956,20 @@ static int gckpti_is_entry_before(const void *first, const void *second, const v
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Orders the entries as their data lie; first by parameter and slot, if `by_param`: so values come
- * before what else there is of them. */
+/* Sorts the entries by offset; if by_param, first by parameter and slot, values first. */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
 {
     gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
                 by_param ? load : NULL);
 }
 
-/* Something that belongs to values which are not there, or cannot have it. */
+/* Refuses an entry whose values are missing or cannot have it. */
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
 }
 
-/* Asks in which order values have their axes, whose shape becomes that of the store; shape: what it
- * has there. */
+/* Gets the order of a tensor's axes, and permutes its shape to the store's. shape: the store's. */
 static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name,
                                   gckpt_shape shape)
 {
@@ -32031,7 +31984,7 @@ static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, con
     return 1;
 }
 
-/* Which parameter a tensor is for; values for an empty store create it. */
+/* Finds the parameter of a tensor; in an empty store, values create it. */
 static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpt_store *s = load->store;
@@ -32057,7 +32010,7 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Whether the tensors' data are all there is, without overlaps or holes. */
+/* Checks that the tensors' data are all of the file's, without overlaps or holes. */
 static int gckpti_check_offsets(gckpti_loader *load)
 {
     int64_t at = 0;
@@ -32078,7 +32031,7 @@ static int gckpti_check_offsets(gckpti_loader *load)
     return 1;
 }
 
-/* The scales of values of I8, among the entries of the same parameter; NULL: there are none. */
+/* Returns the scales of values of I8, an entry of the same parameter, or NULL. */
 static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_file_entry *scale = e, *end = load->entries + load->count;
@@ -32087,7 +32040,7 @@ static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_fi
     return scale < end && scale->param == e->param ? scale : NULL;
 }
 
-/* Values of a parameter: do they have its shape, and all that makes them values? */
+/* Checks the shape and type of values, and that they have their scales. */
 static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     const gckpti_param *q = &load->store->params[e->param];
@@ -32109,12 +32062,12 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
                              "I8 needs two axes or more, and a tensor of this name and #scale");
     if (q->p.storage != GCKPT_STORAGE_I8 && q->p.storage != GCKPT_STORAGE_F32)
         return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             "the file has it as I8, the store as %s; make it I8 or F32",
                              gckpti_storage_name(q->p.storage));
     return 1;
 }
 
-/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
+/* Checks a state, #updates or scales against the entry of the values. */
 static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
                                    gckpti_file_entry *owner)
 {
@@ -32126,7 +32079,7 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     if (updates) {
         owner->optimiser = e->optimiser;
         owner->updates = e->updates;
-        e->ignored = 1; /* from now on */
+        e->ignored = 1;
         return 1;
     }
     if (!scale && (e->slot != owner->states || e->slot > 3))
@@ -32142,11 +32095,11 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     return 1;
 }
 
-/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
+/* Resolves and checks all entries; sorts them by parameter, without the ignored ones at the end. */
 GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
 {
-    gckpti_file_entry *owner = NULL, missing;   /* values of the parameter we are at */
-    size_t next = 0;                            /* the parameter that they should be of */
+    gckpti_file_entry *owner = NULL, missing; /* owner: values of the current parameter */
+    size_t next = 0;                          /* the parameter that is expected next */
     for (size_t i = 0; i < 2 * load->count; i++) { /* values first */
         gckpti_file_entry *e = &load->entries[i % load->count];
         if (!e->ignored && (e->slot < 0) == (i < load->count) && !gckpti_load_resolve(load, e))
@@ -32183,8 +32136,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
                          load->old_params);
 }
 
-/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
- * be used as they are there. */
+/* Makes a new parameter use values (and scales) in the mapped file, if their format allows it. */
 static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
@@ -32192,20 +32144,20 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     if (!load->file || e->param < load->old_params || !gckpti_little_endian() ||
         gckpti_is_permuted(&e->order))
         return 0;
-    const void *at = load->file + load->bytes_read + (size_t)e->offsets[0];
-    const void *scales =
-        scale != e ? load->file + load->bytes_read + (size_t)scale->offsets[0] : NULL;
+    const unsigned char *data = load->file + load->bytes_read;
+    const void *scales = scale != e ? data + (size_t)scale->offsets[0] : NULL;
+    const void *at = data + (size_t)e->offsets[0];
     if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.frozen = e->type || !load->desc->writable;
-    if (!gckpti_has_storage(e->type)) /* floats of the store's own, as frozen */
+    if (!gckpti_has_storage(e->type)) /* frozen floats of the store's own */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.quantised = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
-        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+        memcpy(&q->p.values, &at, sizeof at); /* written only with desc.writable */
     q->external = 1;
     q->locked = q->p.frozen != 0;
     load->store->elements -= (size_t)q->p.elements;
@@ -32213,12 +32165,12 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
- * (NULL: nobody reads yet). Returns the bytes of that. */
+/* Sets the destination of all data: the array itself if that is new, else `spare` (NULL: only
+ * count). Returns the bytes of `spare`. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;
-    size_t used = 0, row = 0; /* row: floats of the longest that is packed */
+    size_t used = 0, row = 0; /* row: the longest to be quantised */
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         const gckpti_param *q = &load->store->params[e->param];
@@ -32229,7 +32181,7 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
         if (values && q->uninitialised) {
             e->dest = gckpti_values_block(q);
         } else if (scale && q->p.storage == GCKPT_STORAGE_I8) {
-            e->dest = owner->dest; /* with which they begin */
+            e->dest = owner->dest; /* the block begins with the scales */
         } else if (!values && !scale && e->slot >= owner->old_states) {
             e->dest = (unsigned char *)gckpti_array(q, e->slot);
         } else {
@@ -32247,7 +32199,7 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
     return used + row * sizeof(float);
 }
 
-/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
+/* Allocates missing values and states, and the spare block; returns 0 without memory. */
 GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
@@ -32258,7 +32210,7 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
             load->result = gckpti_values_new(s, q, "load");
         if (load->result != GCKPT_OK)
             return 0;
-        if (gckpti_is_quantised((int)q->p.storage)) { /* which has no state */
+        if (gckpti_is_quantised((int)q->p.storage)) { /* no state */
             e->states = 0;
             e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
         }
@@ -32272,7 +32224,7 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
     load->spare = (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
     if (!load->spare)
         return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
-                             "no memory for %z bytes of data beside those that the store has",
+                             "no memory for %z bytes of data in addition to the store's",
                              load->spare_bytes);
     gckpti_set_dests(load, load->spare);
     return 1;
@@ -32281,7 +32233,7 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
 
 /* >>files/read */
 #ifndef GCKPT_NO_FILES
-/* ---- read: the bytes, in the order of the file ---- */
+/* ---- read: data, in the order of the file ---- */
 GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -32290,7 +32242,7 @@ GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
     return number;
 }
 
-/* The next n bytes of the file, to `out` (NULL: nowhere). */
+/* Reads the next n bytes of the file to `out`, or skips them if NULL. */
 static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
 {
     unsigned char discard[256];
@@ -32299,19 +32251,19 @@ static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
         memcpy(out, load->file + load->bytes_read, n);
     load->bytes_read += n;
     for (size_t chunk; n > 0 && !load->file && done; n -= chunk) {
-        const int direct = out || load->source; /* which passes over by itself */
+        const int direct = out || load->source; /* a source skips by itself */
         chunk = direct || n < sizeof discard ? n : sizeof discard;
         done = load->read(load->user, direct ? out : discard, chunk) == chunk;
         if (load->verify_sum)
             load->hash = gckpti_fnv(load->hash, direct ? out : discard, chunk);
     }
-    if (load->result != GCKPT_OK) /* the source has said why */
+    if (load->result != GCKPT_OK) /* an error of the source */
         return 0;
     return done || gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z",
                                  load->bytes_read);
 }
 
-/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+/* Reads the next n elements of `size` bytes, in this machine's byte order. */
 static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int size)
 {
     if (!gckpti_load_bytes(load, out, (size_t)n * (size_t)size))
@@ -32328,8 +32280,7 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* The next n elements as floats (those of I8 without their scales), unpacked where they are read:
- * at the end of x. */
+/* Reads the next n elements as floats (I8 without scales), converted in place from the end of x. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
@@ -32352,9 +32303,8 @@ static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e,
                                                        : "beyond 65504");
 }
 
-/* An element at a time: of what has its axes in another order, to where it belongs, where a share
- * is held of that; of values that are not the store's to change, are they the file's? to: a copy of
- * the parameter. */
+/* Reads a tensor by elements: permuted data into this rank's shard; or, for values that the store
+ * may not change, to compare them. to: a copy of the parameter. */
 static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e,
                                    gckpti_param *to, float buf[GCKPTI_CHUNK])
 {
@@ -32377,10 +32327,10 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
             return 0;
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)buf + (size_t)i * size;
-            const int64_t k = (gckpti_is_permuted(&e->order)
-                                   ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
-                                   : at + i) -
-                              shard.first;
+            const int64_t index = gckpti_is_permuted(&e->order)
+                                      ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
+                                      : at + i,
+                          k = index - shard.first;
             if (k < 0 || k >= shard.count)
                 continue;
             if (!e->dest)
@@ -32455,7 +32405,7 @@ static int gckpti_load_data(gckpti_loader *load)
                          "kept the metadata, remove that key");
 }
 
-/* Nothing can fail any more: the store becomes what the file says. */
+/* Applies the file to the store. Cannot fail. */
 static void gckpti_load_commit(gckpti_loader *load)
 {
     const int values_only = load->desc->values_only;
@@ -32475,7 +32425,7 @@ static void gckpti_load_commit(gckpti_loader *load)
         }
         void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
                       : to        ? gckpti_array(q, e->slot)
-                                  : NULL; /* passed over */
+                                  : NULL; /* ignored */
         if (to && to != block)
             memcpy(block, to, gckpti_array_bytes(load->store, q, e->slot + 1));
         if (e->slot >= 0)
@@ -32504,21 +32454,20 @@ static void gckpti_load_undo(gckpti_loader *load)
     for (size_t i = load->count; i-- > 0;)
         if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
-    if (load->desc->partial) /* else they came before the header, and go after it */
+    if (load->desc->partial) /* else allocated before the header, and freed after it */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
     gckpti_notes_shrink(s, load->old_notes);
 }
 
-/* Loads what a header, or an index, of so many bytes says, which comes next. Then the store holds
- * the file's values, or is as it was. */
+/* Loads a file from its header or index, which comes next. On errors the store is unchanged. */
 static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
 {
     const gckpti_source *source = load->source;
     gckpt_store *s = load->store;
     for (size_t i = 0; i < s->count && !load->desc->partial; i++)
         if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(s); /* they come first, so that a block gets all the rest back */
+            gckpti_values_undo(s); /* allocated first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* so that a block gets it back */
@@ -32632,7 +32581,7 @@ GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
+/* Opens a file to read it, without waiting for a pipe. NULL: errno says why, also for a folder. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -32670,14 +32619,14 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
+/* Follows links from `path`, in `size` bytes, to their target, which need not exist. 0: errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
         char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
         const size_t left = size - (size_t)(link - path);
         const ssize_t n = readlink(path, link, left);
-        if (n < 0) /* nothing there, or no link */
+        if (n < 0) /* no file, or no link */
             return errno == ENOENT || errno == EINVAL;
         if ((size_t)n == left)
             break;
@@ -32689,8 +32638,8 @@ GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: there are no
- * locks; -2: it cannot be looked at (errno). */
+/* Locks fd. Returns 1 if it is locked and still the file `name`; 0 if it is another save's; -1 if
+ * there are no locks; -2 on errors of stat (errno). */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
@@ -32701,7 +32650,7 @@ static int gckpti_lock(int fd, const char *name)
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* As fsync; that a file system (a folder) cannot do it is no error. */
+/* As fsync, without an error if the file system cannot do it (for a folder). */
 static int gckpti_sync(int fd)
 {
 #ifdef F_FULLFSYNC /* macOS, whose fsync leaves bytes in the drive's cache */
@@ -32711,7 +32660,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Whether a file lies on FAT, where this system tells. */
+/* Returns 1 if a file is on FAT, as far as this system knows. */
 static int gckpti_is_on_fat(const char *path)
 {
 #ifdef __linux__
@@ -32722,7 +32671,7 @@ static int gckpti_is_on_fat(const char *path)
 #endif
 }
 
-/* The folder of `path`, which is cut off, must not forget a new name in it. */
+/* Syncs the folder of `path`, for a new name in it; truncates `path`. */
 static void gckpti_sync_folder(gckpti_file *file, char *path)
 {
     char *slash = strrchr(path, '/');
@@ -32734,8 +32683,8 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 }
 #endif
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
- * there, or else of `like`; -1: neither is there, or this system has no such things. */
+/* Replaces `target`, in `size` bytes, by its links' target. Returns the permissions of that file,
+ * else of `mode_of`; -1 if neither exists, or this system has no permissions. */
 GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size,
                                     const char *mode_of)
 {
@@ -32750,27 +32699,27 @@ GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size
     }
     return exists || (mode_of && !stat(mode_of, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
-    return (void)file, (void)target, (void)room, (void)like, -1;
+    return (void)file, (void)target, (void)size, (void)mode_of, -1;
 #endif
 }
 
-/* Removes a temporary file, if no save has it any more. */
+/* Removes a temporary file unless a save still uses it. */
 GCKPTI_FN int gckpti_remove_stale(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
-    if (fd < 0 && errno == EACCES) /* read-only, as what it was to replace */
+    if (fd < 0 && errno == EACCES) /* read-only, like the file that it was to replace */
         fd = open(name, O_RDONLY | O_NONBLOCK);
     int removed = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
     return removed;
 #else
-    return !remove(name); /* Windows keeps what is open */
+    return !remove(name); /* Windows keeps open files */
 #endif
 }
 
-/* Creates `name`, with the umask's mode for -1. Returns NULL and errno; EEXIST: another save's. */
+/* Creates `name`; mode -1: the umask's. Returns NULL and errno, EEXIST if it is another save's. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -32778,11 +32727,11 @@ static FILE *gckpti_create_locked(const char *name, int mode)
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
     int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
     FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
-    if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
+    if (f && mode >= 0) /* undo the umask */
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    /* of no use; or in between another took it for left over and removed it */
+    /* an error, or another process removed it as stale in between */
     const int error = locked ? errno : EEXIST;
     if (locked)
         remove(name);
@@ -32797,12 +32746,12 @@ static FILE *gckpti_create_locked(const char *name, int mode)
 #endif
 }
 
-/* Creates file->f, whose name is `name`, cut where that is too long, and .gckpt-tmpN. Whoever
- * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
- * when the process is killed: so a file that can be locked is left over and is removed, and saves
- * to one path at the same time never touch each other's. Without locks (other systems, some
- * network folders) a file that is there is left alone and the next N taken. (Where locks belong to
- * processes, as on NFS, threads of one must not save to one path at once.) */
+/* Creates file->f under the name `name`, truncated if too long, and .gckpt-tmpN. A save locks its
+ * file until that is renamed or removed, and the system releases the lock of a killed process: so
+ * a file that can be locked is stale and is removed, and concurrent saves to one path never touch
+ * each other's. Without locks (other systems, some network folders) an existing file is kept and
+ * the next N taken. (If locks belong to processes, as on NFS, threads of one process must not save
+ * to one path at once.) */
 static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
 {
     const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
@@ -32822,9 +32771,9 @@ static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
     gckpti_record_errno(file, !file->f);
 }
 
-/* Renames the flushed file so that it outlasts a power cut; cuts `target` off. Returns 0 if the
- * rename failed. FAT needs the replaced file open, as it else frees its clusters before its entry,
- * and the new one synchronised after the folder, so that it never has two names. */
+/* Renames the flushed file so that it survives a power cut; truncates `target`. Returns 0 if the
+ * rename failed. FAT needs the replaced file open, or it frees its clusters before its entry, and
+ * the new one synchronised after the folder, so that it never has two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
@@ -32872,7 +32821,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
         content->placed = 1;
     if (content->placed <= 0)
         remove(temporary);
-    if (file->f) /* gives the lock back */
+    if (file->f) /* releases the lock */
         gckpti_record_errno(file, fclose(file->f));
     return result;
 }
@@ -32889,11 +32838,11 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
 
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 {
-    const size_t size = strlen(path) + 1024; /* links may be so much longer */
+    const size_t size = strlen(path) + 1024; /* links may be longer */
     char *target = (char *)gckpti_new(content->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
-                         "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
+                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
     if (!target)
         return gckpti_error(content->object, GCKPT_E_MEMORY,
                             "save: no memory for names of %z bytes", 2 * size);
@@ -32943,8 +32892,8 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
- * how it begins; else 0: it is not read. */
+/* Opens a file and returns its size. With `index`, returns 0 unless size and first bytes are those
+ * of an index. */
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
@@ -33006,30 +32955,30 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 
 /* >>files/ranks_load */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- by all ranks: an index, and beside it a file of each rank ----
+/* ---- by all ranks: an index, and a file of each rank in the same folder ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
  *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
  *
- * in one line: version, number of the save, bytes of all tensors; of each file bytes and sum; the
- * header that one file with all of it would have; the FNV-1a of the text before ,"check". A rank's
- * file has its share of each tensor (gckpti_shard_range), also where ranks hold all, as a tensor of one
- * axis if it is not all, in the order of that header, and where it begins as "NAME#first"; then
- * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
- * no byte changes unseen, and files of two saves do not pass for one.
+ * in one line: version, number of the save, bytes of all tensors; bytes and hash of each file; the
+ * header that a single file would have; the FNV-1a of the text before ,"check". A rank's file has
+ * its shard of each tensor (gckpti_shard_range), even if all ranks hold all of it, in the order of
+ * that header: with one axis if it is not the complete tensor, and its begin as "NAME#first"; then
+ * __sums__, the FNV-1a of each one's data. The file's hash is that of its header and of __sums__.
+ * So every changed byte is detected, and files of two saves cannot be mixed.
  *
- * A save takes the next number after that of the index that is there, so nothing that this names is
- * written over; then each rank writes its file; when all have, rank 0 replaces the index. Who is
- * killed leaves an index that is whole, and maybe files that none names. Only when the new index
- * will outlast a power cut is all removed that is of this checkpoint and not named by it, found by
- * listing the folder: what has a rank's name and begins as that rank's file does, and temporary
- * files of these names that no save has. Anything else is another's: no number is taken that it
- * has; nor, where an index is damaged, one that any file has, since that may be named there.
+ * A save takes the number after the existing index's, so it overwrites nothing that this names;
+ * each rank writes its file; after all have, rank 0 replaces the index. A killed save leaves a
+ * complete index, and maybe files that no index names. Once the new index survives a power cut,
+ * rank 0 lists the folder and removes this checkpoint's files that it does not name: those with a
+ * rank's name that begin as that rank's file does, and stale temporary files of these names. All
+ * other files are kept, and no save takes their number; after a damaged index no save takes the
+ * number of any file, since the index may have named it.
  * ============================================================================================== */
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
-/* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
+/* Sets the path of the index and its folder; returns 0 without memory, or (errno) for bad links. */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
                                 const char *path)
 {
@@ -33064,7 +33013,7 @@ static int gckpti_index_key(gckpti_loader *load, int *n, const char *key)
     return found && (!strcmp(found, key) || gckpti_json_fail(load, "another key expected"));
 }
 
-/* Whether the text ends with the sum of what stands before that, which is cut off. */
+/* Checks that the text ends with the hash of what precedes, which is removed. */
 static int gckpti_index_check(gckpti_loader *load)
 {
     char check[48] = "";
@@ -33084,7 +33033,7 @@ static int gckpti_index_check(gckpti_loader *load)
     return 1;
 }
 
-/* Reads all of it but the tensors. */
+/* Reads the index up to the tensors. */
 GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
@@ -33121,7 +33070,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
     return 1;
 }
 
-/* The next n bytes of a file, to `out` (NULL: nowhere), and to the sum. */
+/* Reads the next n bytes of a file to `out`, or skips them if NULL, and hashes them. */
 static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *hash)
 {
     unsigned char discard[1024];
@@ -33135,8 +33084,8 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
     return 1;
 }
 
-/* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
- * not so, or cannot be read. */
+/* Gets bytes and hash of a file with this number of tensors and bytes of data; returns 0 if it has
+ * others, or cannot be read. */
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash)
 {
@@ -33156,7 +33105,7 @@ GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *
     return 1;
 }
 
-/* Opens a rank's file, if it is not; the first time it must be what the index says. */
+/* Opens a rank's file unless it is open; checks it against the index the first time. */
 static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
 {
     gckpti_rank_files *parts = load->parts;
@@ -33166,7 +33115,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
     memcpy(parts->path + parts->name_offset, p->name, strlen(p->name) + 1);
     errno = 0;
     p->file = gckpti_file_open(parts->path);
-    if (!p->file && errno == EMFILE) { /* too many: one at a time */
+    if (!p->file && errno == EMFILE) { /* too many open: one at a time */
         gckpti_parts_close(parts);
         p->file = gckpti_file_open(parts->path);
     }
@@ -33182,7 +33131,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
                          p->name, bytes, p->bytes);
 }
 
-/* The bytes of a tensor that a rank's piece has. */
+/* Returns the bytes of a tensor that are in a rank's file. */
 static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t ranks, size_t rank)
 {
     gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), (int)rank, (int)ranks);
@@ -33191,7 +33140,7 @@ static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t r
     return shard;
 }
 
-/* The next n bytes of the share, to `out` (NULL: nowhere). At its end: is it what was saved? */
+/* Reads the next n bytes of the shard to `out`, or skips them; at its end checks the hash. */
 static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *parts = load->parts;
@@ -33213,7 +33162,7 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
                          "its data in \"%s\" are damaged", p->name);
 }
 
-/* Goes to byte `at` of all data, in the share that has it. */
+/* Seeks to byte `at` of all data, in the shard that has it. */
 static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
 {
     gckpti_rank_files *parts = load->parts;
@@ -33241,8 +33190,8 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     return gckpti_shard_read(load, NULL, at - parts->pos);
 }
 
-/* The loader's read: it has counted the bytes already. What is passed over (to NULL) is read only
- * to the end of a piece of which something is needed. */
+/* The loader's read callback; bytes_read includes these bytes already. Skipping (NULL) reads only
+ * the rest of a shard that was read in part. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *load = (gckpti_loader *)user;
@@ -33263,14 +33212,14 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* What each file should have. All sizes are looked at before memory is taken by what the index
- * says; where the store knows them, files are when they are needed. */
+/* Computes each file's bytes. Checks all files before memory is allocated by the index; if the
+ * store has its parameters, only when they are read. */
 static int gckpti_parts_begin(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
     if (load->count > ((size_t)1 << 28) / parts->count)
         return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "%z tensors in %z files are more than 2^28 pieces; save by fewer "
+                             "%z tensors in %z files are more than 2^28 shards; save by fewer "
                              "ranks",
                              load->count, parts->count);
     for (size_t k = 0; k < load->count; k++)
@@ -33317,7 +33266,7 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
-/* The path of a rank's file, in the second half of that of the index. */
+/* Returns the path of a rank's file, in the second half of the index's path. */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
 {
     char *path = save->old.path + save->old.path_size;
@@ -33328,7 +33277,7 @@ GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t
     return path;
 }
 
-/* Whether the file at this path begins as that of this rank. */
+/* Returns 1 if the file begins as this rank's part does. */
 static int gckpti_is_part(const char *path, uint64_t rank)
 {
     char begin[8 + 100], expected[100] = "";
@@ -33344,8 +33293,8 @@ static int gckpti_is_part(const char *path, uint64_t rank)
     return matches;
 }
 
-/* Looks at a file beside the index. Before that is placed: a number that the file has, by its name
- * a rank's, is passed over. Then: what is of another save is removed. 1: so it was. */
+/* Handles a file of the index's folder. Before the index is written, skips save numbers already in
+ * use; afterwards, removes files of other saves. Returns 1 if it did. */
 static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
 {
     static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
@@ -33363,9 +33312,9 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
         c = next + sizeof type - 1;
     if (!strncmp(c, temporary, sizeof temporary - 1) &&
         gckpti_digits(c + sizeof temporary - 1, end, &n) == end)
-        return placed && gckpti_remove_stale(path); /* of the index, too */
+        return placed && gckpti_remove_stale(path); /* also of the index */
     const int is_current = number == (uint64_t)save->number;
-    if (c < end || name_length == length) /* another's */
+    if (c < end || name_length == length) /* not of this checkpoint */
         return 0;
     if (placed)
         return (!is_current || rank >= (uint64_t)save->spec.ranks) && gckpti_is_part(path, rank) &&
@@ -33376,8 +33325,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Looks at all that is in the folder, until there is nothing left to do (who removes files while a
- * folder is read may miss some). 0: errno. Other systems have no such list. */
+/* Handles all files of the folder, repeatedly until nothing changes (a folder that changes while it
+ * is listed may skip some). Returns 0 and errno on errors. Other systems list nothing. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;
@@ -33400,7 +33349,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
         struct _finddata_t e;
         const intptr_t d = _findfirst(folder, &e);
         for (int more = d != -1; more; more = !_findnext(d, &e))
-            done |= gckpti_scan_file(x, e.name, placed);
+            done |= gckpti_scan_file(save, e.name, placed);
         if (d != -1)
             _findclose(d);
 #else
@@ -33411,7 +33360,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
     return 1;
 }
 
-/* Reads the index that is there (what is none will be replaced), and takes a number. */
+/* Reads the existing index (a file that is none will be replaced), and chooses the number. */
 static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 {
     gckpt_store *s = save->store;
@@ -33432,7 +33381,7 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
         load.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
         save->damaged = !load.result && !file.error && !gckpti_load_index(&load);
         gckpti_delete(&s->memory, save->old.files, save->old.capacity, sizeof *save->old.files);
-        save->old.files = NULL; /* it is how many they are that counts */
+        save->old.files = NULL; /* only their number matters */
         gckpti_delete(&s->memory, text, bytes, 1);
     }
     if (file.f)
@@ -33450,7 +33399,7 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
     return file.error ? gckpti_save_error(s, &file, save->path, 0) : gckpti_ok(s);
 }
 
-/* Before the ranks agree on `number`, which is rank 0's. */
+/* Prepares a save, before the ranks agree on rank 0's `number`. */
 GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,
                                               const char *path)
 {
@@ -33466,8 +33415,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     int found = gckpti_parts_path(&save->old, &s->memory, path);
     save->spec.hashes = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
     if (!s->rank)
-        save->files =
-            (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
+        save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks,
+                                                     sizeof *save->files);
     if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
     if (!found)
@@ -33479,7 +33428,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     return s->rank ? GCKPT_OK : gckpti_rank_save_read_old(save);
 }
 
-/* Each rank writes its file. */
+/* Writes this rank's file. */
 GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
 {
     gckpti_content content = { save->store, &save->store->memory, gckpti_write,
@@ -33487,7 +33436,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
     return gckpti_save(&content, gckpti_part_path(save, save->number, save->spec.rank));
 }
 
-/* Rank 0 looks at the files of all. */
+/* Rank 0 verifies the files of all ranks. */
 static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
 {
     gckpti_save_spec spec = save->spec;
@@ -33513,7 +33462,7 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
     return GCKPT_OK;
 }
 
-/* What is written, and the FNV-1a of it. */
+/* A write callback that also computes FNV-1a. */
 typedef struct {
     gckpt_write_fn write;
     void *user;
@@ -33560,8 +33509,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     return gckpti_ok(save->store);
 }
 
-/* Rank 0 replaces the index. Then nothing names the files of the last one any more, nor what broken
- * saves have left. */
+/* Rank 0 replaces the index, then removes the files of the last save and of broken ones. */
 GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
 {
     gckpti_content index = { save->store, &save->store->memory, gckpti_write_index, save, NULL, 0 };
@@ -33572,7 +33520,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
         remove(gckpti_part_path(save, save->number, i));
     for (size_t i = 0; i < save->old.count && !save->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(save, save->old.number, (int64_t)i), i))
-            remove(save->old.path + save->old.path_size); /* where no folder can be listed, too */
+            remove(save->old.path + save->old.path_size); /* also without folder lists */
     if (result == GCKPT_OK)
         gckpti_scan_folder(save, 1);
     return result;
@@ -33594,7 +33542,7 @@ static void gckpti_merge_max(void *mine, const void *received, size_t bytes)
     (void)bytes;
 }
 
-/* What all ranks end a part of a save with. */
+/* Status barrier after a part of a save. */
 static gckpt_result gckpti_rank_save_agree(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
@@ -33609,12 +33557,12 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_agree(exec, 1, gckpti_rank_save_start(&save, exec->store, path));
-    save.number = save.spec.rank ? 0 : save.number; /* that of rank 0 counts */
+    save.number = save.spec.rank ? 0 : save.number; /* the maximum is rank 0's */
     if (result == GCKPT_OK)
         result = gckpti_merge_ranks(exec, &save.number, sizeof save.number, gckpti_merge_max);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_agree(exec, 2, gckpti_rank_save_part(&save));
-        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
+        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* the others' state is unknown */
             remove(gckpti_part_path(&save, save.number, save.spec.rank));
         else if (result == GCKPT_OK)
             result = gckpti_rank_save_agree(exec, 3,

@@ -216,7 +216,7 @@ static void test_builds(void)
     gckpt_plan_free(p);
     m = plain();
     m.refuse = 1;
-    CHECK(gckpt_fit(s, build, &m, 1, &d, NULL) == NULL && strstr(gckpt_error_text(s), "no divisor"));
+    CHECK(gckpt_fit(s, build, &m, 1, &d, NULL) == NULL && strstr(gckpt_error_text(s), "refused every divisor"));
     m = plain();
     m.terms = 0;
     CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && strstr(gckpt_error_text(s), "at least one loss"));
