@@ -2,8 +2,6 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- the order of axes in a file ---- */
-
 /* Gets the order of axes from desc.axes; returns 0 if that is no permutation of all axes. */
 GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
                                     const char *name, const gckpt_shape *shape)
@@ -36,7 +34,7 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
     return index;
 }
 
-/* Converts a shape here to that in the file (to_file) or the reverse. */
+/* Converts a shape of the store to that in the file if `to_file`, else the reverse. */
 GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
                                             int to_file)
 {

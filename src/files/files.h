@@ -14,7 +14,7 @@
  *
  * Parameters are in creation order, each followed by the scales of I8 and its optimiser state; so a
  * parameter's name must not end in #scale, nor in #state and a digit. "optimiser" is
- * gckpt_optimiser + 1 (0: none yet). All state is of that optimiser after `step` updates, except
+ * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: b's above is of MOMENTUM, after
  * 15. (It has the name, since other programs may reorder the file; version 0.1 had no such keys.)
  * "data_fnv1a" is gckpti_data_hash over all tensors, and optional. "convolution_axes" is "HWIO" in
@@ -42,7 +42,7 @@ typedef struct {
 
 /* Content of a file: what write(context, ..) writes. */
 typedef struct {
-    void *object; /* has the errors; NULL: results without a text */
+    void *object; /* whose error text is set, or NULL */
     gckpti_allocator *memory;
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;

@@ -2,8 +2,6 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- read: the header's JSON, decoded in place ---- */
-
 /* Adds a name in quotes, truncated if long, with control characters replaced. */
 GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
@@ -115,7 +113,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character; 0: invalid */
+    int n = 1; /* bytes of the last character, or 0 if that is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
@@ -135,7 +133,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     return s;
 }
 
-/* Reads the next key of an object and its ':'; *count is 0 before the first. NULL: end or error. */
+/* Reads an object's next key and ':' (*count: 0 before the first); returns NULL at end or error. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
 {
     if (*count == 0 && !gckpti_json_expect(load, '{'))
@@ -160,8 +158,7 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Reads [a,b,..]; returns the number of elements, or -1 on errors. v gets the first `max` of them;
- * if `any` is 0, there must be exactly as many. */
+/* Reads [a,b,..], at most `max` into v. Returns its length (max unless `any`), or -1 on errors. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
@@ -295,8 +292,7 @@ static int gckpti_set_int4_shape(gckpti_file_entry *e)
 
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
-/* Checks that an entry's type and shape can be read, and its offsets are in the file. Ignores one
- * without elements. */
+/* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];

@@ -25,7 +25,7 @@ typedef struct {
 /* ---- files/axes.c ---- */
 /* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* number of axes; 0: unchanged */
+    int count;                          /* number of axes, or 0 if unchanged */
     unsigned char permuted;             /* whether the file's order differs */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;
@@ -52,8 +52,8 @@ typedef struct {
     unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
     gckpti_axis_order order;
     uint64_t updates;    /* as in gckpti_param */
-    size_t param;        /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *dest; /* destination of the data; NULL: compare them */
+    size_t param;        /* index in the store, or SIZE_MAX before it is known */
+    unsigned char *dest; /* destination of the data, or NULL to compare them */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -69,10 +69,10 @@ typedef struct {
 struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* NULL: a single file */
+    const gckpti_source *source;     /* or NULL for a single file */
     struct gckpti_rank_files *parts; /* of the source */
     gckpt_result result;
-    gckpt_read_fn read; /* NULL: `file` is in memory */
+    gckpt_read_fn read; /* or NULL if `file` is in memory */
     void *user;
     const unsigned char *file;
     size_t bytes_read;        /* of the file */
@@ -81,7 +81,7 @@ struct gckpti_loader {
     gckpti_file_entry *entries;
     size_t count, capacity;
     size_t total;         /* entries, including ignored ones after `count` */
-    size_t old_params;    /* parameters that the store had; 0: all are created */
+    size_t old_params;    /* parameters that the store had; if 0, all are created */
     size_t old_notes;     /* notes that it had; later ones are the file's */
     unsigned char *spare; /* new data of arrays that the store had, until all is read */
     size_t spare_bytes;
@@ -94,7 +94,6 @@ struct gckpti_loader {
     uint64_t contract, step, seed, optimiser;
 };
 #ifdef GCKPTI_SEPARATE_TU
-/* Each is documented where it is defined. */
 /* files/axes.c */
 GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
                                     const char *name, const gckpt_shape *shape);
@@ -102,7 +101,6 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
                                         int64_t k);
 GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
                                             int to_file);
-
 /* files/write.c */
 extern const char gckpti_part_format[];
 extern const gckpt_file_desc gckpti_file_plain;
@@ -113,7 +111,6 @@ GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name);
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
                                      size_t *tensors);
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
-
 /* files/header.c */
 GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix);
 GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
@@ -123,12 +120,10 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count);
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any);
 GCKPTI_FN int gckpti_parse_header(gckpti_loader *load);
-
 /* files/resolve.c */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param);
 GCKPTI_FN int gckpti_load_check(gckpti_loader *load);
 GCKPTI_FN int gckpti_load_create(gckpti_loader *load);
-
 /* files/read.c */
 GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8]);
 GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size_t size,
@@ -139,7 +134,7 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- files/ranks_load.c ---- */
 typedef struct {
-    FILE *file; /* NULL: not open */
+    FILE *file; /* or NULL if not open */
     const char *name;
     int64_t bytes, hash;              /* from the index */
     int64_t data, tensors;            /* bytes and number of its shards */
@@ -148,7 +143,7 @@ typedef struct {
 } gckpti_rank_file;
 
 typedef struct gckpti_rank_files {
-    int64_t number; /* of the save; 0: none */
+    int64_t number; /* of the save, or 0 */
     gckpti_rank_file *files;
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; at name_offset also of other files in its folder */
@@ -167,7 +162,7 @@ typedef struct {
     const char *path;
     gckpti_save_spec spec;   /* this rank's */
     gckpti_rank_files old;   /* of the existing index; other ranks use only the names */
-    gckpti_rank_file *files; /* rank 0: the files of all ranks */
+    gckpti_rank_file *files; /* files of all ranks; only rank 0 has them */
     int64_t number;          /* of this save */
     int damaged;             /* the existing file is no index, or cannot be read */
 } gckpti_rank_save;
@@ -186,14 +181,12 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f);
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *load, const char *path,
                                         const gckpt_file_desc *desc);
-
 /* files/ranks_load.c */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
                                 const char *path);
 GCKPTI_FN int gckpti_load_index(gckpti_loader *load);
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash);
-
 /* files/ranks_save.c */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank);
 GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,

@@ -20,7 +20,7 @@ GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file to read it, without waiting for a pipe. NULL: errno says why, also for a folder. */
+/* Opens a file for reading, never waiting for a pipe. Returns NULL and errno, also for a folder. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -58,7 +58,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `size` bytes, to their target, which need not exist. 0: errno. */
+/* Follows links from `path`, in `size` bytes; their target may not exist. Returns 0 and errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
@@ -158,7 +158,7 @@ GCKPTI_FN int gckpti_remove_stale(const char *name)
 #endif
 }
 
-/* Creates `name`; mode -1: the umask's. Returns NULL and errno, EEXIST if it is another save's. */
+/* Creates `name`; if mode is -1, the umask's. Returns NULL and errno, EEXIST for another save's. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -331,8 +331,7 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Opens a file and returns its size. With `index`, returns 0 unless size and first bytes are those
- * of an index. */
+/* Opens a file and returns its size; with `index`, 0 if size or first bytes are not an index's. */
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
 {
     char begin[8];

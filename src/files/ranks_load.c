@@ -11,18 +11,16 @@
  *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
  *
  * in one line: version, number of the save, bytes of all tensors; bytes and hash of each file; the
- * header that a single file would have; the FNV-1a of the text before ,"check". A rank's file has
- * its shard of each tensor (gckpti_shard_range), even if all ranks hold all of it, in the order of
- * that header: with one axis if it is not the complete tensor, and its begin as "NAME#first"; then
- * __sums__, the FNV-1a of each one's data. The file's hash is that of its header and of __sums__.
- * So every changed byte is detected, and files of two saves cannot be mixed.
+ * header of a single file; the FNV-1a of the text before ,"check". A rank's file has its shard of
+ * each tensor (gckpti_shard_range), even of replicated ones, in that order: with one axis unless it
+ * is the complete tensor, and its begin as "NAME#first". Then follows __sums__, the FNV-1a of each
+ * shard. A file's hash covers header and __sums__, so that changes and mixed saves are detected.
  *
- * A save takes the number after the existing index's, so it overwrites nothing that this names;
- * each rank writes its file; after all have, rank 0 replaces the index. A killed save leaves a
- * complete index, and maybe files that no index names. Once the new index survives a power cut,
- * rank 0 lists the folder and removes this checkpoint's files that it does not name: those with a
- * rank's name that begin as that rank's file does, and stale temporary files of these names. All
- * other files are kept, and no save takes their number; after a damaged index no save takes the
+ * A save takes the number after the existing index's, so it overwrites no file of that. Each rank
+ * writes its file; then rank 0 replaces the index. A killed save leaves a complete index, and maybe
+ * unused files. Once the new index survives a power cut, rank 0 removes the checkpoint's files that
+ * it does not name: those with a rank's name and first bytes, and stale temporary files of these.
+ * All other files are kept, and no save takes their number; after a damaged index no save takes the
  * number of any file, since the index may have named it.
  * ============================================================================================== */
 
@@ -134,8 +132,7 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
     return 1;
 }
 
-/* Gets bytes and hash of a file with this number of tensors and bytes of data; returns 0 if it has
- * others, or cannot be read. */
+/* Gets a file's bytes and hash; returns 0 if `data` or `tensors` differ, or it cannot be read. */
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash)
 {
@@ -177,8 +174,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
     return p->verified ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "\"%s\" is not what was saved with it: damaged, cut off, or of "
-                         "another save (%I bytes, %I expected)",
-                         p->name, bytes, p->bytes);
+                         "another save (%I bytes, %I expected)", p->name, bytes, p->bytes);
 }
 
 /* Returns the bytes of a tensor that are in a rank's file. */
@@ -240,8 +236,7 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     return gckpti_shard_read(load, NULL, at - parts->pos);
 }
 
-/* The loader's read callback; bytes_read includes these bytes already. Skipping (NULL) reads only
- * the rest of a shard that was read in part. */
+/* Reads `size` bytes, up to load->bytes_read; if `bytes` is NULL, only a begun shard's rest. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *load = (gckpti_loader *)user;
@@ -262,16 +257,14 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* Computes each file's bytes. Checks all files before memory is allocated by the index; if the
- * store has its parameters, only when they are read. */
+/* Computes each file's bytes; checks all files now if the index decides how much is allocated. */
 static int gckpti_parts_begin(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
     if (load->count > ((size_t)1 << 28) / parts->count)
         return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                              "%z tensors in %z files are more than 2^28 shards; save by fewer "
-                             "ranks",
-                             load->count, parts->count);
+                             "ranks", load->count, parts->count);
     for (size_t k = 0; k < load->count; k++)
         for (size_t i = 0; i < parts->count && load->entries[k].slot != GCKPTI_UPDATES; i++) {
             const int64_t n = gckpti_byte_shard(&load->entries[k], parts->count, i).count;

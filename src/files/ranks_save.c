@@ -5,8 +5,6 @@
 #include "base/test_hooks.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- a save by all ranks, step by step ---- */
-
 /* Returns the path of a rank's file, in the second half of the index's path. */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
 {
@@ -66,8 +64,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Handles all files of the folder, repeatedly until nothing changes (a folder that changes while it
- * is listed may skip some). Returns 0 and errno on errors. Other systems list nothing. */
+/* Handles all files of the folder, again after each change, since a changing folder may skip some.
+ * Returns 0 and errno on errors. Other systems list nothing. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;
@@ -197,8 +195,7 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
         if (!good)
             return gckpti_error(save->store, GCKPT_E_FILE,
                                 "save: rank 0 cannot read what rank %i wrote; does its host have "
-                                "another folder there? \"%s\"",
-                                spec.rank, path);
+                                "another folder there? \"%s\"", spec.rank, path);
     }
     return GCKPT_OK;
 }
@@ -229,8 +226,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     if (out.total > GCKPTI_HEADER_MAX)
         return gckpti_error(save->store, GCKPT_E_DATA,
                             "save: the index takes %z bytes, %z are allowed; use shorter names or "
-                            "notes",
-                            out.total, (size_t)GCKPTI_HEADER_MAX);
+                            "notes", out.total, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = gckpti_hash_write;
     out.user = &hashing;
@@ -283,7 +279,7 @@ static void gckpti_merge_max(void *mine, const void *received, size_t bytes)
     (void)bytes;
 }
 
-/* Status barrier after a part of a save. */
+/* Waits at the status barrier after a part of a save. */
 static gckpt_result gckpti_rank_save_agree(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)

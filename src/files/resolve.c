@@ -2,7 +2,6 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- read: checks of several tensors, or against the store ---- */
 static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
     const gckpti_file_entry *a = (const gckpti_file_entry *)first;
@@ -22,7 +21,6 @@ GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
                 by_param ? load : NULL);
 }
 
-/* Refuses an entry whose values are missing or cannot have it. */
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
@@ -99,7 +97,6 @@ static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_fi
     return scale < end && scale->param == e->param ? scale : NULL;
 }
 
-/* Checks the shape and type of values, and that they have their scales. */
 static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     const gckpti_param *q = &load->store->params[e->param];
@@ -224,8 +221,7 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Sets the destination of all data: the array itself if that is new, else `spare` (NULL: only
- * count). Returns the bytes of `spare`. */
+/* Sets where data are read to: new arrays, else `spare` (NULL to count only). Returns its bytes. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;

@@ -25,7 +25,7 @@ GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
     return gckpti_fnv_number(gckpti_fnv(hash, suffix, strlen(suffix)), data);
 }
 
-/* Shape of the scales of rows: all axes except the last. */
+/* Returns the shape of the scales of rows: all axes except the last. */
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
@@ -57,7 +57,7 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
 
 /* A tensor to write: values of a parameter, their scales or a state. */
 typedef struct {
-    size_t next; /* index of the next candidate; 0 at the begin */
+    size_t next; /* index of the next candidate, 0 at first */
     const gckpti_param *q;
     const char *name; /* of q in the file */
     int slot, size;   /* size: bytes of an element */
@@ -68,8 +68,7 @@ typedef struct {
     uint64_t *hash;          /* receives the FNV-1a of its data, or NULL */
 } gckpti_out_tensor;
 
-/* Advances w in the order of the header; returns 0 at the end. A part has only tensors with a
- * non-empty shard, which has one axis unless it is the complete tensor. */
+/* Advances w in the header's order; in a part, to non-empty shards only. Returns 0 at the end. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
@@ -120,8 +119,7 @@ static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* Writes "convolution_axes" if it is not implied by the format: this library's format implies HWIO,
- * any other an unknown order. */
+/* Writes "convolution_axes" unless the format implies it: HWIO for this library's, else unknown. */
 static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     const gckpt_store *s = spec->store;
@@ -292,8 +290,7 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Checks that the store can be saved, and initialises values whose scales are needed (I8), or which
- * are permuted. */
+/* Checks that the store can be saved; initialises values that need scales (I8) or are permuted. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -358,7 +355,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
     return result;
 }
 
-/* Writes a gckpti_save_spec. */
+/* Writes the store or part of the gckpti_save_spec `what`. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
     gckpti_save_spec saving = *(const gckpti_save_spec *)what, *const spec = &saving;
@@ -380,8 +377,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
                             "save: the header takes %z bytes, %z are allowed; use shorter names "
-                            "or notes",
-                            length, (size_t)GCKPTI_HEADER_MAX);
+                            "or notes", length, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = write;
     out.user = user;
