@@ -43,7 +43,7 @@ static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, in
         gckpti_mark_changed(s, q, GCKPTI_HOST);
 }
 
-/* Takes a step and restores what it changed (on the step's team). */
+/* Takes a step and undoes its changes (on the step's team). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;

@@ -163,7 +163,6 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     t->width = width;
     t->deriv = deriv;
     int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
-    /* the error estimate */
     double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
                                 gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
     double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
@@ -212,7 +211,7 @@ static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *
 /* Results of all directions so far. */
 typedef struct {
     gckpt_check check;
-    const char *coarse, *flat; /* parameters of the coarsest gradient, the last flat one */
+    const char *coarse, *flat; /* parameters of the coarsest and the last flat gradient */
     double change, noise, coarsest;
     int wrong, flat_count;
 } gckpti_tally;

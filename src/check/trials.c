@@ -123,7 +123,6 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     return result;
 }
 
-/* (Six parameters are those of gckpt_fit.) */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure_fn measure, gckpt_fit_timing *timed)
