@@ -30,8 +30,7 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* Places the caches in graph order, the same for all plans of a model, or uses those of
- * desc.caches_of. Without tables, only checks that they fit. */
+/* Places the caches in graph order, or uses those of desc.caches_of. Without tables only checks. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -79,8 +78,7 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i virtual ranks would "
-                            "divide it: plan with desc.virtual_ranks 1",
-                            e->plan->virtual_ranks);
+                            "divide it: plan with desc.virtual_ranks 1", e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
@@ -131,6 +129,5 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
         exec->caches.owner->caches.max_written = 0;
     return gckpti_ok(exec);
 }
-
 GCKPTI_COLD_END
 #endif

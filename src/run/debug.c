@@ -41,7 +41,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
             count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
             hash = gckpti_hash_floats(hash, chunk, count);
         }
-        hash |= 1; /* 0: no value yet */
+        hash |= 1; /* 0 means no value yet */
         if (*expected && *expected != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
@@ -58,7 +58,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* A buffer that began before the body is needed by the next micro-batch. */
+/* Poisons dead buffers; within the body none from before it, which the next micro-batch needs. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -132,8 +132,8 @@ enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
-    int id, gradient; /* its node; -1: none. Whether it is in the gradient */
-    int64_t element;  /* its index; -1: the sum of a loss */
+    int id, gradient; /* its node, or -1; whether it is in the gradient */
+    int64_t element;  /* its index, or -1 for the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -250,8 +250,7 @@ GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins 
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return 0;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4;
-         i++) { /* no integer attribute has these bits */
+    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
         scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
         scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
@@ -297,9 +296,8 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
                           pass.elements, id, 0);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done      ? "the batch"
-                      : slot > 0 ? "the update's optimiser state"
-                                 : "the update";
+    const char *who = !done ? "the batch"
+                            : slot > 0 ? "the update's optimiser state" : "the update";
     const char *why = "nothing was changed";
     if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";

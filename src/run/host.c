@@ -15,13 +15,12 @@ typedef struct {
     int count;
     struct {
         const void *from;
-        void *back_to,
-            *host; /* back_to: where to copy it after the kernel; NULL: it is read only */
+        void *back_to, *host; /* back_to: its destination after the kernel, or NULL */
         size_t bytes;
     } entry[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_host_copies;
 
-/* Returns the host copy of an operand, to be copied to `to` after the kernel (NULL: not). */
+/* Returns the host copy of an operand, copied to `to` after the kernel unless that is NULL. */
 static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -115,8 +114,7 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     e->offload.pending_count = later;
     return failed && (result == GCKPT_OK || result == GCKPT_MORE)
                ? gckpti_error(e, GCKPT_E_FILE,
-                              "step: a copy to slower memory or back failed; "
-                              "nothing was changed")
+                              "step: a copy to slower memory or back failed; nothing was changed")
                : result;
 }
 

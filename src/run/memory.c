@@ -42,7 +42,6 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
     return 0;
 }
 
-/* Returns the bytes of one row of an input. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
@@ -151,9 +150,8 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
     }
 }
 
-/* Counts, or allocates from the blocks, all memory of the executor. Host block: plan, tables, host
- * copies. Backend block (the same one without own memory): feeds, loss totals, square sums, bf16
- * copies, caches, arena, canary. Returns the bytes of plan and tables. */
+/* Counts, or allocates, all memory. Host block: plan, tables, host copies. Backend block (the same
+ * without own memory): feeds, sums, bf16, caches, arena. Returns the bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -305,5 +303,4 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
                                 e->plan->arena);
     return GCKPT_OK;
 }
-
 GCKPTI_COLD_END

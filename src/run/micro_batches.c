@@ -215,8 +215,7 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
     group->in_body = 0;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
-               ? gckpti_agree(e, GCKPT_OK)
-               : gckpti_sum_losses(e);
+               ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -281,8 +280,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int pc = e->step.pc, end = p->epilogue, x,
-        copies = pc > p->body; /* at p->body no copy is pending */
+    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* else none is pending */
     if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
