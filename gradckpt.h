@@ -38,21 +38,21 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2072
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4789
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4791
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
- *     >>search    bounds that no schedule can beat; the least cost for every budget           3242
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           3243
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 hide_copies, choose, open
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5414
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5407
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
  *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
  *                 step, train, profile
- *     >>check     gradients against finite differences; measured costs; timed trials           745
+ *     >>check     gradients against finite differences; measured costs; timed trials           743
  *                 gradients, calibrate, trials
- *     >>files     safetensors                                                                 2668
+ *     >>files     safetensors                                                                 2642
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
  *     >>export    plans and weights as files and as C constants                                959
  *                 file, c, weights
@@ -18015,7 +18015,8 @@ static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 
 /* Adds the updates of parameters whose last use is the entry at position x, but not before position
  * `counted`, where all losses have counted the divisor of gradients (they may run late). */
-static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted, int *last)
+static void gckpti_add_updates_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted,
+                                     int *last)
 {
     int i = d->sched.entry[x];
     const gckpt_tensor *t = p->tensors[p->node[i < 0 ? ~i : i].id];
@@ -18030,7 +18031,7 @@ static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int
 }
 
 /* Finds the position of each parameter's last use, by id. Returns the position of the last loss. */
-static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, int *last)
+static int gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
 {
     int counted = 0;
     for (int x = 0; x < d->sched.length; x++) {
@@ -18047,13 +18048,13 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, i
 }
 
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
-static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
+static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
     static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
-        counted = gckpti_last_touch(p, d, last);
+        counted = gckpti_find_last_uses(p, d, last);
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
     d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
@@ -18076,7 +18077,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->node[u].id);
         }
         if (early)
-            gckpti_update_after(p, d, x, counted, last);
+            gckpti_add_updates_after(p, d, x, counted, last);
     }
     if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
@@ -18088,7 +18089,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* Adds a buffer that is live from instruction `start` to `end`. Returns its index. */
-static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end, int id,
+static int gckpti_add_buffer(gckpti_lowered *d, size_t size, int start, int end, int id,
                              gckpt_buffer_kind kind)
 {
     gckpt_buffer b = { start, end, 0, size, id, kind };
@@ -18106,7 +18107,8 @@ static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 
 /* Returns the buffer of a gradient (its own or its alias root's), or -1 for gradient -1. A new one
  * begins at instruction x. */
-static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
+static int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
+                                      int x)
 {
     if (gradient < 0)
         return -1;
@@ -18114,7 +18116,7 @@ static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, in
     if (d->gradient[gradient] < 0)
         d->gradient[gradient] = v->alias_root != gradient
                                     ? d->gradient[v->alias_root]
-                                    : gckpti_buffer_new(d, v->size, x, x, v->id, v->kind);
+                                    : gckpti_add_buffer(d, v->size, x, x, v->id, v->kind);
     return d->gradient[gradient];
 }
 
@@ -18140,7 +18142,7 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
 }
 
 /* Adds the buffers and operands of a forward or a reload. */
-static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int position, int x)
+static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
     const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry);
     const gckpt_tensor *t = p->tensors[p->node[node].id];
@@ -18149,15 +18151,15 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int pos
         int end = d->entry_ins[d->sched.value_end[position]];
         out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
         if (out < 0)
-            out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
+            out = gckpti_add_buffer(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
     }
     if (d->sched.saved_end[position] >= 0)
-        saved = gckpti_buffer_new(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
+        saved = gckpti_add_buffer(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
                                   t->id, GCKPT_BUFFER_SAVED);
     if (p->workspace_forward[t->id] && !reload)
         workspace =
-            gckpti_buffer_new(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
+            gckpti_add_buffer(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, out, x);
     gckpti_add_operand(d, saved, x);
     if (!reload)
@@ -18176,10 +18178,10 @@ static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int 
     return k < 0 ? NULL : &p->reduction[k];
 }
 
-/* Adds the operands whose sum is a tensor's gradient: the first one (-1 of a loss), or the others,
- * which only sums over uses of a plan that accumulates have. A REDUCE adds up those of the body.
- * Returns how many there are in all. */
-static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
+/* Appends addends of a tensor's gradient to an instruction's operands: if `others` is 0 the first
+ * (-1 of a loss), else the further ones, which batch-invariant tensors have in accumulating plans;
+ * a REDUCE adds up those of the body. Returns 1 + the number of further ones (the ins' `uses`). */
+static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
                                int x)
 {
     int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
@@ -18188,31 +18190,31 @@ static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int i
     int first =
         d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->total[id];
     if (!others)
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, first, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, first, x), x);
     for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
         if (sum && gckpti_is_in_body(p, use) != reduces)
             continue;
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, p->target[use].gradient, x), x);
         count++;
     }
     return count;
 }
 
-/* Adds the operands of a REDUCE; its receive buffer is live from the backward before it. */
-static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, int x)
+/* Appends the operands of a REDUCE; its receive buffer is live from the backward before it. */
+static void gckpti_add_reduce_operands(const gckpti_planner *p, gckpti_lowered *d, int x)
 {
     gckpti_ins *ins = &d->ins[x];
     const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
-    gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->recv, x), x);
-    gckpti_sum_operands(p, d, ins->id, 0, x);
-    gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->shard, x), x);
-    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, x);
+    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->recv, x), x);
+    gckpti_append_addends(p, d, ins->id, 0, x);
+    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->shard, x), x);
+    ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, x);
     for (int k = 0; k < p->tree_depth; k++)
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->partials + k, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->partials + k, x), x);
 }
 
 /* Adds the buffers and operands of a backward. */
-static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int node, int x)
+static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, int node, int x)
 {
     const gckpti_node *u = &p->node[node];
     const gckpt_tensor *t = p->tensors[u->id];
@@ -18225,20 +18227,20 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int no
     gckpti_add_operand(d, u->reads_saved ? d->saved[d->latest_def[node]] : -1, x);
     if (p->workspace_backward[u->id])
         workspace =
-            gckpti_buffer_new(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
+            gckpti_add_buffer(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, workspace, x);
-    gckpti_sum_operands(p, d, u->id, 0, x);
+    gckpti_append_addends(p, d, u->id, 0, x);
     for (int i = 0; i < t->inputs; i++) {
         const gckpti_target *target = &p->target[u->target + i];
         int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
         gckpti_add_operand(d, value, x);
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->gradient, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->total, x), x);
     }
-    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
+    ins->uses = (gckpti_id)gckpti_append_addends(p, d, u->id, 1, x);
     for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs after it */
-        gckpti_gradient_buffer(p, d, p->reduction[k].recv, x);
-        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+        gckpti_get_or_add_gradient(p, d, p->reduction[k].recv, x);
+        gckpti_get_or_add_gradient(p, d, p->reduction[k].shard, x);
     }
 }
 
@@ -18262,31 +18264,31 @@ static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* Lists the buffers and operands of all instructions. */
-static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
+static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length;
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
-        gckpti_gradient_buffer(p, d, v, 0);
+        gckpti_get_or_add_gradient(p, d, v, 0);
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         const gckpt_tensor *t = p->tensors[ins->id];
         int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_forward_buffers(p, d, x++, y);
+            gckpti_add_forward_operands(p, d, x++, y);
         } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
             int v = d->latest_def[p->node_of[ins->id]];
             int parts = d->sched.offload_parts[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
             gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            gckpti_backward_buffers(p, d, ~d->sched.entry[x++], y);
+            gckpti_add_backward_operands(p, d, ~d->sched.entry[x++], y);
         } else if (ins->kind == GCKPT_REDUCE) {
-            gckpti_reduce_buffers(p, d, y);
+            gckpti_add_reduce_operands(p, d, y);
         } else {
-            gckpti_sum_operands(p, d, ins->id, 0, y);
-            ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
+            gckpti_append_addends(p, d, ins->id, 0, y);
+            ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, y);
         }
         for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* gckpti_encode_copies */
             gckpti_add_operand(d, -1, y);
@@ -18373,11 +18375,11 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
                               gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
     d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
     d->cost -= d->hidden;
-    gckpti_list_instructions(p, d);
+    gckpti_build_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
     gckpti_place_offloaded(p, d);
-    gckpti_list_buffers(p, d);
+    gckpti_build_buffers(p, d);
     if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
                             "schedule: it offloads %z bytes; desc.offload_bytes is %z",
@@ -20912,7 +20914,7 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
 }
 
 /* Sets s->next to s->now with n forwards removed or made reloads. Returns 0 if out of memory. */
-static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, int n)
+static int gckpti_remove_or_reload(gckpti_search *s, int kind, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
     if (!gckpti_schedule_reserve(&s->scratch, &s->next, now->length))
@@ -20934,7 +20936,7 @@ static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, i
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
-                                   : gckpti_replace_entries(s, kind, move, n))
+                                   : gckpti_remove_or_reload(s, kind, move, n))
         gckpti_evaluate(s, &s->next);
 }
 
@@ -21013,9 +21015,9 @@ static int gckpti_can_offload(const gckpti_search *s, int node, int64_t bytes)
  * (KEPT_INPUTS). RELOADED: the node itself is reloaded, and needs no inputs. */
 enum { GCKPTI_CHEAPEST, GCKPTI_RECOMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_CLOSURES };
 
-/* Finds the closure of m's node at the position of the pass: entries in s->pool from `first` on,
- * m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one is recomputed. If 0, all
- * kinds except RELOADED are equal. */
+/* Finds the closure of m's node before position m->to, where the scan must be: entries in s->pool
+ * from `first` on, m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one that could
+ * be kept is recomputed or reloaded. If 0, all kinds except RELOADED are equal. */
 static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int kind)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -21047,11 +21049,11 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
                 (s->p->node[q].runs_once || gckpti_round_trip_cost(s, v->out) < s->p->node[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_must_recompute(s, q, x - 1);
-            int kept = !stale &&
+            int forced = gckpti_must_recompute(s, q, x - 1);
+            int kept = !forced &&
                        (kind == GCKPTI_KEPT_INPUTS || (excess == 0 && kind != GCKPTI_RECOMPUTED));
             v->stamp = s->stamp;
-            choice |= kept ? 1 : stale ? 0 : 2;
+            choice |= kept ? 1 : forced ? 0 : 2;
             if (kept)
                 m->penalty += excess * v->out;
             else
@@ -21064,8 +21066,8 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
     return choice;
 }
 
-/* Returns the excess over positions low to x - 1 that `size` bytes less remove. */
-static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
+/* Returns at most how much excess at positions low to x - 1 `size` bytes less remove. */
+static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_t size)
 {
     if (low >= x)
         return 0;
@@ -21082,7 +21084,7 @@ typedef struct {
 } gckpti_hole_filter;
 
 /* Adds the move that closes the hole of `node` before position x, if it lowers the excess. */
-static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
+static void gckpti_consider_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
 {
     const gckpti_node_state *v = &s->state[node];
     const int all_kinds = filter->all_kinds, fixed = s->p->node[node].runs_once;
@@ -21097,8 +21099,8 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
     m.to = x;
     m.value = v->value_end >= x ? v->out : 0;
     m.saved = v->saved_end >= x ? v->saved : 0;
-    int64_t gain =
-        gckpti_gain(s, v->prev_use + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.saved);
+    int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
+                   gckpti_excess_gain(s, v->start + 1, x, m.saved);
     reload = gckpti_can_offload(s, node, m.value + m.saved);
     if (gain <= 0 || (!reload && gckpti_score(s->p->node[node].cost, gain) > filter->worst))
         return;
@@ -21141,10 +21143,10 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
             const gckpti_node_state *v = &s->state[edges[k]];
             self = edges[k] == self ? -1 : self;
             if (v->prev_use < last || (v->start < last && v->saved_end >= x))
-                gckpti_try_hole(s, edges[k], x, &filter);
+                gckpti_consider_hole(s, edges[k], x, &filter);
         }
         if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_try_hole(s, self, x, &filter);
+            gckpti_consider_hole(s, self, x, &filter);
         gckpti_scan_entry(s, x);
     }
     gckpti_sort_moves(s);
@@ -21152,7 +21154,7 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
 
 /* Returns the excess that `size` bytes less remove of what moves have left, from number a to b - 1
  * of the positions above the limit, by chunks. If `commit` is nonzero, removes it. */
-static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int commit)
+static int64_t gckpti_leftover_gain(gckpti_search *s, int a, int b, int64_t size, int commit)
 {
     gckpti_leftover *left = &s->left;
     int64_t gain = 0;
@@ -21173,13 +21175,14 @@ static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int c
     return gain;
 }
 
-/* Does the same for all bytes of a move. */
-static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int commit)
+/* Does the same for all bytes of a move: returns, and if `commit` removes, its relief. */
+static int64_t gckpti_relief_of_move(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const int *count = s->excess_count;
     int from = m->from + 1 < m->to ? m->from + 1 : m->to;
-    return (m->saved ? gckpti_relief(s, count[m->start + 1], count[from], m->saved, commit) : 0) +
-           gckpti_relief(s, count[from], count[m->to], m->value + m->saved, commit);
+    return (m->saved ? gckpti_leftover_gain(s, count[m->start + 1], count[from], m->saved, commit)
+                     : 0) +
+           gckpti_leftover_gain(s, count[from], count[m->to], m->value + m->saved, commit);
 }
 
 /* Returns whether the node of an entry or one it reads is touched; if `mark` is 1, touches all. */
@@ -21227,18 +21230,18 @@ static int gckpti_choose_holes(gckpti_search *s)
         int conflict = s->state[m->node].touched;
         for (int j = m->first; j < m->first + m->count && !conflict; j++)
             conflict = gckpti_touch_nodes(s, s->pool[j], 0);
-        int64_t gain = conflict ? 0 : gckpti_move_relief(s, m, 0);
+        int64_t gain = conflict ? 0 : gckpti_relief_of_move(s, m, 0);
         if (gain <= m->penalty || gckpti_score(m->cost, gain - m->penalty) > worst)
             continue;
         for (int j = m->first; j < m->first + m->count; j++)
             gckpti_touch_nodes(s, s->pool[j], 1);
-        gckpti_move_relief(s, m, 1);
+        gckpti_relief_of_move(s, m, 1);
         s->chosen[n++] = i;
     }
     return n;
 }
 
-/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot. */
+/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot or gives up. */
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 {
     int64_t first = 0;
@@ -24774,7 +24777,7 @@ GCKPTI_COLD_END /* begun by planner */
  *   rank 1:  B | m p r | m m R | B updates B      r, R: REDUCE. r adds a virtual rank's sum to the
  *                                                 rank's; R starts the sum over ranks. B: barrier
  * 1. All ranks start the same collectives in the same order, that of the instructions. A rank
- *    without rows, or one that failed, takes part in them and computes nothing (gckpti_skips).
+ *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
  * 3. One collective is in progress, the other pending ones wait for it. Each is complete before the
@@ -25276,11 +25279,11 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result);
 
 /* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if there is none, or its rows
  * have not streamed in yet. To be called when a step begins and when rows were added. */
-GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e);
+GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e);
 
 /* At the end of a micro-batch (step.pc at the epilogue), prepares the next one or, after the last,
  * runs a barrier and sums losses. Returns MORE if a stream has no more rows yet. */
-GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e);
 
 /* run/feeds.c: Returns 1 if all counts are known from the feeds, and the host cannot read them. */
 GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e);
@@ -25293,7 +25296,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Returns 1 if this rank must not run the instruction (invariant 1 of run.h). Before, polls pending
  * collectives and waits for those that are due. To be called again after the progress callback. */
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Returns the end of the part of a micro-batch, from step.pc on, that needs only the backend: there
  * a collective starts or is due. *part is a unique number of it. Returns step.pc if it is empty. */
@@ -25310,7 +25313,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
                                 float *to);
 
 /* Restricts a pass over a parameter to the shard that this rank updates. */
-GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass);
 
 /* Starts to gather the updated shards of a parameter, if every rank has it whole. */
@@ -25328,16 +25331,19 @@ static inline void gckpti_abort_step(gckpt_exec *e) { (void)e; }
 static inline gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline gckpt_result gckpti_local_failure(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
-static inline int gckpti_set_micro_batch(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
-static inline gckpt_result gckpti_next_micro_batch(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline int gckpti_prepare_micro_batch(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
+static inline gckpt_result gckpti_end_micro_batch(gckpt_exec *e) { return gckpti_next_rows(e); }
 static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+static inline int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *i)
+{
+    return (void)e, (void)i, 0;
+}
 #define gckpti_capture_part_end(e, part)      0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)                0
-#define gckpti_shard_pass(...)                ((void)0)
+#define gckpti_restrict_to_shard(...)                ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
@@ -25799,7 +25805,6 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
     return 0;
 }
 
-/* Returns the bytes of one row of an input. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
@@ -25908,9 +25913,8 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
     }
 }
 
-/* Counts, or allocates from the blocks, all memory of the executor. Host block: plan, tables, host
- * copies. Backend block (the same one without own memory): feeds, loss totals, square sums, bf16
- * copies, caches, arena, canary. Returns the bytes of plan and tables. */
+/* Counts, or allocates, all memory. Host block: plan, tables, host copies. Backend block (the same
+ * without own memory): feeds, sums, bf16, caches, arena. Returns the bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26062,7 +26066,6 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
                                 e->plan->arena);
     return GCKPT_OK;
 }
-
 GCKPTI_COLD_END
 
 /* >>run/exchange */
@@ -26588,7 +26591,7 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
 }
 
 /* Sums group->totals over ranks that divide the rows; the last one counts their rows. */
-static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
+static void gckpti_all_reduce_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
     const gckpti_loss_total last = { 0, rows };
@@ -26599,14 +26602,14 @@ static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
 }
 
 /* Sums the expected counts of the losses, and the rows, over ranks. */
-static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+static void gckpti_sum_expected_counts(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
     for (size_t i = 0; i < e->plan->term_count; i++) {
         group->totals[i].sum = 0;
         group->totals[i].count = e->losses.terms[i].expected;
     }
-    gckpti_sum_totals(e, rows);
+    gckpti_all_reduce_totals(e, rows);
     for (size_t i = 0; i < e->plan->term_count; i++)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
 }
@@ -26680,7 +26683,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
         return result;
     group->replicas_checked = 1;
     if (rows > 0)
-        gckpti_sum_counts(e, 0);
+        gckpti_sum_expected_counts(e, 0);
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
@@ -26710,7 +26713,7 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 }
 
 /* In a stream only step_end ends the last virtual rank, since its sums are exchanged. */
-GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e)
+GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
         gckpti_feed_rows(e);
@@ -26762,13 +26765,13 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
         return result;
     for (size_t i = 0; i < p->term_count; i++)
         group->totals[i] = e->losses.terms[i].total;
-    gckpti_sum_totals(e, 0);
+    gckpti_all_reduce_totals(e, 0);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].total = group->totals[i];
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
         return gckpti_next_rows(e);
@@ -26782,15 +26785,14 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
         if (e->step.vrank < gckpti_local_vranks(e->plan))
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
-    if (gckpti_set_micro_batch(e))
+    if (gckpti_prepare_micro_batch(e))
         return GCKPT_OK;
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     group->in_body = 0;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
-               ? gckpti_agree(e, GCKPT_OK)
-               : gckpti_sum_losses(e);
+               ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -26803,7 +26805,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpt_result result = gckpti_agree(e, GCKPT_OK);
     if (result != GCKPT_OK)
         return result;
-    gckpti_sum_counts(e, rank_rows);
+    gckpti_sum_expected_counts(e, rank_rows);
     e->step.rows = group->totals[p->term_count].count;
     result = gckpti_defer_error(e, GCKPT_OK);
     const int64_t planned = gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL);
@@ -26814,7 +26816,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
                               rank_rows, e->step.rows, planned);
     result = gckpti_agree(e, result);
     if (result == GCKPT_OK)
-        gckpti_set_micro_batch(e);
+        gckpti_prepare_micro_batch(e);
     return result;
 }
 
@@ -26827,7 +26829,7 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->group)
         return 0;
@@ -26855,9 +26857,9 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int pc = e->step.pc, end = p->epilogue, x,
-        copies = pc > p->body; /* at p->body no copy is pending */
-    if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
+    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* else none is pending */
+    if (gckpti_sync_then_skips(e, &p->ins[pc]) || group->padding ||
+        group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
         gckpti_set_min(&end, group->pending[i].due);
@@ -26886,7 +26888,8 @@ static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int i
     return reads;
 }
 
-/* Returns `due` of the collective that the current instruction starts (gckpti_pending). */
+/* Returns the instruction before which the collective that the current one starts must be complete:
+ * the first reader of a gather; the next REDUCE or UPDATE of a sum. */
 static int gckpti_due_instruction(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26935,7 +26938,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     }
 }
 
-/* Starts to gather n floats from their shards, before instruction `due`. */
+/* Starts an all-gather of n floats, to be complete before instruction `due`. */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
@@ -26955,7 +26958,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 }
 
 /* A shard's sum is within the whole gradient, unless REDUCE copied it to UPDATE's gradient. */
-GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
@@ -27048,8 +27051,7 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* Places the caches in graph order, the same for all plans of a model, or uses those of
- * desc.caches_of. Without tables, only checks that they fit. */
+/* Places the caches in graph order, or uses those of desc.caches_of. Without tables only checks. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -27097,8 +27099,7 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i virtual ranks would "
-                            "divide it: plan with desc.virtual_ranks 1",
-                            e->plan->virtual_ranks);
+                            "divide it: plan with desc.virtual_ranks 1", e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
@@ -27149,7 +27150,6 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
         exec->caches.owner->caches.max_written = 0;
     return gckpti_ok(exec);
 }
-
 GCKPTI_COLD_END
 #endif
 
@@ -27542,13 +27542,12 @@ typedef struct {
     int count;
     struct {
         const void *from;
-        void *back_to,
-            *host; /* back_to: where to copy it after the kernel; NULL: it is read only */
+        void *back_to, *host; /* back_to: its destination after the kernel, or NULL */
         size_t bytes;
     } entry[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_host_copies;
 
-/* Returns the host copy of an operand, to be copied to `to` after the kernel (NULL: not). */
+/* Returns the host copy of an operand, copied to `to` after the kernel unless that is NULL. */
 static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -27642,8 +27641,7 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     e->offload.pending_count = later;
     return failed && (result == GCKPT_OK || result == GCKPT_MORE)
                ? gckpti_error(e, GCKPT_E_FILE,
-                              "step: a copy to slower memory or back failed; "
-                              "nothing was changed")
+                              "step: a copy to slower memory or back failed; nothing was changed")
                : result;
 }
 
@@ -28229,7 +28227,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
             count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
             hash = gckpti_hash_floats(hash, chunk, count);
         }
-        hash |= 1; /* 0: no value yet */
+        hash |= 1; /* 0 means no value yet */
         if (*expected && *expected != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
@@ -28246,7 +28244,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* A buffer that began before the body is needed by the next micro-batch. */
+/* Poisons dead buffers; within the body none from before it, which the next micro-batch needs. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28320,8 +28318,8 @@ enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
-    int id, gradient; /* its node; -1: none. Whether it is in the gradient */
-    int64_t element;  /* its index; -1: the sum of a loss */
+    int id, gradient; /* its node, or -1; whether it is in the gradient */
+    int64_t element;  /* its index, or -1 for the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -28438,8 +28436,7 @@ GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins 
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return 0;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4;
-         i++) { /* no integer attribute has these bits */
+    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
         scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
         scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
@@ -28485,9 +28482,8 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
                           pass.elements, id, 0);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done      ? "the batch"
-                      : slot > 0 ? "the update's optimiser state"
-                                 : "the update";
+    const char *who = !done ? "the batch"
+                            : slot > 0 ? "the update's optimiser state" : "the update";
     const char *why = "nothing was changed";
     if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
@@ -28778,7 +28774,7 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     pass->write_back = e->update.writes_back;
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
-    gckpti_shard_pass(e, ins, pass);
+    gckpti_restrict_to_shard(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -29543,7 +29539,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
     const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
     *result = gckpti_defer_error(e, gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
-        *result = gckpti_next_micro_batch(e);
+        *result = gckpti_end_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_ACTION_STOP;
@@ -29551,7 +29547,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
     const gckpti_ins *ins = &p->ins[e->step.pc];
     if (gckpti_replay(e))
         return GCKPTI_ACTION_REPLAYED;
-    const int skipped = gckpti_skips(e, ins);
+    const int skipped = gckpti_sync_then_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_defer_error(e, gckpti_finalize_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_loss_count(e) != 0;
@@ -29566,7 +29562,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
         return GCKPTI_ACTION_SKIP;
     *result = gckpti_report_progress(e, ins);
     return *result != GCKPT_OK    ? GCKPTI_ACTION_STOP
-           : gckpti_skips(e, ins) ? GCKPTI_ACTION_SKIP
+           : gckpti_sync_then_skips(e, ins) ? GCKPTI_ACTION_SKIP
                                   : GCKPTI_ACTION_RUN;
 }
 
@@ -29877,7 +29873,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
                     sizeof *e->losses.totals);
     e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
     if (!streams)
-        gckpti_set_micro_batch(e);
+        gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
 }
 
@@ -30047,7 +30043,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (before > 0)
         exec->step.pc = exec->plan->body;
     exec->feeds.first_row = exec->step.row = before;
-    gckpti_set_micro_batch(exec);
+    gckpti_prepare_micro_batch(exec);
     result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_local_failure(exec) : result;
 }
@@ -30341,7 +30337,6 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     t->width = width;
     t->deriv = deriv;
     int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
-    /* the error estimate */
     double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
                                 gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
     double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
@@ -30390,7 +30385,7 @@ static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *
 /* Results of all directions so far. */
 typedef struct {
     gckpt_check check;
-    const char *coarse, *flat; /* parameters of the coarsest gradient, the last flat one */
+    const char *coarse, *flat; /* parameters of the coarsest and the last flat gradient */
     double change, noise, coarsest;
     int wrong, flat_count;
 } gckpti_tally;
@@ -30566,7 +30561,7 @@ static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, in
         gckpti_mark_changed(s, q, GCKPTI_HOST);
 }
 
-/* Takes a step and restores what it changed (on the step's team). */
+/* Takes a step and undoes its changes (on the step's team). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
@@ -30849,7 +30844,6 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     return result;
 }
 
-/* (Six parameters are those of gckpt_fit.) */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure_fn measure, gckpt_fit_timing *timed)
@@ -30918,7 +30912,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
  *
  * Parameters are in creation order, each followed by the scales of I8 and its optimiser state; so a
  * parameter's name must not end in #scale, nor in #state and a digit. "optimiser" is
- * gckpt_optimiser + 1 (0: none yet). All state is of that optimiser after `step` updates, except
+ * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: b's above is of MOMENTUM, after
  * 15. (It has the name, since other programs may reorder the file; version 0.1 had no such keys.)
  * "data_fnv1a" is gckpti_data_hash over all tensors, and optional. "convolution_axes" is "HWIO" in
@@ -30946,7 +30940,7 @@ typedef struct {
 
 /* Content of a file: what write(context, ..) writes. */
 typedef struct {
-    void *object; /* has the errors; NULL: results without a text */
+    void *object; /* whose error text is set, or NULL */
     gckpti_allocator *memory;
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;
@@ -30981,7 +30975,7 @@ typedef struct {
 /* ---- files/axes.c ---- */
 /* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* number of axes; 0: unchanged */
+    int count;                          /* number of axes, or 0 if unchanged */
     unsigned char permuted;             /* whether the file's order differs */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;
@@ -31008,8 +31002,8 @@ typedef struct {
     unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
     gckpti_axis_order order;
     uint64_t updates;    /* as in gckpti_param */
-    size_t param;        /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *dest; /* destination of the data; NULL: compare them */
+    size_t param;        /* index in the store, or SIZE_MAX before it is known */
+    unsigned char *dest; /* destination of the data, or NULL to compare them */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -31025,10 +31019,10 @@ typedef struct {
 struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* NULL: a single file */
+    const gckpti_source *source;     /* or NULL for a single file */
     struct gckpti_rank_files *parts; /* of the source */
     gckpt_result result;
-    gckpt_read_fn read; /* NULL: `file` is in memory */
+    gckpt_read_fn read; /* or NULL if `file` is in memory */
     void *user;
     const unsigned char *file;
     size_t bytes_read;        /* of the file */
@@ -31037,7 +31031,7 @@ struct gckpti_loader {
     gckpti_file_entry *entries;
     size_t count, capacity;
     size_t total;         /* entries, including ignored ones after `count` */
-    size_t old_params;    /* parameters that the store had; 0: all are created */
+    size_t old_params;    /* parameters that the store had; if 0, all are created */
     size_t old_notes;     /* notes that it had; later ones are the file's */
     unsigned char *spare; /* new data of arrays that the store had, until all is read */
     size_t spare_bytes;
@@ -31054,7 +31048,7 @@ struct gckpti_loader {
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- files/ranks_load.c ---- */
 typedef struct {
-    FILE *file; /* NULL: not open */
+    FILE *file; /* or NULL if not open */
     const char *name;
     int64_t bytes, hash;              /* from the index */
     int64_t data, tensors;            /* bytes and number of its shards */
@@ -31063,7 +31057,7 @@ typedef struct {
 } gckpti_rank_file;
 
 typedef struct gckpti_rank_files {
-    int64_t number; /* of the save; 0: none */
+    int64_t number; /* of the save, or 0 */
     gckpti_rank_file *files;
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; at name_offset also of other files in its folder */
@@ -31082,7 +31076,7 @@ typedef struct {
     const char *path;
     gckpti_save_spec spec;   /* this rank's */
     gckpti_rank_files old;   /* of the existing index; other ranks use only the names */
-    gckpti_rank_file *files; /* rank 0: the files of all ranks */
+    gckpti_rank_file *files; /* files of all ranks; only rank 0 has them */
     int64_t number;          /* of this save */
     int damaged;             /* the existing file is no index, or cannot be read */
 } gckpti_rank_save;
@@ -31090,8 +31084,6 @@ typedef struct {
 
 /* >>files/axes */
 #ifndef GCKPT_NO_FILES
-/* ---- the order of axes in a file ---- */
-
 /* Gets the order of axes from desc.axes; returns 0 if that is no permutation of all axes. */
 GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
                                     const char *name, const gckpt_shape *shape)
@@ -31124,7 +31116,7 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
     return index;
 }
 
-/* Converts a shape here to that in the file (to_file) or the reverse. */
+/* Converts a shape of the store to that in the file if `to_file`, else the reverse. */
 GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
                                             int to_file)
 {
@@ -31159,7 +31151,7 @@ GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
     return gckpti_fnv_number(gckpti_fnv(hash, suffix, strlen(suffix)), data);
 }
 
-/* Shape of the scales of rows: all axes except the last. */
+/* Returns the shape of the scales of rows: all axes except the last. */
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
@@ -31191,7 +31183,7 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
 
 /* A tensor to write: values of a parameter, their scales or a state. */
 typedef struct {
-    size_t next; /* index of the next candidate; 0 at the begin */
+    size_t next; /* index of the next candidate, 0 at first */
     const gckpti_param *q;
     const char *name; /* of q in the file */
     int slot, size;   /* size: bytes of an element */
@@ -31202,8 +31194,7 @@ typedef struct {
     uint64_t *hash;          /* receives the FNV-1a of its data, or NULL */
 } gckpti_out_tensor;
 
-/* Advances w in the order of the header; returns 0 at the end. A part has only tensors with a
- * non-empty shard, which has one axis unless it is the complete tensor. */
+/* Advances w in the header's order; in a part, to non-empty shards only. Returns 0 at the end. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
@@ -31254,8 +31245,7 @@ static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* Writes "convolution_axes" if it is not implied by the format: this library's format implies HWIO,
- * any other an unknown order. */
+/* Writes "convolution_axes" unless the format implies it: HWIO for this library's, else unknown. */
 static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     const gckpt_store *s = spec->store;
@@ -31426,8 +31416,7 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Checks that the store can be saved, and initialises values whose scales are needed (I8), or which
- * are permuted. */
+/* Checks that the store can be saved; initialises values that need scales (I8) or are permuted. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -31492,7 +31481,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
     return result;
 }
 
-/* Writes a gckpti_save_spec. */
+/* Writes the store or part of the gckpti_save_spec `what`. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
     gckpti_save_spec saving = *(const gckpti_save_spec *)what, *const spec = &saving;
@@ -31514,8 +31503,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
                             "save: the header takes %z bytes, %z are allowed; use shorter names "
-                            "or notes",
-                            length, (size_t)GCKPTI_HEADER_MAX);
+                            "or notes", length, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = write;
     out.user = user;
@@ -31550,8 +31538,6 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 
 /* >>files/header */
 #ifndef GCKPT_NO_FILES
-/* ---- read: the header's JSON, decoded in place ---- */
-
 /* Adds a name in quotes, truncated if long, with control characters replaced. */
 GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
@@ -31663,7 +31649,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character; 0: invalid */
+    int n = 1; /* bytes of the last character, or 0 if that is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
@@ -31683,7 +31669,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     return s;
 }
 
-/* Reads the next key of an object and its ':'; *count is 0 before the first. NULL: end or error. */
+/* Reads an object's next key and ':' (*count: 0 before the first); returns NULL at end or error. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
 {
     if (*count == 0 && !gckpti_json_expect(load, '{'))
@@ -31708,8 +31694,7 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Reads [a,b,..]; returns the number of elements, or -1 on errors. v gets the first `max` of them;
- * if `any` is 0, there must be exactly as many. */
+/* Reads [a,b,..], at most `max` into v. Returns its length (max unless `any`), or -1 on errors. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
@@ -31843,8 +31828,7 @@ static int gckpti_set_int4_shape(gckpti_file_entry *e)
 
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
-/* Checks that an entry's type and shape can be read, and its offsets are in the file. Ignores one
- * without elements. */
+/* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -31943,7 +31927,6 @@ GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 
 /* >>files/resolve */
 #ifndef GCKPT_NO_FILES
-/* ---- read: checks of several tensors, or against the store ---- */
 static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
     const gckpti_file_entry *a = (const gckpti_file_entry *)first;
@@ -31963,7 +31946,6 @@ GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
                 by_param ? load : NULL);
 }
 
-/* Refuses an entry whose values are missing or cannot have it. */
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
@@ -32040,7 +32022,6 @@ static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_fi
     return scale < end && scale->param == e->param ? scale : NULL;
 }
 
-/* Checks the shape and type of values, and that they have their scales. */
 static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     const gckpti_param *q = &load->store->params[e->param];
@@ -32165,8 +32146,7 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Sets the destination of all data: the array itself if that is new, else `spare` (NULL: only
- * count). Returns the bytes of `spare`. */
+/* Sets where data are read to: new arrays, else `spare` (NULL to count only). Returns its bytes. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;
@@ -32581,7 +32561,7 @@ GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file to read it, without waiting for a pipe. NULL: errno says why, also for a folder. */
+/* Opens a file for reading, never waiting for a pipe. Returns NULL and errno, also for a folder. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -32619,7 +32599,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `size` bytes, to their target, which need not exist. 0: errno. */
+/* Follows links from `path`, in `size` bytes; their target may not exist. Returns 0 and errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
@@ -32719,7 +32699,7 @@ GCKPTI_FN int gckpti_remove_stale(const char *name)
 #endif
 }
 
-/* Creates `name`; mode -1: the umask's. Returns NULL and errno, EEXIST if it is another save's. */
+/* Creates `name`; if mode is -1, the umask's. Returns NULL and errno, EEXIST for another save's. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -32892,8 +32872,7 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Opens a file and returns its size. With `index`, returns 0 unless size and first bytes are those
- * of an index. */
+/* Opens a file and returns its size; with `index`, 0 if size or first bytes are not an index's. */
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
@@ -32961,18 +32940,16 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
  *
  * in one line: version, number of the save, bytes of all tensors; bytes and hash of each file; the
- * header that a single file would have; the FNV-1a of the text before ,"check". A rank's file has
- * its shard of each tensor (gckpti_shard_range), even if all ranks hold all of it, in the order of
- * that header: with one axis if it is not the complete tensor, and its begin as "NAME#first"; then
- * __sums__, the FNV-1a of each one's data. The file's hash is that of its header and of __sums__.
- * So every changed byte is detected, and files of two saves cannot be mixed.
+ * header of a single file; the FNV-1a of the text before ,"check". A rank's file has its shard of
+ * each tensor (gckpti_shard_range), even of replicated ones, in that order: with one axis unless it
+ * is the complete tensor, and its begin as "NAME#first". Then follows __sums__, the FNV-1a of each
+ * shard. A file's hash covers header and __sums__, so that changes and mixed saves are detected.
  *
- * A save takes the number after the existing index's, so it overwrites nothing that this names;
- * each rank writes its file; after all have, rank 0 replaces the index. A killed save leaves a
- * complete index, and maybe files that no index names. Once the new index survives a power cut,
- * rank 0 lists the folder and removes this checkpoint's files that it does not name: those with a
- * rank's name that begin as that rank's file does, and stale temporary files of these names. All
- * other files are kept, and no save takes their number; after a damaged index no save takes the
+ * A save takes the number after the existing index's, so it overwrites no file of that. Each rank
+ * writes its file; then rank 0 replaces the index. A killed save leaves a complete index, and maybe
+ * unused files. Once the new index survives a power cut, rank 0 removes the checkpoint's files that
+ * it does not name: those with a rank's name and first bytes, and stale temporary files of these.
+ * All other files are kept, and no save takes their number; after a damaged index no save takes the
  * number of any file, since the index may have named it.
  * ============================================================================================== */
 
@@ -33084,8 +33061,7 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
     return 1;
 }
 
-/* Gets bytes and hash of a file with this number of tensors and bytes of data; returns 0 if it has
- * others, or cannot be read. */
+/* Gets a file's bytes and hash; returns 0 if `data` or `tensors` differ, or it cannot be read. */
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash)
 {
@@ -33127,8 +33103,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
     return p->verified ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "\"%s\" is not what was saved with it: damaged, cut off, or of "
-                         "another save (%I bytes, %I expected)",
-                         p->name, bytes, p->bytes);
+                         "another save (%I bytes, %I expected)", p->name, bytes, p->bytes);
 }
 
 /* Returns the bytes of a tensor that are in a rank's file. */
@@ -33190,8 +33165,7 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     return gckpti_shard_read(load, NULL, at - parts->pos);
 }
 
-/* The loader's read callback; bytes_read includes these bytes already. Skipping (NULL) reads only
- * the rest of a shard that was read in part. */
+/* Reads `size` bytes, up to load->bytes_read; if `bytes` is NULL, only a begun shard's rest. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *load = (gckpti_loader *)user;
@@ -33212,16 +33186,14 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* Computes each file's bytes. Checks all files before memory is allocated by the index; if the
- * store has its parameters, only when they are read. */
+/* Computes each file's bytes; checks all files now if the index decides how much is allocated. */
 static int gckpti_parts_begin(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
     if (load->count > ((size_t)1 << 28) / parts->count)
         return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                              "%z tensors in %z files are more than 2^28 shards; save by fewer "
-                             "ranks",
-                             load->count, parts->count);
+                             "ranks", load->count, parts->count);
     for (size_t k = 0; k < load->count; k++)
         for (size_t i = 0; i < parts->count && load->entries[k].slot != GCKPTI_UPDATES; i++) {
             const int64_t n = gckpti_byte_shard(&load->entries[k], parts->count, i).count;
@@ -33264,8 +33236,6 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 
 /* >>files/ranks_save */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- a save by all ranks, step by step ---- */
-
 /* Returns the path of a rank's file, in the second half of the index's path. */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
 {
@@ -33325,8 +33295,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Handles all files of the folder, repeatedly until nothing changes (a folder that changes while it
- * is listed may skip some). Returns 0 and errno on errors. Other systems list nothing. */
+/* Handles all files of the folder, again after each change, since a changing folder may skip some.
+ * Returns 0 and errno on errors. Other systems list nothing. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;
@@ -33456,8 +33426,7 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
         if (!good)
             return gckpti_error(save->store, GCKPT_E_FILE,
                                 "save: rank 0 cannot read what rank %i wrote; does its host have "
-                                "another folder there? \"%s\"",
-                                spec.rank, path);
+                                "another folder there? \"%s\"", spec.rank, path);
     }
     return GCKPT_OK;
 }
@@ -33488,8 +33457,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     if (out.total > GCKPTI_HEADER_MAX)
         return gckpti_error(save->store, GCKPT_E_DATA,
                             "save: the index takes %z bytes, %z are allowed; use shorter names or "
-                            "notes",
-                            out.total, (size_t)GCKPTI_HEADER_MAX);
+                            "notes", out.total, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = gckpti_hash_write;
     out.user = &hashing;
@@ -33542,7 +33510,7 @@ static void gckpti_merge_max(void *mine, const void *received, size_t bytes)
     (void)bytes;
 }
 
-/* Status barrier after a part of a save. */
+/* Waits at the status barrier after a part of a save. */
 static gckpt_result gckpti_rank_save_agree(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
@@ -34340,7 +34308,7 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
     const struct {
-        const char *part, *has; /* has: what the plan needs of it, or NULL */
+        const char *part, *has; /* has: the plan's use of it, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
                   { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
                   { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },
@@ -34647,7 +34615,7 @@ GCKPTI_COLD_END /* since check */
 #undef gckpti_agree_on_step
 #undef gckpti_capture_part_end
 #undef gckpti_run_gather
-#undef gckpti_shard_pass
+#undef gckpti_restrict_to_shard
 #undef gckpti_check_collected
 #undef gckpti_check_caches
 #undef gckpti_mixed_operands

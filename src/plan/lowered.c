@@ -46,7 +46,8 @@ static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 
 /* Adds the updates of parameters whose last use is the entry at position x, but not before position
  * `counted`, where all losses have counted the divisor of gradients (they may run late). */
-static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted, int *last)
+static void gckpti_add_updates_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted,
+                                     int *last)
 {
     int i = d->sched.entry[x];
     const gckpt_tensor *t = p->tensors[p->node[i < 0 ? ~i : i].id];
@@ -61,7 +62,7 @@ static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int
 }
 
 /* Finds the position of each parameter's last use, by id. Returns the position of the last loss. */
-static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, int *last)
+static int gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
 {
     int counted = 0;
     for (int x = 0; x < d->sched.length; x++) {
@@ -78,13 +79,13 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, i
 }
 
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
-static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
+static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
     static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
-        counted = gckpti_last_touch(p, d, last);
+        counted = gckpti_find_last_uses(p, d, last);
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
     d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
@@ -107,7 +108,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->node[u].id);
         }
         if (early)
-            gckpti_update_after(p, d, x, counted, last);
+            gckpti_add_updates_after(p, d, x, counted, last);
     }
     if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
@@ -119,7 +120,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* Adds a buffer that is live from instruction `start` to `end`. Returns its index. */
-static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end, int id,
+static int gckpti_add_buffer(gckpti_lowered *d, size_t size, int start, int end, int id,
                              gckpt_buffer_kind kind)
 {
     gckpt_buffer b = { start, end, 0, size, id, kind };
@@ -137,7 +138,8 @@ static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 
 /* Returns the buffer of a gradient (its own or its alias root's), or -1 for gradient -1. A new one
  * begins at instruction x. */
-static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
+static int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
+                                      int x)
 {
     if (gradient < 0)
         return -1;
@@ -145,7 +147,7 @@ static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, in
     if (d->gradient[gradient] < 0)
         d->gradient[gradient] = v->alias_root != gradient
                                     ? d->gradient[v->alias_root]
-                                    : gckpti_buffer_new(d, v->size, x, x, v->id, v->kind);
+                                    : gckpti_add_buffer(d, v->size, x, x, v->id, v->kind);
     return d->gradient[gradient];
 }
 
@@ -171,7 +173,7 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
 }
 
 /* Adds the buffers and operands of a forward or a reload. */
-static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int position, int x)
+static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
     const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry);
     const gckpt_tensor *t = p->tensors[p->node[node].id];
@@ -180,15 +182,15 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int pos
         int end = d->entry_ins[d->sched.value_end[position]];
         out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
         if (out < 0)
-            out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
+            out = gckpti_add_buffer(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
     }
     if (d->sched.saved_end[position] >= 0)
-        saved = gckpti_buffer_new(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
+        saved = gckpti_add_buffer(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
                                   t->id, GCKPT_BUFFER_SAVED);
     if (p->workspace_forward[t->id] && !reload)
         workspace =
-            gckpti_buffer_new(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
+            gckpti_add_buffer(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, out, x);
     gckpti_add_operand(d, saved, x);
     if (!reload)
@@ -207,10 +209,10 @@ static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int 
     return k < 0 ? NULL : &p->reduction[k];
 }
 
-/* Adds the operands whose sum is a tensor's gradient: the first one (-1 of a loss), or the others,
- * which only sums over uses of a plan that accumulates have. A REDUCE adds up those of the body.
- * Returns how many there are in all. */
-static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
+/* Appends addends of a tensor's gradient to an instruction's operands: if `others` is 0 the first
+ * (-1 of a loss), else the further ones, which batch-invariant tensors have in accumulating plans;
+ * a REDUCE adds up those of the body. Returns 1 + the number of further ones (the ins' `uses`). */
+static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
                                int x)
 {
     int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
@@ -219,31 +221,31 @@ static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int i
     int first =
         d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->total[id];
     if (!others)
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, first, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, first, x), x);
     for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
         if (sum && gckpti_is_in_body(p, use) != reduces)
             continue;
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, p->target[use].gradient, x), x);
         count++;
     }
     return count;
 }
 
-/* Adds the operands of a REDUCE; its receive buffer is live from the backward before it. */
-static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, int x)
+/* Appends the operands of a REDUCE; its receive buffer is live from the backward before it. */
+static void gckpti_add_reduce_operands(const gckpti_planner *p, gckpti_lowered *d, int x)
 {
     gckpti_ins *ins = &d->ins[x];
     const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
-    gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->recv, x), x);
-    gckpti_sum_operands(p, d, ins->id, 0, x);
-    gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->shard, x), x);
-    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, x);
+    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->recv, x), x);
+    gckpti_append_addends(p, d, ins->id, 0, x);
+    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->shard, x), x);
+    ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, x);
     for (int k = 0; k < p->tree_depth; k++)
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->partials + k, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->partials + k, x), x);
 }
 
 /* Adds the buffers and operands of a backward. */
-static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int node, int x)
+static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, int node, int x)
 {
     const gckpti_node *u = &p->node[node];
     const gckpt_tensor *t = p->tensors[u->id];
@@ -256,20 +258,20 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int no
     gckpti_add_operand(d, u->reads_saved ? d->saved[d->latest_def[node]] : -1, x);
     if (p->workspace_backward[u->id])
         workspace =
-            gckpti_buffer_new(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
+            gckpti_add_buffer(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, workspace, x);
-    gckpti_sum_operands(p, d, u->id, 0, x);
+    gckpti_append_addends(p, d, u->id, 0, x);
     for (int i = 0; i < t->inputs; i++) {
         const gckpti_target *target = &p->target[u->target + i];
         int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
         gckpti_add_operand(d, value, x);
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
-        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->gradient, x), x);
+        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->total, x), x);
     }
-    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
+    ins->uses = (gckpti_id)gckpti_append_addends(p, d, u->id, 1, x);
     for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs after it */
-        gckpti_gradient_buffer(p, d, p->reduction[k].recv, x);
-        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+        gckpti_get_or_add_gradient(p, d, p->reduction[k].recv, x);
+        gckpti_get_or_add_gradient(p, d, p->reduction[k].shard, x);
     }
 }
 
@@ -293,31 +295,31 @@ static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* Lists the buffers and operands of all instructions. */
-static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
+static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length;
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
-        gckpti_gradient_buffer(p, d, v, 0);
+        gckpti_get_or_add_gradient(p, d, v, 0);
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         const gckpt_tensor *t = p->tensors[ins->id];
         int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_forward_buffers(p, d, x++, y);
+            gckpti_add_forward_operands(p, d, x++, y);
         } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
             int v = d->latest_def[p->node_of[ins->id]];
             int parts = d->sched.offload_parts[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
             gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            gckpti_backward_buffers(p, d, ~d->sched.entry[x++], y);
+            gckpti_add_backward_operands(p, d, ~d->sched.entry[x++], y);
         } else if (ins->kind == GCKPT_REDUCE) {
-            gckpti_reduce_buffers(p, d, y);
+            gckpti_add_reduce_operands(p, d, y);
         } else {
-            gckpti_sum_operands(p, d, ins->id, 0, y);
-            ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
+            gckpti_append_addends(p, d, ins->id, 0, y);
+            ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, y);
         }
         for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* gckpti_encode_copies */
             gckpti_add_operand(d, -1, y);
@@ -404,11 +406,11 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
                               gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
     d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
     d->cost -= d->hidden;
-    gckpti_list_instructions(p, d);
+    gckpti_build_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
     gckpti_place_offloaded(p, d);
-    gckpti_list_buffers(p, d);
+    gckpti_build_buffers(p, d);
     if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
                             "schedule: it offloads %z bytes; desc.offload_bytes is %z",

@@ -267,7 +267,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
     const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
     *result = gckpti_defer_error(e, gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
-        *result = gckpti_next_micro_batch(e);
+        *result = gckpti_end_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_ACTION_STOP;
@@ -275,7 +275,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
     const gckpti_ins *ins = &p->ins[e->step.pc];
     if (gckpti_replay(e))
         return GCKPTI_ACTION_REPLAYED;
-    const int skipped = gckpti_skips(e, ins);
+    const int skipped = gckpti_sync_then_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_defer_error(e, gckpti_finalize_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_loss_count(e) != 0;
@@ -290,7 +290,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
         return GCKPTI_ACTION_SKIP;
     *result = gckpti_report_progress(e, ins);
     return *result != GCKPT_OK    ? GCKPTI_ACTION_STOP
-           : gckpti_skips(e, ins) ? GCKPTI_ACTION_SKIP
+           : gckpti_sync_then_skips(e, ins) ? GCKPTI_ACTION_SKIP
                                   : GCKPTI_ACTION_RUN;
 }
 

@@ -98,11 +98,11 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result);
 
 /* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if there is none, or its rows
  * have not streamed in yet. To be called when a step begins and when rows were added. */
-GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e);
+GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e);
 
 /* At the end of a micro-batch (step.pc at the epilogue), prepares the next one or, after the last,
  * runs a barrier and sums losses. Returns MORE if a stream has no more rows yet. */
-GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e);
 
 /* run/feeds.c: Returns 1 if all counts are known from the feeds, and the host cannot read them. */
 GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e);
@@ -115,7 +115,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Returns 1 if this rank must not run the instruction (invariant 1 of run.h). Before, polls pending
  * collectives and waits for those that are due. To be called again after the progress callback. */
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Returns the end of the part of a micro-batch, from step.pc on, that needs only the backend: there
  * a collective starts or is due. *part is a unique number of it. Returns step.pc if it is empty. */
@@ -132,7 +132,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
                                 float *to);
 
 /* Restricts a pass over a parameter to the shard that this rank updates. */
-GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass);
 
 /* Starts to gather the updated shards of a parameter, if every rank has it whole. */
@@ -150,16 +150,19 @@ static inline void gckpti_abort_step(gckpt_exec *e) { (void)e; }
 static inline gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline gckpt_result gckpti_local_failure(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
-static inline int gckpti_set_micro_batch(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
-static inline gckpt_result gckpti_next_micro_batch(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline int gckpti_prepare_micro_batch(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
+static inline gckpt_result gckpti_end_micro_batch(gckpt_exec *e) { return gckpti_next_rows(e); }
 static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+static inline int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *i)
+{
+    return (void)e, (void)i, 0;
+}
 #define gckpti_capture_part_end(e, part)      0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)                0
-#define gckpti_shard_pass(...)                ((void)0)
+#define gckpti_restrict_to_shard(...)                ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 

@@ -14,7 +14,7 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
 }
 
 /* Sums group->totals over ranks that divide the rows; the last one counts their rows. */
-static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
+static void gckpti_all_reduce_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
     const gckpti_loss_total last = { 0, rows };
@@ -25,14 +25,14 @@ static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
 }
 
 /* Sums the expected counts of the losses, and the rows, over ranks. */
-static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+static void gckpti_sum_expected_counts(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
     for (size_t i = 0; i < e->plan->term_count; i++) {
         group->totals[i].sum = 0;
         group->totals[i].count = e->losses.terms[i].expected;
     }
-    gckpti_sum_totals(e, rows);
+    gckpti_all_reduce_totals(e, rows);
     for (size_t i = 0; i < e->plan->term_count; i++)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
 }
@@ -106,7 +106,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
         return result;
     group->replicas_checked = 1;
     if (rows > 0)
-        gckpti_sum_counts(e, 0);
+        gckpti_sum_expected_counts(e, 0);
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
@@ -136,7 +136,7 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 }
 
 /* In a stream only step_end ends the last virtual rank, since its sums are exchanged. */
-GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e)
+GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
         gckpti_feed_rows(e);
@@ -188,13 +188,13 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
         return result;
     for (size_t i = 0; i < p->term_count; i++)
         group->totals[i] = e->losses.terms[i].total;
-    gckpti_sum_totals(e, 0);
+    gckpti_all_reduce_totals(e, 0);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].total = group->totals[i];
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
         return gckpti_next_rows(e);
@@ -208,7 +208,7 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
         if (e->step.vrank < gckpti_local_vranks(e->plan))
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
-    if (gckpti_set_micro_batch(e))
+    if (gckpti_prepare_micro_batch(e))
         return GCKPT_OK;
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
@@ -228,7 +228,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpt_result result = gckpti_agree(e, GCKPT_OK);
     if (result != GCKPT_OK)
         return result;
-    gckpti_sum_counts(e, rank_rows);
+    gckpti_sum_expected_counts(e, rank_rows);
     e->step.rows = group->totals[p->term_count].count;
     result = gckpti_defer_error(e, GCKPT_OK);
     const int64_t planned = gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL);
@@ -239,7 +239,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
                               rank_rows, e->step.rows, planned);
     result = gckpti_agree(e, result);
     if (result == GCKPT_OK)
-        gckpti_set_micro_batch(e);
+        gckpti_prepare_micro_batch(e);
     return result;
 }
 
@@ -252,7 +252,7 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->group)
         return 0;
@@ -281,7 +281,8 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
     int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* else none is pending */
-    if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
+    if (gckpti_sync_then_skips(e, &p->ins[pc]) || group->padding ||
+        group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
         gckpti_set_min(&end, group->pending[i].due);
@@ -310,7 +311,8 @@ static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int i
     return reads;
 }
 
-/* Returns `due` of the collective that the current instruction starts (gckpti_pending). */
+/* Returns the instruction before which the collective that the current one starts must be complete:
+ * the first reader of a gather; the next REDUCE or UPDATE of a sum. */
 static int gckpti_due_instruction(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -359,7 +361,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     }
 }
 
-/* Starts to gather n floats from their shards, before instruction `due`. */
+/* Starts an all-gather of n floats, to be complete before instruction `due`. */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
@@ -379,7 +381,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 }
 
 /* A shard's sum is within the whole gradient, unless REDUCE copied it to UPDATE's gradient. */
-GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;

@@ -32,7 +32,7 @@ GCKPTI_COLD_END /* begun by planner */
  *   rank 1:  B | m p r | m m R | B updates B      r, R: REDUCE. r adds a virtual rank's sum to the
  *                                                 rank's; R starts the sum over ranks. B: barrier
  * 1. All ranks start the same collectives in the same order, that of the instructions. A rank
- *    without rows, or one that failed, takes part in them and computes nothing (gckpti_skips).
+ *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
  * 3. One collective is in progress, the other pending ones wait for it. Each is complete before the

@@ -232,7 +232,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
                     sizeof *e->losses.totals);
     e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
     if (!streams)
-        gckpti_set_micro_batch(e);
+        gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
 }
 

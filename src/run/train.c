@@ -83,7 +83,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (before > 0)
         exec->step.pc = exec->plan->body;
     exec->feeds.first_row = exec->step.row = before;
-    gckpti_set_micro_batch(exec);
+    gckpti_prepare_micro_batch(exec);
     result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_local_failure(exec) : result;
 }

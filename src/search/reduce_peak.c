@@ -88,7 +88,7 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
 }
 
 /* Sets s->next to s->now with n forwards removed or made reloads. Returns 0 if out of memory. */
-static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, int n)
+static int gckpti_remove_or_reload(gckpti_search *s, int kind, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
     if (!gckpti_schedule_reserve(&s->scratch, &s->next, now->length))
@@ -110,7 +110,7 @@ static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, i
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
-                                   : gckpti_replace_entries(s, kind, move, n))
+                                   : gckpti_remove_or_reload(s, kind, move, n))
         gckpti_evaluate(s, &s->next);
 }
 
@@ -189,9 +189,9 @@ static int gckpti_can_offload(const gckpti_search *s, int node, int64_t bytes)
  * (KEPT_INPUTS). RELOADED: the node itself is reloaded, and needs no inputs. */
 enum { GCKPTI_CHEAPEST, GCKPTI_RECOMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_CLOSURES };
 
-/* Finds the closure of m's node at the position of the pass: entries in s->pool from `first` on,
- * m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one is recomputed. If 0, all
- * kinds except RELOADED are equal. */
+/* Finds the closure of m's node before position m->to, where the scan must be: entries in s->pool
+ * from `first` on, m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one that could
+ * be kept is recomputed or reloaded. If 0, all kinds except RELOADED are equal. */
 static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int kind)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -223,11 +223,11 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
                 (s->p->node[q].runs_once || gckpti_round_trip_cost(s, v->out) < s->p->node[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_must_recompute(s, q, x - 1);
-            int kept = !stale &&
+            int forced = gckpti_must_recompute(s, q, x - 1);
+            int kept = !forced &&
                        (kind == GCKPTI_KEPT_INPUTS || (excess == 0 && kind != GCKPTI_RECOMPUTED));
             v->stamp = s->stamp;
-            choice |= kept ? 1 : stale ? 0 : 2;
+            choice |= kept ? 1 : forced ? 0 : 2;
             if (kept)
                 m->penalty += excess * v->out;
             else
@@ -240,8 +240,8 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
     return choice;
 }
 
-/* Returns the excess over positions low to x - 1 that `size` bytes less remove. */
-static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
+/* Returns at most how much excess at positions low to x - 1 `size` bytes less remove. */
+static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_t size)
 {
     if (low >= x)
         return 0;
@@ -258,7 +258,7 @@ typedef struct {
 } gckpti_hole_filter;
 
 /* Adds the move that closes the hole of `node` before position x, if it lowers the excess. */
-static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
+static void gckpti_consider_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
 {
     const gckpti_node_state *v = &s->state[node];
     const int all_kinds = filter->all_kinds, fixed = s->p->node[node].runs_once;
@@ -273,8 +273,8 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
     m.to = x;
     m.value = v->value_end >= x ? v->out : 0;
     m.saved = v->saved_end >= x ? v->saved : 0;
-    int64_t gain =
-        gckpti_gain(s, v->prev_use + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.saved);
+    int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
+                   gckpti_excess_gain(s, v->start + 1, x, m.saved);
     reload = gckpti_can_offload(s, node, m.value + m.saved);
     if (gain <= 0 || (!reload && gckpti_score(s->p->node[node].cost, gain) > filter->worst))
         return;
@@ -317,10 +317,10 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
             const gckpti_node_state *v = &s->state[edges[k]];
             self = edges[k] == self ? -1 : self;
             if (v->prev_use < last || (v->start < last && v->saved_end >= x))
-                gckpti_try_hole(s, edges[k], x, &filter);
+                gckpti_consider_hole(s, edges[k], x, &filter);
         }
         if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_try_hole(s, self, x, &filter);
+            gckpti_consider_hole(s, self, x, &filter);
         gckpti_scan_entry(s, x);
     }
     gckpti_sort_moves(s);
@@ -328,7 +328,7 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
 
 /* Returns the excess that `size` bytes less remove of what moves have left, from number a to b - 1
  * of the positions above the limit, by chunks. If `commit` is nonzero, removes it. */
-static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int commit)
+static int64_t gckpti_leftover_gain(gckpti_search *s, int a, int b, int64_t size, int commit)
 {
     gckpti_leftover *left = &s->left;
     int64_t gain = 0;
@@ -349,13 +349,14 @@ static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int c
     return gain;
 }
 
-/* Does the same for all bytes of a move. */
-static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int commit)
+/* Does the same for all bytes of a move: returns, and if `commit` removes, its relief. */
+static int64_t gckpti_relief_of_move(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const int *count = s->excess_count;
     int from = m->from + 1 < m->to ? m->from + 1 : m->to;
-    return (m->saved ? gckpti_relief(s, count[m->start + 1], count[from], m->saved, commit) : 0) +
-           gckpti_relief(s, count[from], count[m->to], m->value + m->saved, commit);
+    return (m->saved ? gckpti_leftover_gain(s, count[m->start + 1], count[from], m->saved, commit)
+                     : 0) +
+           gckpti_leftover_gain(s, count[from], count[m->to], m->value + m->saved, commit);
 }
 
 /* Returns whether the node of an entry or one it reads is touched; if `mark` is 1, touches all. */
@@ -403,18 +404,18 @@ static int gckpti_choose_holes(gckpti_search *s)
         int conflict = s->state[m->node].touched;
         for (int j = m->first; j < m->first + m->count && !conflict; j++)
             conflict = gckpti_touch_nodes(s, s->pool[j], 0);
-        int64_t gain = conflict ? 0 : gckpti_move_relief(s, m, 0);
+        int64_t gain = conflict ? 0 : gckpti_relief_of_move(s, m, 0);
         if (gain <= m->penalty || gckpti_score(m->cost, gain - m->penalty) > worst)
             continue;
         for (int j = m->first; j < m->first + m->count; j++)
             gckpti_touch_nodes(s, s->pool[j], 1);
-        gckpti_move_relief(s, m, 1);
+        gckpti_relief_of_move(s, m, 1);
         s->chosen[n++] = i;
     }
     return n;
 }
 
-/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot. */
+/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot or gives up. */
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 {
     int64_t first = 0;

@@ -248,7 +248,7 @@ static void test_no_waits(void)
 }
 
 /* ---- devices without room, and those that break ---- */
-static void test_out_of_memory(void)
+static void test_device_out_of_memory(void)
 {
     setting o = { .backend = gpu[0] };
     small m = make(&o, 0);
@@ -588,7 +588,7 @@ int main(int argc, char **argv)
     test_offloads();
 #ifdef GCKPT_CUDA_SHIM
     test_no_waits();
-    test_out_of_memory();
+    test_device_out_of_memory();
     test_broken();
 #endif
     test_host_queues();
