@@ -6931,7 +6931,7 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     *broken = gckpti_self_test();
-    if (!*broken && base * base - squared != 0.0f) /* far is the square, rounded */
+    if (!*broken && base * base - squared != 0.0f) /* squared is rounded */
         *broken = 5;
     for (int i = 0; i < 512; i++) {
         float a = base + (float)(i * 37 % 101), b = squared + (float)(i * 61 % 89);

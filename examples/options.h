@@ -83,24 +83,24 @@ static const char *options_default(const options_table *t, const options_desc *p
 }
 
 /* What values an option takes, in words: a text in `to`. */
-static const char *options_allowed(char *to, size_t size, const options_desc *p)
+static const char *options_allowed(char *to, size_t capacity, const options_desc *p)
 {
     if (p->kind == OPTIONS_INT || p->kind == OPTIONS_INT_OR_AUTO)
-        snprintf(to, size, "a whole number from %.0f to %.0f%s", p->min, p->max,
+        snprintf(to, capacity, "a whole number from %.0f to %.0f%s", p->min, p->max,
                  p->kind == OPTIONS_INT ? "" : " or auto");
     else if (p->kind == OPTIONS_REAL)
-        snprintf(to, size, "a number from %g to %g", p->min, p->max);
+        snprintf(to, capacity, "a number from %g to %g", p->min, p->max);
     else if (p->kind == OPTIONS_BYTES)
-        snprintf(to, size, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
+        snprintf(to, capacity, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
     else if (options_is_text(p->kind))
-        snprintf(to, size,
+        snprintf(to, capacity,
                  p->kind == OPTIONS_TEXT     ? "text"
                  : p->kind == OPTIONS_FILE   ? "a file"
                  : p->kind == OPTIONS_FOLDER ? "a folder"
                                              : "a folder or a file");
     size_t used = 0;
-    for (int i = 0; p->kind == OPTIONS_CHOICE && p->choices[i] != NULL && used < size; i++)
-        used += (size_t)snprintf(to + used, size - used, "%s%s",
+    for (int i = 0; p->kind == OPTIONS_CHOICE && p->choices[i] != NULL && used < capacity; i++)
+        used += (size_t)snprintf(to + used, capacity - used, "%s%s",
                                  i == 0                      ? ""
                                  : p->choices[i + 1] == NULL ? " or "
                                                              : ", ",

@@ -808,7 +808,7 @@ END
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
         need g++
         skip_unless_changed $cuda
-        sed 's/near \* near - far/gckpti_fma(near, near, -far)/' gradckpt_cuda.cu > $B/$1.cu
+        sed 's/base \* base - squared/gckpti_fma(base, base, -squared)/' gradckpt_cuda.cu > $B/$1.cu
         ! cmp -s gradckpt_cuda.cu $B/$1.cu || return 1
         g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
             libsrc wide $plain &&
