@@ -332,9 +332,9 @@ static void backward(const problem *p, const expected *a, unsigned wanted, unsig
         int64_t n = wants ? count_of(&p->shape[k]) : 0;
         if (i >= INPUTS && n) { /* sums: over rows here, or (adds) in the whole batch */
             gckpt_call all = call_of(p, NULL, 0, 1);
-            n = p->op->needs[k] & GCKPT_SUMS && (adds || n != count_of(&all.shape)) && !p->twice
-                    ? n
-                    : 0;
+            const int one_addend = n == count_of(&all.shape) && /* not gru's bias for 3 steps */
+                                   gckpti_last(&p->shape[k]) == gckpti_last(&all.shape);
+            n = p->op->needs[k] & GCKPT_SUMS && (adds || !one_addend) && !p->twice ? n : 0;
         }
         old[i] = region_new(n, 0);
         draw(old[i].at, n, adds ? (p->style == WILD ? WILD : SIGNS) : WILD);
