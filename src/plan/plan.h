@@ -34,8 +34,17 @@
  *     0 1 2 ~2 ~1 ~0      stores everything
  *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
  *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3)
- * The prologue of a schedule computes what depends on parameters only, once a step; the body runs
- * once per micro-batch; the epilogue, once a step, runs the prologue's backwards and the updates.
+ * The prologue of a schedule computes values that depend on parameters only, once a step. The body
+ * runs once per micro-batch. The epilogue, once a step, runs the prologue's backwards and the
+ * updates.
+ *
+ * The arena of the first schedule, if each value (v) and gradient (g) is one unit of bytes and a
+ * backward reads the inputs of its node. A buffer is a rectangle: its width is its live range, its
+ * height its bytes. Rectangles never overlap, but g0 may take the place of v1, which is dead:
+ *     offset 2 |          [ v2 ][ g1   g1 ]        peak and arena: 3 units
+ *            1 |     [ v1   v1   v1 ][ g0   g0 ]
+ *            0 |[ v0   v0   v0   v0   v0 ]
+ *     entry       0    1    2   ~2   ~1   ~0
  *
  * If the batch is larger than the graph's rows, the plan `accumulates`: a parameter gradient lives
  * through the whole step, in one accumulator per use (manual, 5f). The compensation of a sum over
@@ -251,7 +260,19 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
     X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */
 /* clang-format on */
 
-/* A plan: one block of memory, or constants of a program (gckpt_plan_c). */
+/* A plan: one block of memory, or constants of a program (gckpt_plan_c). Its arrays refer to each
+ * other by index:
+ *     ins[x].id ---------> nodes[]     .op         kernels, of constant code
+ *                                      .in, .base  other nodes; base: the one that a view views
+ *                                      .shape ---> sizes[]   rank, then the size of each axis
+ *                                      .attributes words[]   attributes of the op
+ *                                      .name ----> names     text
+ *                                      .index ---> params[]  of a parameter; of an input its number
+ *     ins[x].operands ---> operands[]  offsets of its buffers in the arena (gckpti_operands_of)
+ *     ins[0, body) are the prologue, [body, epilogue) the body, [epilogue, length) the epilogue
+ * 1. in[i] < id and base <= id: nodes are in topological order.
+ * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
+ * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
 #define GCKPTI_NUMBER(type, name, most)           type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {

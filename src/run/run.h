@@ -42,7 +42,24 @@ GCKPTI_COLD_END /* begun by planner */
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
-/* The state of a step. STREAMING: more rows may come, until gckpt_step_end makes it RUNNING. */
+/* The states of a step. e->step.pc is the next instruction.
+ *
+ *            gckpt_step_begin               gckpt_step_end
+ *     IDLE ------------------> STREAMING ------------------> RUNNING
+ *      | ^      (pc = 0)           |     (pc = epilogue)       ^ |
+ *      | +-------------------------+ failure                   | |
+ *      |                                                       | |
+ *      +---- gckpt_step, _step_start, _gradients, _forward ----+ |
+ *        ^                      (pc = 0)                         |
+ *        +-------------------------------------------------------+
+ *                   last instruction done, or failure
+ *
+ * 1. A step begins in IDLE. With one rank, a call that begins a step first abandons the step in
+ *    progress; with several ranks it is refused, because the other ranks are within that step.
+ * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
+ *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
+ * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
+ * 4. A step that fails or is cancelled before its first update changes no parameter. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
 /* What a run is for. */

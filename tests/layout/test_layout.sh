@@ -7,6 +7,7 @@ work=build/layout
 
 check "src/ is in order" sh tests/layout/layout.sh src
 check "the words of names and prose" sh tests/layout/words.sh
+check "sentences and pages" sh tests/layout/prose.sh
 check "cycles among files do not grow" sh tests/layout/cycles.sh src
 check "src/cuda/ is in order" sh tests/layout/layout.sh src/cuda
 
@@ -97,6 +98,29 @@ silent() { ! sh tests/layout/words.sh "$work/tree" > "$work/words_found" && grep
 while IFS='|' read -r file line text; do
     case $file in \#*) ;; *) spoken ${file% } "$(echo "${line# }" | tr '!' '|')" "${text# }" ;; esac
 done < tests/layout/words_faults.txt
+# prosaic NAME TEXT COMMAND...: in a copy of the prose that the command changes, prose.sh prints TEXT
+prosaic()
+{
+    in_turn 3 || return 0
+    name=$1
+    text=$2
+    shift 2
+    rm -rf "$work/tree" && mkdir -p "$work/tree/examples" "$work/tree/.ci" "$work/tree/tests" && cp -r src docs "$work/tree" &&
+        cp -r tests/layout "$work/tree/tests" && cp README.md Makefile "$work/tree"
+    (cd "$work/tree" && "$@")
+    check "$name" reports_prose "$text"
+}
+reports_prose() { ! sh tests/layout/prose.sh "$work/tree" > "$work/prose" && grep -q "$1" "$work/prose"; }
+hit() { for i in 1 2 3 4 5 6 7 8 9; do printf '%s\n' "$2" "$2" "$2" "$2" "$2" "$2" "$2" "$2" "$2"; done >> "$1"; }
+prosaic "a headless clause in the README" '^README: 81 hits' hit README.md 'It copies what is needed.'
+prosaic "fragments in api.h" '^api.h: 81 hits' hit src/api.h '/* flag; 1: copy, else none */'
+prosaic "fragments in src" '^src: [0-9]* hits' hit src/plan/types.c '/* flag; 1: copy, else none */'
+prosaic "fragments in scripts" '^scripts: [0-9]* hits' hit Makefile '# 1: copy'
+prosaic "fragments in tests" '^tests: [0-9]* hits' hit tests/layout/cycles.sh '# 1: copy'
+prosaic "a page that is too long" '^docs/gpu.md: .* lines, 90 are allowed' hit docs/gpu.md 'It is fast.'
+prosaic "a page without a line" '^docs/new.md: this page has no line' cp README.md docs/new.md
+prosaic "a page that is gone" '^docs/gpu.md: there is no such page' rm docs/gpu.md
+
 knotted() # a new cycle of two files is reported
 {
     rm -rf "$work/src" && cp -r src "$work/src" && echo 'static void gckpti_knot(void) { gckpti_assign_offsets(0, 0); }' >> "$work/src/plan/types.c" &&
