@@ -15,7 +15,7 @@ HASH := \#
 OPENMP := $(shell d=$$(mktemp -d) && \
     printf '$(HASH)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' > $$d/t.c && \
     $(CC) -fopenmp $$d/t.c -o $$d/t 2>/dev/null && $$d/t && echo -fopenmp; rm -rf "$$d")
-# Between steps OpenMP's threads sleep; within one the header does the waiting (docs/threads.md).
+# Between steps OpenMP's threads sleep; within one the header does the waiting (docs/building.md).
 OMP_WAIT_POLICY ?= passive
 export OMP_WAIT_POLICY
 # OPENBLAS=1: matrix products by OpenBLAS (libopenblas-dev), to compare; see GCKPT_OPENBLAS in gradckpt.h.
@@ -77,9 +77,9 @@ help:
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md; STAGES="build right"'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
-	@echo 'make predict-mpi  predicted and measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
-	@echo 'make slow-link   two processes over a link of limited rate: a table of docs/distributed.md'
-	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
+	@echo 'make predict-mpi  predicted and measured time of a step by 1 and 2 processes'
+	@echo 'make slow-link   two processes over a link of limited rate'
+	@echo 'make scaling   time and bytes of a step by 1 to 8 processes'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, some 35 minutes on 2 cores'
 	@echo 'make fuzz      SECONDS=60: bytes that nobody meant, to each reader for so long: clang with libFuzzer'
 	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
@@ -96,18 +96,18 @@ help:
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps compared with the peak of this machine: build/bench.md, .json'
 	@echo 'make speed     whole steps compared with PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'
-	@echo 'make offload   plans with and without offloading: the tables of docs/offload.md'
+	@echo 'make offload   plans with and without offloading: docs/benchmarks/offload.tsv'
 	@echo 'make ops       microseconds of every op, forward and backward, by all kernels: to compare two versions by'
 	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, int4, compared with the memory'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
-	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
+	@echo 'make threads   milliseconds a step while other programs use the processor'
 	@echo 'make predict   predicted and measured time of a step, at five budgets'
 	@echo 'make small_models  tiny models compared with C loops written for them; the cost of a step and an instruction'
 	@echo 'make fastest   the plan predicted best and the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
-	@echo 'make simulate  a step of 8 to 1,024 processes, from its plan: the tables of docs/distributed.md'
+	@echo 'make simulate  a step of 8 to 1,024 processes, simulated from its plan'
 	@echo 'make ablate    bytes and work of plans of networks and random graphs: to compare searches by (docs/search.md)'
-	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
+	@echo 'make plans     bytes against time for every way to plan: docs/benchmarks/plans.tsv, docs/plans.svg'
 	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
 	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
 	@echo 'make lora-memory     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
@@ -250,18 +250,21 @@ ablate: build/ablate
 	build/ablate
 
 offload: build/offload
-	build/offload
+	build/offload > build/offload.md
+	PROCESSOR=- THREADS=- sh tests/bench/record.sh offload build/offload.md planned
 
 ops: build/ops
 	build/ops
 
+# The rows of its tables that are recorded.
+PLANS_ROWS = per block|rotor with options|optimal|chosen|(chosen, )?(proven: none in|gap)|MB [0-9]+|GPT-2 124M, batch 4 of 1024|SmolLM2-135M, 2048 tokens|GPT, 1000 layers
 plans: build/plans
-	build/plans docs/plans.md docs/plans.svg
+	build/plans build/plans.md docs/plans.svg
+	PROCESSOR=- THREADS=1 ROWS='^($(PLANS_ROWS))$$' sh tests/bench/record.sh plans build/plans.md
 
-# Between <!-- make simulate --> and <!-- -->.
 simulate: build/simulate
-	(build/simulate && build/simulate --model llama-7b --budget 40GB) > build/simulate.md
-	sh tests/table.sh 'make simulate' build/simulate.md docs/distributed.md
+	build/simulate
+	build/simulate --model llama-7b --budget 40GB
 
 fits: build/fits
 	build/fits

@@ -7,7 +7,7 @@
  *
  * Every rank has --budget bytes. The planner keeps the activations that fit (with sharded values, also
  * the gathered parameters) and recomputes or gathers the rest again. examples/simulate.h has the model
- * of time. Without options, the program prints the table of docs/distributed.md.
+ * of time. docs/distributed.md describes it.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION

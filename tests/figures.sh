@@ -54,9 +54,9 @@ count() { ls "$@" 2> /dev/null | wc -l | tr -d ' '; }
 version=$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' src/api.h)
 minor=${version%.*}
 agree "the version" "src/api.h has it" "$version" "$(tells src/manual.txt 'gradckpt.h - v\([0-9.]*[0-9]\) -')" \
-    "$(tells docs/CHANGELOG.md '# \([0-9.]*\): changes since')" "$(tells docs/packaging.md 'requires=gradckpt/\([0-9.]*\)')"
-agree "the minor version" "src/api.h has it" "$minor" "$(tells docs/packaging.md 'find_package(gradckpt \([0-9.]*\) REQUIRED')" \
-    "$(tells docs/packaging.md "version: '>=\([0-9.]*\)'")"
+    "$(tells docs/CHANGELOG.md '# \([0-9.]*\): changes since')" "$(tells docs/building.md 'requires=gradckpt/\([0-9.]*\)')"
+agree "the minor version" "src/api.h has it" "$minor" "$(tells docs/building.md 'find_package(gradckpt \([0-9.]*\) REQUIRED')" \
+    "$(tells docs/building.md "version: '>=\([0-9.]*\)'")"
 agree "the contract" "src/api.h has it" "$(tells src/api.h 'define GCKPT_CONTRACT \([0-9]*\)')" \
     "$(tells docs/CHANGELOG.md 'numeric contract is version \([0-9]*\)')"
 
@@ -101,19 +101,20 @@ agree "the MB of make shakespeare" "the Makefile" "$(tells Makefile '--budget \(
     "$(tells docs/learning.md '## In ten minutes, in \([0-9]*\) MB')"
 agree "the CMake that is asked for" "examples/packaging/program" \
     "$(tells examples/packaging/program/CMakeLists.txt 'cmake_minimum_required(VERSION \([0-9.]*\))')" \
-    "$(tells docs/packaging.md '\*\*CMake, fetched\*\* (\([0-9.]*\) or newer')"
+    "$(tells docs/building.md 'CMake \([0-9.]*\) or newer')"
 
-# ---- the status on a GPU: one line, that of docs/gpu.md, by the figures of its tables ----
+# ---- the status on a GPU: one line, that of docs/gpu.md, with figures of docs/benchmarks/gpu.tsv ----
 status=$(tells docs/gpu.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')
 agree "the status on a GPU" "docs/gpu.md has the line" "$status" "$(tells README.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')"
+gpu() { awk -F '\t' -v name="$1" '$1 == name { print $2 }' docs/benchmarks/gpu.tsv; }
 thousands() { echo "$1" | tr -d , | awk '{ printf "%.0f,000\n", $1 / 1000 }'; }
 status_has() { tells docs/gpu.md "Status on a GPU:[^<]*[ (]$1"; }
-agree "checks of exact mode on the H200" "the table of docs/gpu.md" "$(tells docs/gpu.md '| confirmed: \([0-9,]*\) checks of .test_cuda')" \
+agree "checks of exact mode on the H200" "docs/benchmarks/gpu.tsv" "$(gpu 'exact mode on the device: checks of test_cuda and cuda_*')" \
     "$(status_has '\([0-9,]*\) checks')"
-agree "tokens/s of fast mode on the H200" "the table of docs/gpu.md" "$(status_has '\([0-9,]*\) tokens a second')" \
-    "$(thousands "$(tells docs/gpu.md '| bf16, fast, 32 rows | at least \([0-9,]*\) ')")"
-agree "tokens/s of compiled PyTorch on the H200" "the table of docs/gpu.md" "$(status_has 'PyTorch trains it at \([0-9,]*\)[ .]')" \
-    "$(thousands "$(tells docs/gpu.md 'rows, before what follows | [^|]* | [^|]* | \([0-9,]*\) ')")"
+agree "tokens/s of fast mode on the H200" "docs/benchmarks/gpu.tsv" "$(status_has '\([0-9,]*\) tokens a second')" \
+    "$(thousands "$(gpu 'GPT-2 124M bf16 fast, 32 rows: gradckpt')")"
+agree "tokens/s of compiled PyTorch on the H200" "docs/benchmarks/gpu.tsv" "$(status_has 'PyTorch trains it at \([0-9,]*\)[ .]')" \
+    "$(thousands "$(gpu 'GPT-2 124M bf16 fast, 32 rows: PyTorch compiled')")"
 for page in README.md docs/*.md; do
     [ $page = docs/CHANGELOG.md ] || ! flat $page |
         grep -oiE '(not|never) run on a device|no device has (run|measured)[^.]*|bits on a device are not|not confirmed on devices?' ||
@@ -150,8 +151,6 @@ agree "microgpt's flash" "make mcu" "$(cell 'bytes of flash' microgpt 4)" \
     "$(tells docs/device.md 'names, C library | not said | \([0-9,]*\) bytes')"
 agree "microgpt's instructions" "make mcu" "$(cell 'instructions a step' microgpt 4)" \
     "$(tells docs/device.md '| instructions a step | not said | \([0-9,]*\) |')"
-agree "lines of the whole" "make features" "$(tells docs/parts.md 'The whole: \([0-9]*\) lines of code')" \
-    "$(tells docs/parts.md '| the whole | \([0-9]*\) |')"
 
 least()                 # least STORAGE: of Llama-3.2-1B's shape, GB
 {

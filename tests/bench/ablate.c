@@ -1,4 +1,4 @@
-/* ablate.c - what a change of the search does to plans: the networks of docs/plans.md and random
+/* ablate.c - what a change of the search does to plans: the networks of tests/bench/plans.c and random
  * graphs, planned at budgets from the least bytes that are proven to store-all's.
  *
  *     build/ablate > before.csv                  a line for each budget: its work; what took how long

@@ -1,5 +1,7 @@
-/* offload.c - work of plans that may keep values in slower memory, beside those that may not: the
- * tables of docs/offload.md. Nothing runs: these are plans for a made-up machine.
+/* offload.c - cost of plans that may offload values to slower memory, compared with plans that may not: the
+ * rows of docs/benchmarks/offload.tsv. Nothing runs: these are plans for an assumed machine.
+ *
+ * A cell is the extra cost of a step, the proven extra cost in parentheses, and the MiB that are offloaded.
  *
  *     make build/offload && build/offload
  */
@@ -9,9 +11,9 @@
 
 #include "graphs.h"
 
-#define FLOPS 50e12 /* one unit of work of the model is one of these, per second */
+#define FLOPS 50e12 /* per second; one of them is one unit of cost */
 
-static int overlap; /* copies run beside what is computed */
+static int overlap; /* copies overlap computation */
 
 static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t limit)
 {
@@ -26,14 +28,14 @@ static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t li
 static void cell(const gckpt_plan *p, double least)
 {
     if (p && gckpt_plan_offloaded(p))
-        printf(" | %.1f (%.1f), %.0f", 100 * ((double)gckpt_plan_cost(p) / least - 1),
+        printf(" | %.1f %% (%.1f %%), %.0f MiB", 100 * ((double)gckpt_plan_cost(p) / least - 1),
                100 * ((double)gckpt_plan_proven_cost(p) / least - 1),
                (double)gckpt_plan_offloaded(p) / 1048576);
     else if (p)
-        printf(" | %.1f (%.1f)", 100 * ((double)gckpt_plan_cost(p) / least - 1),
+        printf(" | %.1f %% (%.1f %%)", 100 * ((double)gckpt_plan_cost(p) / least - 1),
                100 * ((double)gckpt_plan_proven_cost(p) / least - 1));
     else
-        printf(" | -");
+        printf(" |");
     gckpt_plan_free(p);
 }
 
@@ -57,21 +59,20 @@ int main(void)
     const double least = (double)gckpt_plan_cost(p) / (1 + gckpt_plan_overhead(p));
     gckpt_plan_free(p);
     for (overlap = 0; overlap < 2; overlap++) {
-        printf("%s| activations, MiB | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n",
-               overlap ? "\nCopies beside what is computed:\n\n" : "");
+        printf("\n## Copies %s\n\n| activations | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n",
+               overlap ? "overlapped" : "in turn");
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
             size_t bytes = all / 100 * (size_t)parts[i];
-            printf("| %.0f (%d %%)", (double)bytes / 1048576, parts[i]);
+            printf("| %.0f MiB of activations (%d %%)", (double)bytes / 1048576, parts[i]);
             for (size_t k = 0; k < sizeof speeds / sizeof *speeds; k++)
                 cell(plan(&n, fixed + bytes, speeds[k], SIZE_MAX), least);
             printf(" |\n");
         }
     }
     for (overlap = 0; overlap < 2; overlap++) {
-        printf("\n| slower memory, MiB, at 450 GB/s%s | 35 %% | 15 %% | 9 %% |\n|---|---|---|---|\n",
-               overlap ? ", copies beside" : "");
+        printf("\n## Copies %s\n\n| at 450 GB/s | 35 %% | 15 %% | 9 %% |\n|---|---|---|---|\n", overlap ? "overlapped" : "in turn");
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-            printf("| %zu", limits[i]);
+            printf("| %zu MiB of slower memory at 450 GB/s", limits[i]);
             for (int part = 35; part >= 9; part = part == 35 ? 15 : part - 6)
                 cell(plan(&n, fixed + all / 100 * (size_t)part, limits[i] ? 450 : 0, limits[i] << 20), least);
             printf(" |\n");

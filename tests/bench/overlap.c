@@ -1,5 +1,5 @@
-/* overlap.c - predicted and measured time of a step whose values go to a file and come back, one
- * after the other and beside what is computed: the last table of docs/offload.md.
+/* overlap.c - predicted and measured time of a step whose values are offloaded to a file, with copies
+ * in turn and overlapped with computation: rows of docs/benchmarks/offload.tsv.
  *
  *     make build/beside && build/beside [MB/s]
  *

@@ -1,7 +1,9 @@
 /* plans.c - bytes against time for every way to plan, on networks of real size, and how long
  * planning takes. Nothing is run; all figures are those of plans.
  *
- *     build/plans docs/plans.md docs/plans.svg       (or: make plans)
+ *     build/plans build/plans.md docs/plans.svg      (or: make plans)
+ *
+ * The tables become rows of docs/benchmarks/plans.tsv; docs/planning.md describes the planners and terms.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "gradckpt.h"
@@ -25,7 +27,7 @@ enum { BUDGETS = 10, PROVEN = 40, SAMPLES = 400, MEMORY = 100000000 };
 /* The budgets of a network, as gckpt_plan_bytes counts them. */
 typedef struct {
     const net *n;
-    int as_built;      /* or forms and orders are the plan's choice */
+    int as_built;      /* 0 if the plan chooses lowerings and orders */
     size_t least, all; /* where its frontier ends */
     size_t others;     /* of parameters: what net_bytes leaves out */
     size_t proven;     /* cost of a step that computes nothing twice */
@@ -384,9 +386,9 @@ static const point *at_most(const pareto *c, double extra)
     return best;
 }
 
-/* Rows of columns: bytes; those that are proven to be too few; what the gap is. */
-static void print_columns(FILE *f, const char *name, const column *c, const range *r, double unit,
-                          double last)
+/* Prints three rows of columns: bytes found, bytes proven to be too few, optimality gap. */
+static void print_columns(FILE *f, const char *name, const char *prefix, const column *c,
+                          const range *r, double unit, double last)
 {
     fprintf(f, "\n| **%s** |", name);
     for (int x = 0; x <= EXTRAS; x++) {
@@ -396,19 +398,19 @@ static void print_columns(FILE *f, const char *name, const column *c, const rang
             fprintf(f, x < EXTRAS ? " %.1f |" : " %.1f at %+.1f %% |",
                     (double)(c[x].bytes - r->others) / unit, 100 * last);
     }
-    fprintf(f, "\n| *proven: none in* |");
+    fprintf(f, "\n| *%sproven: none in* |", prefix);
     for (int x = 0; x <= EXTRAS; x++) {
         if (c[x].none)
             fprintf(f, " |");
         else
             fprintf(f, " *%.1f* |", (double)(c[x].proven - r->others) / unit);
     }
-    fprintf(f, "\n| *gap, %% of a step* |");
+    fprintf(f, "\n| *%sgap* |", prefix);
     for (int x = 0; x <= EXTRAS; x++) {
         if (c[x].none)
             fprintf(f, " |");
         else
-            fprintf(f, " *%.2f* |", 100 * c[x].gap);
+            fprintf(f, " *%.2f %%* |", 100 * c[x].gap);
     }
 }
 
@@ -433,7 +435,7 @@ static void print_table(FILE *f, const subject *s)
         }
         fprintf(f, " %.1f at +%.1f %% |", (double)least->bytes / unit, 100 * least->overhead);
     }
-    print_columns(f, planners[OPTIMAL], s->columns, &s->built, unit, s->last);
+    print_columns(f, planners[OPTIMAL], "", s->columns, &s->built, unit, s->last);
     fprintf(f, "\n");
 }
 
@@ -449,13 +451,11 @@ static void print_extra(FILE *f, const pareto *c, double bytes)
         fprintf(f, " +%.1f %% |", extra);
 }
 
-/* The other way round, where bytes are few. */
+/* Prints the extra time within few bytes. */
 static void print_few(FILE *f, const subject *s)
 {
     fprintf(f,
-            "\n## In few bytes\n\n"
-            "%s: the extra time in so many MB. One moment of a step does not show that some\n"
-            "forwards have to run a third time, so that what is proven is weak here.\n\n"
+            "\n## %s, in few bytes\n\n"
             "| MB | rotor | rotor with options | **optimal** | *proven: not below* |\n"
             "|---|---|---|---|---|\n",
             s->n.name);
@@ -488,32 +488,24 @@ static void print_points(FILE *f, const subject *s)
         below += r->below;
         most = r->most > most ? r->most : most;
     }
-    fprintf(
-        f,
-        "\nA frontier is made at once, a plan for one budget alone. Of the %d points of these\n"
-        "networks' frontiers, as built and chosen, %d have more work than `gckpt_plan_new` needs\n"
-        "in the same bytes (at most %.1f %% of a step more) and %d less.\n",
-        points, above, 100 * most, below);
+    fprintf(f, "\nOf %d points of frontiers, %d cost more than a plan for the same bytes (at most %.1f %% of\n"
+               "a step), %d cost less.\n",
+            points, above, 100 * most, below);
 }
 
 static void print_proofs(FILE *f, const subject *s)
 {
     fprintf(f,
-            "\n## What is proven\n\n"
-            "Beside each plan stands the least extra time that any schedule in its bytes can have\n"
-            "([what that means](proof.md)). Of %d budgets, evenly from the least bytes to\n"
-            "store-all's, so many get a plan within 0.1 %% of a step of it, as built and, in the\n"
-            "second column, with forms and orders of choice. Then the fewest bytes found, as\n"
-            "built, beside the fewest there can be.\n\n"
-            "| network | certified | chosen | least bytes | proven | ratio |\n"
+            "\n## Near-optimal (proven), of %d evenly spaced budgets\n\n"
+            "| network | as built | lowerings chosen | least bytes | proven bytes | ratio |\n"
             "|---|---|---|---|---|---|\n",
             PROVEN);
     for (int i = 0; i < NETS; i++) {
         const range *r = &s[i].built;
         const double least = (double)(r->least - r->others), none = (double)(r->proven - r->others);
-        fprintf(f, "| %s | %d of %d |", s[i].n.name, r->proven_points, PROVEN);
+        fprintf(f, "| %s | %d |", s[i].n.name, r->proven_points);
         if (s[i].lowered.n != NULL)
-            fprintf(f, " %d of %d |", s[i].lowered.proven_points, PROVEN);
+            fprintf(f, " %d |", s[i].lowered.proven_points);
         else
             fprintf(f, " |");
         fprintf(f, " %.0f | %.0f | %.2f |\n", least, none, least / none);
@@ -524,15 +516,9 @@ static void print_proofs(FILE *f, const subject *s)
 /* Is the optimal planner ever worse, in the same bytes? */
 static void print_comparisons(FILE *f, const subject *s)
 {
-    fprintf(
-        f,
-        "\n## In the same bytes\n\n"
-        "Each point of the others against the plan that exactly its bytes get\n"
-        "(`gckpt_plan_new`, as built): how many points there are, in how many of them the plan\n"
-        "takes more time, however little, in how many of those by over 0.1 %% of a step, and its\n"
-        "time relative to theirs: the mean over all points and the worst.\n\n"
-        "| network | planner | points | slower | by over 0.1 %% | mean | worst |\n"
-        "|---|---|---|---|---|---|---|\n");
+    fprintf(f, "\n## In the same bytes\n\n"
+               "| network | planner | points | slower | by over 0.1 %% | mean | worst |\n"
+               "|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < NETS; i++)
         for (int k = 0; k < OPTIMAL; k++) {
             const comparison *d = &s[i].comparisons[k];
@@ -545,23 +531,13 @@ static void print_comparisons(FILE *f, const subject *s)
         }
 }
 
-/* What forms and orders give. */
+/* Prints what choosing among lowerings and orders of backwards gives. */
 static void print_chosen(FILE *f, const subject *s)
 {
-    fprintf(
-        f, "\n## As built, and as the plan chooses\n\n"
-           "All of the above runs every op as it was built, and backwards in the reverse order of\n"
-           "creation, as the other planners do. By default a plan also chooses forms of ops and\n"
-           "orders of backwards that give the same bits (manual, section 9). The transformers\n"
-           "here are built with `gckpt_linear_cross_entropy`, which needs no room for logits and\n"
-           "computes them twice; a plan that may choose computes them once, a few rows at a time\n"
-           "or, where they fit, all at once. Times are against a step as built that computes\n"
-           "nothing twice, so they can be below it; what is proven holds for all forms and\n"
-           "orders. MB at no more than so much time, and the fastest there is.\n");
     for (int i = 0; i < NETS; i++) {
         if (s[i].lowered.n == NULL)
             continue;
-        fprintf(f, "\n### %s\n\n| | %+.1f %% |", s[i].n.name, 100 * s[i].fastest);
+        fprintf(f, "\n### %s, lowerings chosen, MB\n\n| | %+.1f %% |", s[i].n.name, 100 * s[i].fastest);
         column built[EXTRAS + 1] = { { 1, 0, 0, 0 } };
         memcpy(built + 1, s[i].columns, (EXTRAS - 1) * sizeof *built);
         built[EXTRAS] = s[i].columns[EXTRAS];
@@ -573,27 +549,19 @@ static void print_chosen(FILE *f, const subject *s)
         built[0].none = s[i].fastest < 0;
         if (!built[0].none)
             built[0] = s[i].columns[0];
-        print_columns(f, "as built", built, &s[i].built, 1e6, s[i].last);
-        print_columns(f, "chosen", s[i].chosen, &s[i].lowered, 1e6, s[i].chosen_last);
+        print_columns(f, "as built", "as built, ", built, &s[i].built, 1e6, s[i].last);
+        print_columns(f, "chosen", "chosen, ", s[i].chosen, &s[i].lowered, 1e6, s[i].chosen_last);
         fprintf(f, "\n");
     }
 }
 
 static void print_timings(FILE *f, const timing *t, int n)
 {
-    fprintf(f,
-            "\n## Time to plan, ms\n\n"
-            "One thread, processor time, the least of three measurements below 1,000 ops. A\n"
-            "budget: the median of ten, evenly from the least to what a store-all plan needs, and\n"
-            "the slowest of them. MB: the most memory that a frontier takes (`make plans` fails\n"
-            "above 100). A star: the search met a limit of its work or of its rounds\n"
-            "(`gckpt_frontier_complete`); they are counted and not timed, so that plans do not\n"
-            "depend on the machine. The lower table is of plans that choose forms and orders.\n");
     for (int chosen = 0; chosen < 2; chosen++) {
         fprintf(f,
-                "\n| %s | ops | store-all | a budget | slowest | per 1,000 ops | frontier | per "
+                "\n## Time to plan, %s, ms\n\n| network | ops | store-all | a budget | slowest | per 1,000 ops | frontier | per "
                 "1,000 ops | points | MB |\n|---|---|---|---|---|---|---|---|---|---|\n",
-                chosen ? "forms and orders chosen" : "as built");
+                chosen ? "lowerings chosen" : "as built");
         for (int i = 0; i < n; i++)
             fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s | %.1f |\n",
                     t[i].name, t[i].ops, t[i].plain, t[i].budget[chosen], t[i].slowest[chosen],
@@ -603,71 +571,9 @@ static void print_timings(FILE *f, const timing *t, int n)
     }
 }
 
-/* What the tables mean. */
-static void print_terms(FILE *f)
-{
-    fprintf(
-        f,
-        "**Bytes** are those a schedule decides about: activations, their gradients and\n"
-        "workspace, as they lie in the arena, gaps between them included (what\n"
-        "`gckpt_plan_arena` adds to the gradients of parameters). Parameters, their gradients\n"
-        "and the optimiser's state come on top and are the same in every line. MB are 10^6\n"
-        "bytes, KB 10^3.\n\n"
-        "**Extra time** is the work of what is computed again, as a share of a step that\n"
-        "computes nothing twice (`gckpt_plan_overhead`), by the model that\n"
-        "`gckpt_plan_desc.costs` describes: the same on every machine.\n\n"
-        "| planner | what it is |\n|---|---|\n"
-        "| store-all | nothing is recomputed |\n"
-        "| per block | every block is computed again just before its backward "
-        "(`GCKPT_SEGMENTS`; Chen 2016) |\n"
-        "| sqrt | the same with runs of ops or blocks, of the one length that needs the fewest "
-        "bytes (`GCKPT_SQRT`) |\n"
-        "| rotor | the best schedule that keeps a block whole or just its input, and drops nothing "
-        "before its backward: dynamic programming over the chain of blocks (Beaumont and others "
-        "2019) |\n"
-        "| rotor with options | the same, when each block has a few dozen ways to run, from "
-        "keeping all to keeping nothing |\n"
-        "| **optimal** | what `GCKPT_OPTIMAL`, and `GCKPT_AUTO` under a budget, finds with "
-        "`desc.as_built` |\n"
-        "| *proven: none in* | no schedule at all that fits in these bytes is as fast "
-        "(`gckpt_plan_proven_cost`); in the last column, none fits "
-        "(`gckpt_plan_proven_bytes`) |\n"
-        "| *gap* | by how much the optimal plan of that column may take too long for its bytes "
-        "(`gckpt_plan_gap`): what nobody knows, not what is lost |\n\n"
-        "The fewest bytes of optimal are found by halving intervals of budgets, each with a plan\n"
-        "of its own, and so are those of the proof, both to within 0.2 %%.\n"
-        "rotor is written anew here (`tests/bench/rotor.h`, memory in 400\n"
-        "slots of three sizes), it is not its authors' program; all lines go through the same\n"
-        "layout and are counted alike. It works on chains; where a network is none (the\n"
-        "decoder's cross-attention, the long skips of a U-Net) what crosses a cut is kept\n"
-        "with the cut. An empty field: nothing that fast. The last column is the end of each\n"
-        "line: the fewest bytes there are, and their time.\n");
-}
-
 static void print_all(FILE *f, const subject *s, const timing *t, int timed)
 {
-    const point *all = &s->lines[STORE_ALL].p[0], *block = &s->lines[PER_BLOCK].p[0];
-    const column same = column_of(&s->built, cost_with(s->built.step, block->overhead));
-    const size_t others = s->built.others, ten = s->columns[2].bytes - others;
-    fprintf(
-        f,
-        "# What bytes cost in time\n\n"
-        "A training step keeps what its backward will read. A plan that keeps less computes\n"
-        "some of it again. Each line below is one way to decide what, and each number is the\n"
-        "fewest bytes it offers at no more than that much extra time; beside them stands what\n"
-        "is proven: how few bytes, and how little time, no schedule at all can do with.\n"
-        "`make plans` writes this page. It only plans and runs nothing, so any machine prints\n"
-        "the same tables (but for the time to plan).\n\n"
-        "![frontiers, and what is proven](plans.svg)\n\n"
-        "%s: keeping everything takes %.0f MB. One checkpoint a block, as is usual, takes\n"
-        "%.0f MB and %.1f %% more time; the optimal plan takes %.0f MB in no more time than\n"
-        "that, and no schedule does with %.0f. In 10 %% more time it takes %.0f MB, %.1f times\n"
-        "less than everything. The shaded space is what nobody knows: the best possible plan lies in\n"
-        "it, between the plans found and the proof.\n\n",
-        s->n.name, (double)all->bytes / 1e6, (double)block->bytes / 1e6, 100 * block->overhead,
-        (double)(same.bytes - others) / 1e6, (double)(same.proven - others) / 1e6,
-        (double)ten / 1e6, (double)all->bytes / (double)ten);
-    print_terms(f);
+    fprintf(f, "# Plans\n");
     for (int i = 0; i < NETS; i++)
         print_table(f, &s[i]);
     print_few(f, s);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The table of docs/distributed.md: a step by 1, 2, 4 and 8 processes of one thread each (make scaling). By root they
+# Prints a Markdown table: a step by 1, 2, 4 and 8 processes of one thread each (make scaling). By root they
 # go before other programs.
 root= before=
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root before='nice -n -19'

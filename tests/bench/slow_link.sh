@@ -1,5 +1,5 @@
 #!/bin/sh
-# The table of docs/distributed.md: a step of two ranks in network namespaces whose link is limited (make slow-link). By
+# Prints a Markdown table: a step of two ranks in network namespaces whose link is limited (make slow-link). By
 # root, with ip and tc; the ranks go before other programs.
 a=gckpt-$$-0 b=gckpt-$$-1
 if [ "$(id -u)" -ne 0 ] || ! ip netns add $a 2> /dev/null; then

@@ -1,7 +1,7 @@
 /* nccl_ranks.c - threads as ranks, a device of the shim each, examples/nccl.h between them: the bits of one process
  * whatever is cut, planned, recorded; how often a host waits in a step, and what is copied to it; ranks that end.
  *
- *     build/shim/nccl_ranks [table]    the counts of docs/gpu.md */
+ *     build/shim/nccl_ranks [table]    also prints the counts */
 #include "gradckpt.h"
 #include "ranks/rank_training.h"
 #include "cuda_shim.h"

@@ -1,5 +1,5 @@
 /* mpi_predict.c - what examples/simulate.h predicts of a step, compared with the time it takes: 1 and more ranks
- * on this machine, over MPI. Prints Markdown, a table of docs/distributed.md.
+ * on this machine, over MPI. Prints a Markdown table.
  *
  *     make predict-mpi
  *     mpirun -np 2 build/mpi_predict
