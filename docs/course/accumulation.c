@@ -1,12 +1,12 @@
-/* Lesson 4: one batch in parts: the same bits, unless means are averaged. */
+/* Lesson 4: trains on one batch in parts, with the same bits, unless it averages means. */
 #include "gradckpt.h"
 #include <stdio.h>
 
 enum { ROWS = 8, T = 6, CLASSES = 10 };
-static int32_t token[ROWS][T], next[ROWS][T]; /* next: -1 behind the end of a sentence */
-static float weight[ROWS];                    /* of a row's loss */
+static int32_t token[ROWS][T], next[ROWS][T]; /* next: -1 after the end of a sentence */
+static float weight[ROWS];                    /* of the loss of a row */
 
-/* Ten steps with so many rows at once; a number of all bits of the weights. */
+/* Trains ten steps with at_once rows at a time; returns a hash of all weights. */
 static unsigned long long train(int at_once, double *loss)
 {
     const gckpt_init small = { 0.1f, 0, 0 };
@@ -18,7 +18,7 @@ static unsigned long long train(int at_once, double *loss)
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, 16), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(16, CLASSES), small);
     gckpt_term term = { gckpt_cross_entropy(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
-    const gckpt_plan_desc desc = { .batch = ROWS }; /* of a step: ROWS / at_once micro-batches */
+    const gckpt_plan_desc desc = { .batch = ROWS }; /* rows of a step: ROWS / at_once micro-batches */
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[3] = { { gckpt_id(in), token },
@@ -51,7 +51,7 @@ int main(void)
                 int part = 0; /* targets in this row's micro-batch */
                 for (int k = r - r % at_once; k < r - r % at_once + at_once; k++)
                     part += length[k];
-                /* The library divides the sum by `all`; a mean of means has each part's own. */
+                /* The library divides the sum by `all`; a mean of means divides by each `part`. */
                 weight[r] = fault ? (float)(all * at_once) / (float)(part * ROWS) : 1;
             }
             double loss;

@@ -1,9 +1,9 @@
-/* Lesson 6: as on a chip: no heap, no files; every byte is in one of four blocks. (A chip's own
- * gradckpt.c is compiled with GCKPT_NO_HEAP and GCKPT_NO_STDIO: there is nothing else then.) */
+/* Lesson 6: trains as on a chip, without heap and files; every byte is in one of four blocks. (On a
+ * chip, compile gradckpt.c with GCKPT_NO_HEAP and GCKPT_NO_STDIO, which leave out the rest.) */
 #include "gradckpt.h"
 #include <stdio.h>
 
-/* A chip that is given a finished plan needs neither the graph nor the tables to plan with. */
+/* A chip with a finished plan needs neither the graph nor the memory of the planner. */
 static unsigned char weights[8000], graph[20000], tables[1000000], work[20000];
 static gckpt_memory in(unsigned char *block, size_t size)
 {
@@ -34,7 +34,7 @@ int main(void)
         gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
         if (p == NULL) {
             printf("%s\n", gckpt_error_text(g));
-            continue; /* all is in blocks: nothing is lost */
+            continue; /* all objects are in blocks, so nothing leaks */
         }
         const gckpt_exec_desc how = { .memory = in(work, sizeof work) };
         gckpt_exec *e = gckpt_exec_new(p, s, &how);

@@ -1,4 +1,4 @@
-/* Lesson 5: a GPT learns a verse in four budgets. Model and training: docs/playground/tiny.h. */
+/* Lesson 5: trains a GPT on a verse in four budgets; docs/playground/tiny.h has the training. */
 #include "gradckpt.h"
 #include "../playground/heap.h"
 #include "../playground/tiny.h"

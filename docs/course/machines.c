@@ -1,4 +1,4 @@
-/* Lesson 7: one model on 1 to 8 machines. Each is a process, and hears of others by lines only. */
+/* Lesson 7: one model on 1 to 8 machines. Each is a process, connected by sockets only. */
 #include "gradckpt.h"
 #include <stdio.h>
 #include <sys/socket.h>
@@ -7,13 +7,13 @@
 
 static const gckpt_init small = { 0.1f, 0, 0 };
 enum { MOST = 8, ROWS = 16, T = 6, CLASSES = 512, WIDTH = 64, STEPS = 10 };
-static int sockets[MOST][MOST]; /* [a][b]: a's end of the line to b */
+static int sockets[MOST][MOST]; /* [a][b]: a's socket to b */
 
-/* All that the library asks of a network: send to a peer, and receive from it. */
+/* The only function that the library needs of a network: sends to a peer and receives from it. */
 static int exchange(void *user, int peer, const void *from, size_t out, void *to, size_t in)
 {
     int me = *(const int *)user, at = sockets[me][peer], ok = 1;
-    for (int phase = 0; phase < 2 && ok; phase++) /* the lower number speaks first, and then listens */
+    for (int phase = 0; phase < 2 && ok; phase++) /* the lower rank sends first, then receives */
         ok = (phase == 0) == (me < peer) ? out == 0 || send(at, from, out, 0) == (ssize_t)out
                                         : in == 0 || recv(at, to, in, MSG_WAITALL) == (ssize_t)in;
     return ok;
@@ -21,9 +21,9 @@ static int exchange(void *user, int peer, const void *from, size_t out, void *to
 
 static int machine(int me, int machines, int fault)
 {
-    int32_t token[ROWS][T], next[ROWS][T]; /* next: -1 behind the end of a sentence */
-    int part[MOST] = { 0 }, all = 0;       /* targets of each machine's rows, of all */
-    float weight[ROWS]; /* the library divides by all; a mean of means by each machine's own */
+    int32_t token[ROWS][T], next[ROWS][T]; /* next: -1 after the end of a sentence */
+    int part[MOST] = { 0 }, all = 0;       /* targets of each machine, of all */
+    float weight[ROWS]; /* the library divides by all; a mean of means divides by each part */
     for (int r = 0; r < ROWS; r++)
         for (int t = 0; t < T; t++) {
             token[r][t] = (r * 3 + t * 7) % CLASSES;
@@ -40,18 +40,18 @@ static int machine(int me, int machines, int fault)
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, CLASSES), small);
     gckpt_term loss = { gckpt_cross_entropy(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
-    const gckpt_plan_desc desc = { .batch = ROWS, .virtual_ranks = MOST }; /* parts, whoever has them */
+    const gckpt_plan_desc desc = { .batch = ROWS, .virtual_ranks = MOST }; /* eight for any machines */
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     const gckpt_transport others = { .rank = me, .size = machines, .exchange = exchange, .user = &me };
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .transport = &others });
     int64_t first = 0;
-    gckpt_plan_rank_rows(p, ROWS, me, &first); /* here this machine's rows begin */
+    gckpt_plan_rank_rows(p, ROWS, me, &first); /* first row of this machine */
     const gckpt_feed feeds[3] = { { gckpt_id(in), token[first] },
                                   { gckpt_id(out), next[first] },
                                   { gckpt_id(row_weight), weight + first } };
     const gckpt_hyper adamw = gckpt_hyper_lr(0.02f);
     gckpt_report r;
-    alarm(60); /* who waits for a machine that died does not wait for ever */
+    alarm(60); /* ends this process if another one died */
     for (int step = 0; step < STEPS; step++)
         if (gckpt_step(e, feeds, 3, ROWS, &adamw, &r) != GCKPT_OK)
             return printf("machine %d: %s\n", me, gckpt_error_text(e)), 1;
@@ -68,7 +68,7 @@ int main(void)
     for (int i = 0, ends[2]; i < MOST * MOST; i++)
         if (i / MOST < i % MOST && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0)
             sockets[i / MOST][i % MOST] = ends[0], sockets[i % MOST][i / MOST] = ends[1];
-    for (int run = 0; run < 8; run++) { /* the right way, then the fault, on 1, 2, 4, 8 */
+    for (int run = 0; run < 8; run++) { /* the right rule, then the fault, on 1, 2, 4, 8 */
         for (int me = 0; me < 1 << run % 4; me++)
             if (fork() == 0)
                 return machine(me, 1 << run % 4, run / 4);

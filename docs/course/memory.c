@@ -1,4 +1,4 @@
-/* Lesson 2: what a step holds, instruction by instruction. */
+/* Lesson 2: prints the bytes in use at each instruction of a step. */
 #include "gradckpt.h"
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Lesson 1: a neuron, its gradient, and the same by nudging. */
+/* Lesson 1: computes the gradient of a neuron by the backward and by nudging. */
 #include "gradckpt.h"
 #include <stdio.h>
 
@@ -6,8 +6,8 @@ int main(void)
 {
     const float x_data[2] = { 2, 1 }, wanted[1] = { 0.2f };
     const gckpt_init half = { 0, 0, 0.5f };
-    gckpt_store *s = gckpt_store_new(NULL);    /* has the weights */
-    gckpt_graph *g = gckpt_graph_new(s, NULL); /* says what is computed */
+    gckpt_store *s = gckpt_store_new(NULL);    /* contains the weights */
+    gckpt_graph *g = gckpt_graph_new(s, NULL); /* the computation */
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 2));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(2, 1), half);
@@ -25,7 +25,7 @@ int main(void)
     const float value = gckpt_fetch(e, gckpt_id(out), 0)[0];
     const float dw[2] = { gckpt_fetch(e, gckpt_id(w), 1)[0], gckpt_fetch(e, gckpt_id(w), 1)[1] };
     printf("out %.4f, loss %.4f\n", value, now.loss);
-    gckpt_store_get(s, 0, &weights); /* its values can be changed */
+    gckpt_store_get(s, 0, &weights); /* weights.values is writable */
     for (int i = 0; i < 2; i++) {
         const float was = weights.values[i], nudge = 1.0f / 1024;
         weights.values[i] = was + nudge;

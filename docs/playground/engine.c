@@ -1,14 +1,14 @@
-/* engine.c - what the playground's page asks of gradckpt.h: models, what every budget costs, plans.
- * Compiled to WebAssembly without a C library (the few functions it takes are below), and natively
- * by the tests, which compare the two. Answers are JSON that ends with a NUL and lives until the
- * next call of the same function. */
+/* engine.c - the functions of gradckpt.h for the playground's page: models, frontiers, plans, steps.
+ * Compiled to WebAssembly without a C library (the few functions needed are below), and natively by
+ * the tests, which compare the two. Results are JSON with a final NUL, valid until the next call of
+ * the same function. */
 #define GCKPT_STATIC
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-/* ---- memory, and the C library's part --------------------------------------------------------- */
+/* ---- memory, and functions of libc ------------------------------------------------------------ */
 #ifdef __wasm__
 #define EXPORT(name) __attribute__((export_name(#name))) name
 
@@ -49,7 +49,7 @@ char *strchr(const char *s, int c)
     return *s == (char)c ? (char *)(uintptr_t)s : NULL;
 }
 
-/* What the compiler calls for products of 128 bits. */
+/* The compiler calls this for products of 128 bits. */
 __int128 __multi3(__int128 a, __int128 b);
 __int128 __multi3(__int128 a, __int128 b)
 {
@@ -61,7 +61,7 @@ __int128 __multi3(__int128 a, __int128 b)
     return (__int128)((unsigned __int128)high << 64 | lh << 32 | (ll & low));
 }
 
-/* Blocks of powers of two, free ones of a size in a list; memory only grows. */
+/* Allocates blocks of powers of two; a list for each size has its free blocks. Memory only grows. */
 enum { PAGE = 65536, SMALLEST = 6, SIZES = 31 };
 typedef struct free_block {
     struct free_block *next;
@@ -160,7 +160,7 @@ static void put_number(text *t, uint64_t n)
     put_bytes(t, digits + i, (size_t)(24 - i));
 }
 
-/* A fraction that is not negative, in millionths. */
+/* Writes a nonnegative fraction with six decimals. */
 static void put_fraction(text *t, double x)
 {
     const uint64_t n = (uint64_t)(x * 1e6 + 0.5);
@@ -189,7 +189,7 @@ static void put_member(text *t, const char *name, uint64_t n)
     put(t, ",");
 }
 
-/* [n,n,..], behind a comma but for the first of all. */
+/* Writes [n,n,..], after a comma unless it is the first one. */
 static void put_list(text *t, int first, const uint64_t *numbers, int count)
 {
     put(t, first ? "[" : ",[");
@@ -200,7 +200,7 @@ static void put_list(text *t, int first, const uint64_t *numbers, int count)
     put(t, "]");
 }
 
-/* {"error":..}, what an object says is wrong. */
+/* Writes {"error":..} with the error text of an object. */
 static const char *complain(text *t, const char *what)
 {
     empty(t);
@@ -238,7 +238,7 @@ static void close_model(void)
     now.frontier = NULL, now.graph = NULL, now.store = NULL;
 }
 
-/* The tensors of a graph, up to its loss: ["op",[shape],[those it reads]] of each. */
+/* Writes the tensors of a graph up to its loss: ["op",[shape],[inputs]] for each. */
 static void put_nodes(text *t, const gckpt_graph *g, int last)
 {
     put(t, "\"nodes\":[");
@@ -259,7 +259,7 @@ static void put_nodes(text *t, const gckpt_graph *g, int last)
     put(t, "]");
 }
 
-/* Builds a model: how many parameters and which tensors it has, or what is wrong. */
+/* Builds a model; returns its number of parameters and its tensors, or an error. */
 const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int e, int rows)
 {
     const gckpt_store_desc store = { .memory = memory, .seed = 1 };
@@ -284,7 +284,7 @@ const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int 
     return end(t);
 }
 
-/* What every budget costs, as gckpt_frontier_json has it. */
+/* Returns the frontier, as gckpt_frontier_json prints it. */
 const char *EXPORT(playground_frontier)(void)
 {
     text *t = &now.points;
@@ -300,8 +300,8 @@ const char *EXPORT(playground_frontier)(void)
     return end(t);
 }
 
-/* Where the forward that a line of the printed plan shows writes to ("... at 4096, 65536 live"),
- * plus 1; 0: nowhere in the arena, or it is no forward. *at moves to the next line. */
+/* Returns the offset in a line of the printed plan to which a forward writes ("... at 4096, 65536
+ * live"), plus 1, or 0 if it is no forward or writes outside the arena. *at moves to the next line. */
 static uint64_t written(const char **at)
 {
     const char *s = *at, *number = NULL;
@@ -321,7 +321,7 @@ static uint64_t written(const char **at)
     return n + 1;
 }
 
-/* The first line of the printed plan that is an instruction's. */
+/* Returns the line of the first instruction in the printed plan. */
 static const char *first_line(const char *s)
 {
     while (*s != 0 && (*s < '0' || *s > '9')) {
@@ -362,7 +362,7 @@ static void put_instructions(text *t, const gckpt_plan *p)
     put(t, "]");
 }
 
-/* A plan: mode 5 (optimal), from the frontier if it is there; others as gckpt_mode counts. */
+/* Returns a plan: mode 5 (optimal) from the frontier if it exists, other modes as in gckpt_mode. */
 const char *EXPORT(playground_plan)(int mode, double budget)
 {
     text *t = &now.plan;
@@ -402,7 +402,7 @@ static struct {
     text answer;
 } run;
 
-/* Room for a text of so many bytes, which the page writes there. */
+/* Returns space for a text of `size` bytes, which the page fills. */
 unsigned char *EXPORT(playground_text)(int size)
 {
     run.text = (unsigned char *)resize(NULL, run.text, run.size, (size_t)size);
@@ -410,7 +410,7 @@ unsigned char *EXPORT(playground_text)(int size)
     return run.text;
 }
 
-/* "again":[names of what the plan computes again], of "results" that it computes at all. */
+/* Writes "again":[names of recomputed results], and "results", the number of computed ones. */
 static void put_again(text *t, const gckpt_plan *p)
 {
     int results = 0, first = 1;
@@ -433,7 +433,7 @@ static void put_again(text *t, const gckpt_plan *p)
     put_number(t, (uint64_t)results);
 }
 
-/* Begins; the options are those of tiny_options, in their order. */
+/* Begins a training; the parameters are the options of tiny_options in their order. */
 const char *EXPORT(playground_open)(int points, int layers, int heads, int width, int context,
                                     int rows, int micro, int mode, double budget, int unequal,
                                     int fault, double lr, double seed)
@@ -459,7 +459,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     return end(t);
 }
 
-/* One step: its loss, and the hash of all weights after it. */
+/* Runs one step; returns its loss, and the hash of all weights after it. */
 const char *EXPORT(playground_step)(void)
 {
     static const char digit[] = "0123456789abcdef";
@@ -482,7 +482,7 @@ const char *EXPORT(playground_step)(void)
     return end(t);
 }
 
-/* What a GPT writes, as bytes, after the first half window of its text; or the map of points. */
+/* Returns bytes that a GPT generates after the first half window of its text, or the map of points. */
 const char *EXPORT(playground_shows)(int count)
 {
     enum { MOST = 2048 };

@@ -1,4 +1,4 @@
-/* heap.h - the heap as gckpt_memory has it, for programs that use tiny.h natively. */
+/* heap.h - the heap as a gckpt_memory, for native programs that use tiny.h. */
 #ifndef HEAP_H
 #define HEAP_H
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* models.h - the networks of the playground and of tiny.h, by public calls only. Include gradckpt.h
- * first. What sizes mean is said beside each; the page has their names and limits. */
+ * first. A comment lists the sizes of each network; the page has their names and limits. */
 #ifndef MODELS_H
 #define MODELS_H
 #include <string.h>
@@ -25,7 +25,7 @@ static const char *numbered(char *name, const char *part, int number)
     return name;
 }
 
-/* "part what", for numbered */
+/* "part name", where numbered adds a number */
 static const char *joined(char name[40], const char *part, const char *what)
 {
     size_t n = 0;
@@ -58,7 +58,7 @@ static int64_t width_of(gckpt_tensor *x)
     return s.n > 0 ? s.d[s.n - 1] : 0;
 }
 
-/* 1 / sqrt(n), by Newton's method: there is no math library in the page. */
+/* Returns 1 / sqrt(n), by Newton's method, because the page has no math library. */
 static float inverse_root(int64_t n)
 {
     double r = (double)n;
@@ -113,10 +113,10 @@ static inline gckpt_tensor *mlp(gckpt_graph *g, const sizes *s)
 
 typedef struct {
     int layer, heads, causal;
-    gckpt_tensor *other; /* what is attended to, too */
+    gckpt_tensor *other; /* its keys are attended to as well */
 } place;
 
-/* Each head's queries, or keys, turned by their place in the text. */
+/* Rotates the queries or keys of each head by their position. */
 static gckpt_tensor *turned(gckpt_tensor *x, const char *part, const place *at)
 {
     char name[40];
@@ -202,7 +202,7 @@ static inline gckpt_tensor *encoder_decoder(gckpt_graph *g, const sizes *s)
                                gckpt_input(g, "next", GCKPT_I32, gckpt_shape2(s->rows, t)), NULL, 0);
 }
 
-/* So many convolutions of 3 x 3, one behind the other, with out channels. */
+/* Applies several convolutions of 3 x 3 in sequence, with `out` channels each. */
 static inline gckpt_tensor *convolve(gckpt_tensor *x, const char *part, int first, int count,
                                      int64_t out)
 {

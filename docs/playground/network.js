@@ -1,17 +1,17 @@
-// ---- the drawing of the network: where each result has its box, as the plan computes them ----
-const BENDS = ['tanh', 'relu', 'gelu']; // drawn beside what they bend
+// ---- the drawing of the network: a box for each result that the plan computes ----
+const BENDS = ['tanh', 'relu', 'gelu']; // drawn next to their input
 const BOX = { high: 22, wide: 62, bend: 36, gap: 8, down: 38, lane: 9, edge: 8 };
-let nodes = [], drawing = null; // of the model; {parts, of: tensor -> part}
+let nodes = [], drawing = null; // tensors of the model; {parts, of: tensor -> part}
 
 const isParam = id => nodes[id][0] === 'param';
 const shapeOf = id => nodes[id][1].length ? nodes[id][1].join(' × ') : 'a sum and a count';
 const sizeOf = id => nodes[id][1].length ? 4 * nodes[id][1].reduce((p, n) => p * n, 1) : 0;
 
-// What a result reads, of what is drawn: through what the plan does not compute by itself (fused ops, views).
+// Returns the drawn results that a result reads, through tensors without a box (fused ops, views).
 function readsOf(id, shown) {
   return [...new Set(nodes[id][2].flatMap(r => isParam(r) ? [] : shown.has(r) ? [r] : readsOf(r, shown)))];
 }
-// A part is a box: a result, and the bend behind it; what it reads, who reads it, its column.
+// Returns the parts. A part is a box: a result and the activation after it, its inputs, its readers, its column.
 function partsOf(shown) {
   const ids = [...shown].sort((p, q) => p - q), readers = new Map(ids.map(id => [id, 0])), of = new Map(), parts = [];
   for (const id of ids) for (const r of readsOf(id, shown)) readers.set(r, readers.get(r) + 1);
@@ -31,7 +31,7 @@ function partsOf(shown) {
   return { parts, of };
 }
 
-// Rows of parts within their column: below all they read; what reads nothing there stands right above its first reader.
+// Assigns rows within a column: a part is below its inputs; one without inputs there is just above its first reader.
 function rank(parts) {
   const above = p => p.reads.filter(r => r.column === p.column), below = p => p.readers.filter(r => r.column === p.column);
   for (const p of parts) {
@@ -40,7 +40,7 @@ function rank(parts) {
   }
   for (const p of [...parts].reverse()) if (p.loose && below(p).length) p.row = Math.max(0, Math.min(...below(p).map(r => r.row)) - 1);
 }
-// A U: one column down and one up, of as many rows for each height of the image; the middle below both.
+// Lays out a U: one column down and one up, with equally many rows for each image height; the middle is below both.
 function rankU(parts) {
   const tall = p => nodes[p.ids[0]][1][1] || Infinity, least = Math.min(...parts.map(tall));
   const turn = parts.findIndex(p => tall(p) === least);
@@ -63,14 +63,14 @@ function rankU(parts) {
 
 const labelOf = id => BENDS.includes(nodes[id][0]) ? nodes[id][0] : (plan.names[id] || nodes[id][0]).replace(/(decoder |linear_|mean_)/, '')
   .replace('rotary cross', 'rotary').replace(/_/g, ' ');
-// A label of at most n letters.
+// Returns a label of at most n letters.
 const short = (text, n) => text.length <= n ? text : `${text.slice(0, n - 1)}…`;
 
-// From left to right: each as near as can be to the middle of what it reads.
+// Places boxes from left to right, each as near as possible to the middle of its inputs.
 function spread(row) {
   for (const p of row) {
     const near = p.reads.filter(r => r.column === p.column && r.x !== undefined);
-    const other = p.loose && p.column === 1 && p.reads.length > 0 && p.reads.every(r => r.column === 0); // stands nearer to it
+    const other = p.loose && p.column === 1 && p.reads.length > 0 && p.reads.every(r => r.column === 0); // is placed nearer to it
     p.wish = near.length ? near.reduce((s, r) => s + r.x, 0) / near.length : other ? -100 - p.number / 100 : 0;
   }
   row.sort((p, q) => p.wish - q.wish || p.number - q.number);
@@ -113,7 +113,7 @@ function place(parts) {
   return [left + BOX.edge, Math.max(...parts.map(p => p.y)) + BOX.high + BOX.edge];
 }
 const straight = (p, q) => q.column === p.column && q.row === p.row + 1;
-// Parts that are read farther below have a lane at the column's right; how many lanes there are.
+// Gives parts with readers farther below a lane at the right of the column; returns the number of lanes.
 function lanes(here, right) {
   const free = [];
   for (const p of here) {
@@ -126,7 +126,7 @@ function lanes(here, right) {
   }
   return free.length;
 }
-// Nothing stands right below a part down to another's row, as in: v, which attention reads two rows below.
+// Returns true if nothing is between a part and another's row below it, as below v, which attention reads two rows on.
 const clear = (here, p, q) => here.every(r => r.row <= p.row || r.row >= q.row || Math.abs(r.x - p.x) > r.wide / 2 + 3);
 function edge(p, q, here) {
   const { x, y } = p, top = q.y, low = y + BOX.high, middle = top + BOX.high / 2, side = p.x + p.wide / 2;
@@ -148,7 +148,7 @@ function edge(p, q, here) {
     : `M${x},${y}C${x},${y - 9} ${q.x},${top + BOX.high + 9} ${q.x},${top + BOX.high}`;
 }
 
-// Draws the network anew where the plan computes other results than the one before.
+// Redraws the network if the plan computes other results than the last one.
 function drawNetwork() {
   const shown = new Set(plan.instructions.filter(i => i[0] === FORWARD).map(i => i[1]));
   const inputs = nodes.map((n, id) => id).filter(id => nodes[id][0] === 'input');
@@ -194,7 +194,7 @@ function drawNetwork() {
   $('network').removeAttribute('aria-activedescendant');
 }
 
-// Colours the boxes, and keeps the one that runs in view.
+// Colours the boxes and keeps the running one in view.
 function colourNetwork(stateOf, runs) {
   for (const [id, g] of drawing.boxes) {
     const now = stateOf(id);

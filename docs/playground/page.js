@@ -1,5 +1,5 @@
 'use strict';
-// What can be chosen: sizes as engine.c has them, with their least, greatest and first value; what a name of a result means.
+// Models and their sizes in the order of engine.c, with least, greatest and first value; meanings of result names.
 const MODELS = {
   gpt: { number: 2, title: 'GPT', sizes: [['blocks', 1, 24, 4], ['heads', 1, 16, 4], ['width', 8, 1024, 64],
     ['tokens', 2, 1024, 64], ['vocabulary', 2, 50257, 256]], rows: 4, fits: s => s.width % s.heads === 0
@@ -18,13 +18,13 @@ const MODELS = {
     || `image must be a multiple of ${2 ** s.levels}`, name: 'both 0', means: 'what level 0 keeps from the way down, beside what '
     + 'comes up to it' },
 };
-// Networks of these models that can save much: lesson 3 of the course.
+// Presets that can save much memory; lesson 3 of the course links to them.
 const PRESETS = {
   'deep-chain': { model: 'chain', title: 'deep chain (lesson 3)', sizes: { layers: 36 } },
   'deep-gpt': { model: 'gpt', title: 'deep GPT (lesson 3)', sizes: { blocks: 8 }, rows: 8 },
   'large-unet': { model: 'unet', title: 'U-Net, large images (lesson 3)', sizes: { image: 128, convolutions: 4 } },
 };
-// What a preset, or a model's first values, set.
+// Returns the choices of a preset, or the first ones of a model.
 function preset(key) {
   const own = PRESETS[key] || { model: key, sizes: {} }, m = MODELS[own.model];
   const sizes = Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual]));
@@ -37,7 +37,7 @@ const $ = id => document.getElementById(id);
 const state = { model: 'gpt', sizes: {}, rows: 0, budget: 0, mode: 'optimal', at: 0 };
 let frontier = null, plan = null, holds = null, playing = 0;
 
-// ---- the engine, in a worker: one question at a time, of a kind only the newest waits ----
+// ---- the engine in a worker: one request at a time; only the newest request of a kind waits ----
 const program = Uint8Array.from(atob($('engine').textContent.trim()), c => c.charCodeAt(0));
 const inWorker = URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' }));
 let worker, asked, since = 0;
@@ -50,7 +50,7 @@ function next() {
   since = performance.now();
   worker.postMessage({ call, of: asked.of });
 }
-// Begins anew: what is under way is not wanted any more.
+// Restarts the worker and drops its requests.
 function engage() {
   if (worker) worker.terminate();
   worker = new Worker(inWorker);
@@ -83,12 +83,12 @@ function bytes(n) {
     if (n >= 0.9995 * size) return `${(n / size).toPrecision(3)}\u00a0${unit}`;
   return count(n, 'byte');
 }
-// Two numbers of bytes that differ, in words that do.
+// Formats n bytes, unrounded if n and m differ but round to the same text.
 const apart = (n, m) => n !== m && bytes(n) === bytes(m) ? count(n, 'byte') : bytes(n);
 const count = (n, what) => `${figure(n)} ${what}${n === 1 ? '' : 's'}`;
 const are = (n, what) => `${count(n, what)} ${n === 1 ? 'is' : 'are'}`;
 const percent = x => x > 0 && x < 0.0005 ? 'less than 0.1\u00a0%' : `${(100 * x).toFixed(x && x < 0.0995 ? 1 : 0)}\u00a0%`;
-// A rounded distance between marks, so that at most n of them are in a span.
+// Returns a round distance between marks, with at most n marks in a span.
 function spacing(wide, n) {
   const power = 10 ** Math.floor(Math.log10(wide / n));
   return [1, 2, 5, 10].map(k => k * power).find(d => wide / d <= n);
@@ -104,7 +104,7 @@ function svg(tag, attributes, text) {
   if (text !== undefined) e.textContent = text;
   return e;
 }
-// The width of a drawing in pixels, so that its text keeps its size.
+// Returns the width of a drawing in pixels, so that its text keeps its size.
 function across(box, height) {
   const wide = Math.max(240, Math.round(box.clientWidth));
   box.setAttribute('viewBox', `0 0 ${wide} ${height}`);
@@ -116,7 +116,7 @@ function color(name) {
   return colors.get(name);
 }
 
-// ---- the address: all of the state, so that a lesson is a link; written at rest, since browsers count how often ----
+// ---- the address: all of the state, so that a lesson is a link; written when idle, because browsers limit the rate ----
 let later = 0;
 function toAddress() {
   clearTimeout(later);
@@ -132,7 +132,7 @@ function writeAddress() {
   trainingToAddress(p);
   history.replaceState(null, '', `#${p}`);
 }
-// A whole number of the address, if it is there and within its limits.
+// Returns an integer of the address, or `usual` if it is absent or outside its limits.
 function whole(p, name, least, most, usual) {
   const n = Math.round(Number(p.get(name)));
   return p.has(name) && n >= least && n <= most ? n : usual;
@@ -148,7 +148,7 @@ function fromAddress() {
   state.at = whole(p, 'at', 0, 1e6, 0);
   state.see = ['budget', 'step', 'train'].includes(p.get('see')) ? p.get('see') : '';
 }
-// A link may say which part it is about: shown once its plan is there.
+// A link may name a section, which is shown when its plan is ready.
 function showPart() {
   if (state.see) $(`h-${state.see}`).scrollIntoView();
   state.see = '';
@@ -170,7 +170,7 @@ function showModel() {
   select.id = 'preset';
   select.onchange = () => {
     writeAddress();
-    history.pushState(null, '', location.href); // so that Back returns to the network before
+    history.pushState(null, '', location.href); // so that Back returns to the previous network
     Object.assign(state, preset(select.value), { budget: 0, at: 0 });
     showModel();
     $('preset').focus();
@@ -221,7 +221,7 @@ function build() {
   });
 }
 
-// ---- 2. what every budget costs ----
+// ---- 2. the frontier ----
 const least = () => frontier.points[0].bytes, most = () => frontier.points[frontier.points.length - 1].bytes;
 const saves = () => 1 - least() / most();
 function gotFrontier(answer) {
@@ -240,7 +240,7 @@ function gotFrontier(answer) {
   $('bytes').value = state.budget;
   replan();
 }
-// The slider's ends are a little outside of what is possible.
+// The ends of the slider are a little outside the possible range.
 const span = () => [least() - (most() - least()) * 0.08 - 1, most() + (most() - least()) * 0.08 + 1];
 function slide(from) {
   if (!frontier) return;
@@ -255,7 +255,7 @@ $('mode').onchange = () => {
   state.mode = Object.keys(MODES).find(k => MODES[k] === Number($('mode').value));
   replan();
 };
-let planned = null; // what waits for the plan asked for last
+let planned = null; // callback for the last plan requested
 function replan() {
   if (!frontier) return;
   const [a, b] = span();
@@ -289,7 +289,7 @@ function gotPlan(answer) {
   drawFrontier();
   drawStep();
   showPart();
-  if (!planned || waiting.has('plan')) return; // it waits for a newer one
+  if (!planned || waiting.has('plan')) return; // a newer request waits
   const then = planned;
   planned = null;
   then();
@@ -310,10 +310,10 @@ function drawFrontier() {
   const no = x(Math.min(frontier.proven_bytes, least()));
   put('rect', { x: L, y: T, width: Math.max(0, no - L), height: H - T - B, fill: color('grey'), opacity: 0.35 });
   put('rect', { x: no, y: T, width: Math.max(0, x(least()) - no), height: H - T - B, fill: color('grey'), opacity: 0.15 });
-  const right = x(least()), turned = right - L < 90; // the grey region says what it is, upright where it is narrow
+  const right = x(least()), turned = right - L < 90; // label of the grey region, upright where it is narrow
   put('text', { x: (L + right) / 2 + (turned ? 4 : 0), y: turned ? (T + H - B) / 2 : T + 16, 'text-anchor': 'middle', class: 'grey-says',
     ...(turned ? { transform: `rotate(-90 ${(L + right) / 2 + 4} ${(T + H - B) / 2})` } : {}) }, 'no plan fits');
-  // between what is proven and what was found
+  // between the bound and the plans found
   let area = '';
   frontier.points.forEach((p, i) => {
     const to = i + 1 < frontier.points.length ? frontier.points[i + 1].bytes : b;

@@ -2,8 +2,8 @@
 const KINDS = ['a result', 'kept beside a result', 'the gradient of', 'the gradient of the weights', 'workspace of', 'a sum that waits'];
 let chosen = -1, box = -1; // a tensor; one of the plan's buffers
 
-// What is held when: for each result that is ever computed, its spans [first, last instruction, buffer]. Where an op
-// writes over what it reads, the result that was there ends.
+// Finds for each computed result its spans [first, last instruction, buffer]. If an op overwrites its input, the
+// span of the input ends there.
 function prepare() {
   const writes = []; // [instruction, tensor, buffer]
   plan.instructions.forEach(([kind, id, , , , at], i) => {
@@ -28,7 +28,8 @@ function prepare() {
   drawNetwork();
 }
 const isHeld = h => h.spans.some(([s, e]) => s <= state.at && state.at <= e);
-// A result at this instruction: given, none (not yet), now, again, held, freed; "out" is the loss, which lies elsewhere.
+// Returns the state of a result at this instruction: given, none (not yet), now, again, held, freed, or out (the loss, which is not in
+// the arena).
 function stateOf(id) {
   const h = holds.find(h => h.id === id), [kind, runs, , , again] = plan.instructions[state.at];
   const back = kind === BACKWARD && runs === id ? ' back' : '';
@@ -48,8 +49,8 @@ const luminance = c => {
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
-const onColor = c => luminance(c) > 0.179 ? '#000000' : '#ffffff'; // whichever has more contrast
-// A buffer's name: of the results that it holds one after the other, the one that stays longest.
+const onColor = c => luminance(c) > 0.179 ? '#000000' : '#ffffff'; // the one with more contrast
+// Returns a buffer's name: of its successive results, the one that stays longest.
 function nameOf(b) {
   const stays = holds.flatMap(h => h.spans.filter(s => s[2] === b).map(s => [s[1] - s[0], h.name])).sort((p, q) => q[0] - p[0]);
   return stays.length ? stays[0][1] : plan.names[plan.buffers[b][4]];
@@ -77,7 +78,7 @@ function drawArena() {
   g.globalAlpha = 1;
   g.font = `${11 * sharp}px system-ui, sans-serif`;
   g.textBaseline = 'middle';
-  places.forEach(({ x, y, wide, high }, b) => { // the name in the past of its box, or in what is to come: where there is more room
+  places.forEach(({ x, y, wide, high }, b) => { // the name in the past or future part of its box, whichever is larger
     const past = Math.min(Math.max(now - x, 0), wide), left = past >= wide - past, room = Math.max(past, wide - past) - 6 * sharp;
     const text = high >= 12 * sharp && room >= 20 * sharp ? nameOf(b) : '';
     if (!text || g.measureText(text).width > room) return;
@@ -89,15 +90,15 @@ function drawArena() {
   g.lineWidth = 1.5 * sharp;
   g.strokeRect(W * state.at / n, 1, Math.max(3, W / n), H - 2);
   g.lineWidth = 2.5 * sharp;
-  places.forEach(({ x, y, wide, high }, b) => { // around what is pointed at
+  places.forEach(({ x, y, wide, high }, b) => { // a frame around the selected box
     if (b === box || (box < 0 && isOf(b, chosen))) g.strokeRect(x - sharp, y - sharp, wide + 2 * sharp, high + 2 * sharp);
   });
 }
-// The results that a buffer holds, one after the other.
+// Returns the successive results of a buffer.
 const inside = b => holds.filter(h => h.spans.some(s => s[2] === b));
 const isOf = (b, id) => plan.buffers[b][5] <= 2 && (plan.buffers[b][4] === id || inside(b).some(h => h.id === id));
 
-// ---- what is pointed at: a result in the drawing, or a buffer in the arena ----
+// ---- the selection: a result in the drawing, or a buffer in the arena ----
 const when = ([from, to]) => from === to ? `at instruction ${from + 1}` : `from instruction ${from + 1} to ${to + 1}`;
 function boxInWords() {
   const [start, end, offset, size, id, kind] = plan.buffers[box], n = plan.instructions.length, held = inside(box).map(h => h.name);
@@ -137,7 +138,7 @@ function chooseBox(b) {
   chosen = b < 0 ? -1 : inside(b).length ? inside(b).at(-1).id : plan.buffers[b][5] <= 2 ? plan.buffers[b][4] : -1;
   mark();
 }
-// The buffer at a place of the arena, the nearest within a finger's breadth if there is none.
+// Returns the buffer at a position of the arena, or the nearest one within a finger's breadth.
 function boxAt(e) {
   const canvas = $('arena'), W = canvas.clientWidth, H = canvas.clientHeight;
   let best = -1, least = e.pointerType === 'touch' ? 12 : 1;
@@ -148,7 +149,7 @@ function boxAt(e) {
   });
   return best;
 }
-// Buffers in use now, from the lowest address up.
+// Returns the buffers in use now, from the lowest address up.
 const inUse = () => plan.buffers.map((b, i) => [b, i]).filter(([b]) => b[0] <= state.at && state.at <= b[1])
   .sort((p, q) => p[0][2] - q[0][2]).map(p => p[1]);
 
@@ -200,7 +201,7 @@ function play(on, pace) {
 $('first').onclick = () => go(0);
 $('back').onclick = () => go(state.at - 1);
 $('next').onclick = () => go(state.at + 1);
-$('again').onclick = () => { // round to the first behind the last
+$('again').onclick = () => { // wraps from the last to the first
   const n = plan.instructions.length;
   for (let k = 1; k <= n; k++)
     if (plan.instructions[(state.at + k) % n][4]) {

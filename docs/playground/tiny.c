@@ -1,4 +1,4 @@
-/* tiny.c - trains what the playground's page trains, to the same bits.
+/* tiny.c - the trainings of the playground's page as a native program, with the same bits.
  *
  *     cc -O2 -I. -Iexamples docs/playground/tiny.c -o tiny
  *     ./tiny --data text.txt --steps 200 --budget 700K

@@ -1,18 +1,18 @@
-/* tiny.h - trains a GPT over bytes, or a classifier of points, on a text, inside a byte budget: in
- * the playground's page and in tiny.c, to the same bits. Include gradckpt.h first. */
+/* tiny.h - trains a GPT over bytes, or a classifier of points, on a text, within a byte budget, with
+ * the same bits in the playground's page and in tiny.c. Include gradckpt.h first. */
 #ifndef TINY_H
 #define TINY_H
 #include "../../examples/sample.h"
 #include "models.h"
 
 typedef struct {
-    int points; /* 1: the text has lines "x y class", whole thousandths; 0: it is to be learned */
-    int layers, heads, width, context; /* points: layers and width */
-    int rows, micro;                   /* of a step, and at once: a divisor */
+    int points; /* if nonzero, the text has lines "x y class" in thousandths; if 0, a GPT learns it */
+    int layers, heads, width, context; /* points use layers and width */
+    int rows, micro;                   /* rows of a step; rows at once, a divisor */
     gckpt_mode mode;
-    size_t budget; /* 0: no limit */
-    int unequal;   /* rows learn between 1 and `context` bytes, not all */
-    int fault;     /* the mean of the micro-batches' means is minimised */
+    size_t budget; /* 0 is no limit */
+    int unequal;   /* rows have between 1 and `context` targets */
+    int fault;     /* minimises the mean of the micro-batches' means */
     float lr;
     uint64_t seed;
 } tiny_options;
@@ -23,15 +23,15 @@ typedef struct {
     gckpt_memory memory;
     const unsigned char *text;
     size_t length;
-    int count; /* of points: x, y and class of each */
+    int count; /* number of points; x, y and class of each */
     int32_t *point;
     gckpt_store *store;
     gckpt_graph *graph, *asked;
     gckpt_plan *plan;
     gckpt_exec *exec, *ask;
-    gckpt_feed feeds[3]; /* what is given, targets, weights of rows */
-    int result, given;   /* of `ask`: the logits, and what is given */
-    void *room[4];       /* of the feeds, and of what `ask` is given */
+    gckpt_feed feeds[3]; /* inputs, targets, weights of rows */
+    int result, given;   /* of `ask`: ids of the logits and of the input */
+    void *room[4];       /* memory of the feeds and of the input of `ask` */
     size_t room_bytes[4];
     uint64_t step;
     char error[256];
@@ -62,7 +62,7 @@ static void tiny_close(tiny *t)
     memset(t, 0, sizeof *t);
 }
 
-/* The next whole number of a text, from *at on; 0: there is none. */
+/* Reads the next integer of a text from *at on; returns 0 if there is none. */
 static int tiny_number(const tiny *t, size_t *at, int32_t *n)
 {
     int minus = 0, digits = 0;
@@ -105,7 +105,7 @@ static sizes tiny_sizes(const tiny *t, int64_t rows)
     return o->points ? points : words;
 }
 
-/* What a step learns from, and an executor for it. */
+/* Builds the graph, the feeds and the executor of a step. */
 static int tiny_prepare(tiny *t)
 {
     const tiny_options *o = &t->o;
@@ -131,12 +131,12 @@ static int tiny_prepare(tiny *t)
     t->exec = gckpt_exec_new(t->plan, t->store, &exec);
     if (t->exec == NULL)
         return tiny_fails(t, gckpt_error_text(t->store));
-    t->feeds[0].input = 0; /* the first tensor that is made */
+    t->feeds[0].input = 0; /* the first tensor of the graph */
     t->feeds[1].input = gckpt_id(targets), t->feeds[2].input = gckpt_id(weights);
     return 1;
 }
 
-/* The same without a loss, for what is learned: one window, or the map. */
+/* Builds the same without a loss, for one window of generation or the map. */
 static int tiny_prepare_ask(tiny *t)
 {
     const gckpt_exec_desc exec = { .memory = t->memory, .allow_initial = 1 };
@@ -155,7 +155,7 @@ static int tiny_prepare_ask(tiny *t)
     return t->ask != NULL || tiny_fails(t, g == NULL ? "out of memory" : gckpt_error_text(g));
 }
 
-/* 1; 0: t->error says why. The text must stay. */
+/* Returns 1, or 0 with a text in t->error. `text` must stay valid. */
 static int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
                      const unsigned char *text, size_t length)
 {
@@ -183,7 +183,7 @@ static int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
     return tiny_prepare(t) && tiny_prepare_ask(t);
 }
 
-/* Row r of the coming step; how many targets count in it. */
+/* Fills row r of the next step; returns its number of targets. */
 static int tiny_row(tiny *t, int r)
 {
     const tiny_options *o = &t->o;
@@ -206,7 +206,7 @@ static int tiny_row(tiny *t, int r)
     return count;
 }
 
-/* 1; 0: t->error says why. */
+/* Returns 1, or 0 with a text in t->error. */
 static int tiny_step(tiny *t, double *loss)
 {
     const tiny_options *o = &t->o;
@@ -222,7 +222,7 @@ static int tiny_step(tiny *t, double *loss)
             weights[r + i] = o->fault ? 1.0f / (float)here : 1.0f;
         all += here;
     }
-    /* The sum is divided by all targets; a mean of means divides each part's by its own. */
+    /* The library divides the sum by all targets; a mean of means divides each part by its targets. */
     for (int r = 0; o->fault && r < o->rows; r++)
         weights[r] *= (float)all * (float)o->micro / (float)o->rows;
     if (gckpt_step(t->exec, t->feeds, 3, o->rows, &hyper, &report) != GCKPT_OK)
@@ -232,7 +232,7 @@ static int tiny_step(tiny *t, double *loss)
     return 1;
 }
 
-/* Goes on with the text for n bytes, the first `begin` of which are its own. */
+/* Generates text up to n bytes, the first `begin` of which are given. */
 static inline int tiny_write(tiny *t, unsigned char *to, int n, int begin)
 {
     const sample_options how = { 0.8, 0, 1, t->o.seed };
@@ -252,7 +252,7 @@ static inline int tiny_write(tiny *t, unsigned char *to, int n, int begin)
     return 1;
 }
 
-/* What each place of -1..1 is taken for, row by row: '0' or '1'. */
+/* Writes the predicted class at each position of -1..1, row by row, as '0' or '1'. */
 static inline int tiny_map(tiny *t, char *to)
 {
     float *x = (float *)t->room[3];

@@ -1,4 +1,4 @@
-// ---- 4. training: two runs, each in a worker with an engine of its own ----
+// ---- 4. training: two runs, each in a worker with a separate engine ----
 const SIZES = [['layers', 1, 8, 2], ['heads', 1, 8, 2], ['width', 4, 128, 32], ['context', 4, 128, 32],
   ['rows', 1, 64, 8]];
 const TITLES = { rows: 'examples a step', context: 'context, bytes' };
@@ -14,9 +14,9 @@ What the hand, dare seize the fire?
 `;
 const training = { learn: 'gpt', layers: 2, heads: 2, width: 32, context: 32, rows: 8, unequal: 0, fault: 0, text: VERSE,
   a: { at: 8, budget: 0 }, b: { at: 2, budget: 760000 } };
-let points = spirals(), cross = [0, 0], map = null, learning = false, ready = null, turn = 0; // turn: what was begun before it is over
+let points = spirals(), cross = [0, 0], map = null, learning = false, ready = null, turn = 0; // turn: number of the current run; older ones are over
 
-// Two spirals of 97 points each (Lang and Witbrock 1988), in whole thousandths.
+// Returns two spirals of 97 points each (Lang and Witbrock 1988), in whole thousandths.
 function spirals() {
   const all = [];
   for (let i = 0; i < 97; i++)
@@ -29,12 +29,12 @@ function spirals() {
 }
 const learned = () => training.learn === 'gpt' ? training.text : points.map(p => `${p.join(' ')}\n`).join('');
 
-// What is chosen first.
+// Returns the first choices.
 const firstOf = learn => learn === 'gpt'
   ? { layers: 2, heads: 2, width: 32, context: 32, rows: 8, a: { at: 8, budget: 0 }, b: { at: 2, budget: 760000 } }
   : { layers: 4, heads: 2, width: 32, context: 32, rows: 64, a: { at: 64, budget: 0 }, b: { at: 32, budget: 70000 } };
 
-// What a plan computes again, by name: "tanh 0 (twice), ...".
+// Returns the names of recomputed results: "tanh 0 (twice), ...".
 function againInWords({ again, results }) {
   if (!again.length) return `All ${results} results stay until the way back has used them.`;
   const times = new Map();
@@ -72,7 +72,7 @@ class Run {
       this.worker.postMessage({ call, of, text });
     });
   }
-  // What is answered when another turn has begun is not taken: false.
+  // Returns false for results that arrive after another turn has begun.
   async open() {
     const o = training, mine = o[this.name], begun = turn;
     const of = [o.learn === 'gpt' ? 0 : 1, o.layers, o.heads, o.width, o.context, o.rows, mine.at, 0, mine.budget,
@@ -121,12 +121,12 @@ function command(run) {
     + `${o.learn === 'gpt' ? ` --context ${o.context}` : ''} --rows ${o.rows} --micro ${mine.at} --budget ${mine.budget}`
     + `${o.unequal ? ' --unequal' : ''}${o.fault ? ' --fault' : ''} --steps ${run.losses.length}`;
 }
-const quiet = ['a-says', 'a-again', 'b-again', 'a-hash', 'b-says', 'b-hash', 'same', 'losses-says']; // what changes at each step
+const quiet = ['a-says', 'a-again', 'b-again', 'a-hash', 'b-says', 'b-hash', 'same', 'losses-says']; // texts that change at each step
 function tellBoth() {
   const [a, b] = runs, same = a.hash === b.hash, n = a.losses.length;
   for (const r of runs) r.tell();
   $('command').replaceChildren(...`make build/tiny\n${runs.map(command).join('\n')}`.split(/(--\S+(?: [^-\s]+)?)/).map((text, i) =>
-    i % 2 ? Object.assign(document.createElement('span'), { className: 'option', textContent: text }) : text)); // broken between them
+    i % 2 ? Object.assign(document.createElement('span'), { className: 'option', textContent: text }) : text)); // lines may break between options
   if (!n || n !== b.losses.length) say('same', '');
   else if (same) say('same', `After ${count(n, 'step')} all bits of both runs' weights are equal.`);
   else say('same', `After ${count(n, 'step')} the weights differ${training.fault ? ': means of unequal parts were averaged, so that the result depends on how the batch was cut.' : '.'}`, true);
@@ -205,7 +205,7 @@ function learn(on) {
   $('run').textContent = on ? '❚❚ pause' : '▶ train';
   for (const id of quiet) $(id).setAttribute('aria-live', on ? 'off' : 'polite');
 }
-let stepping = null, latest = 0; // the step under way, of both runs; who asked for steps last
+let stepping = null, latest = 0; // the current step of both runs; number of the latest request for steps
 async function step() {
   const begun = turn;
   if (runs.some(r => !r.plan || r.plan.error)) return false;
@@ -216,7 +216,7 @@ async function step() {
   if (runs[0].losses.length % 10 === 0 || !learning) await Promise.all(runs.map(r => r.show()));
   return begun === turn && good.every(Boolean);
 }
-// One step, and as long as it is wanted, the next.
+// Runs one step after the other until it is stopped.
 async function steps() {
   const mine = ++latest, begun = turn;
   while (stepping) await stepping;
@@ -274,7 +274,7 @@ $('clear').onclick = () => {
   restart();
 };
 
-// ---- what is chosen, and the address ----
+// ---- choices and the address ----
 function showTraining() {
   const form = $('training'), gpt = training.learn === 'gpt';
   form.replaceChildren();

@@ -1,5 +1,5 @@
-// ---- words, and a tour ----
-// Makes a word a button whose explanation, by its key in the list at the page's end or its own, opens below.
+// ---- explanations and the tour ----
+// Makes a word a button that opens its explanation below: the given text, or that of its key in the list of the page.
 function explain(place) {
   const key = place.dataset.word || place.textContent, button = Object.assign(document.createElement('button'),
     { type: 'button', className: 'word', textContent: place.textContent });
@@ -14,7 +14,7 @@ function explain(place) {
   place.closest('p, figcaption').append(said);
   place.replaceWith(button);
 }
-// The words of what can be chosen: [shown, key (the same without), explanation (the list's without)] of each.
+// The words of the choices: [shown, key (default: shown), explanation (default: that of the list)].
 function tellWords(id, words) {
   const box = $(id), places = words.map(([shown, key, says]) => {
     const place = Object.assign(document.createElement('i'), { className: 'word', textContent: shown });
@@ -86,7 +86,7 @@ addEventListener('resize', () => {
   if (width !== innerWidth) redraw();
   width = innerWidth;
 });
-addEventListener('popstate', () => clearTimeout(later)); // what is under way belongs to the entry that was left
+addEventListener('popstate', () => clearTimeout(later)); // a pending write belongs to the previous entry
 addEventListener('hashchange', () => location.reload());
 fromAddress();
 showModel();

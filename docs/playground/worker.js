@@ -1,4 +1,4 @@
-// Runs the engine beside the page: {call, of: [..]} is answered by {answer}; bytes are put in its memory as its text.
+// Runs the engine in a worker: replies to {call, of: [..]} with {answer}; copies bytes into its memory as its text.
 let engine;
 onmessage = async ({ data }) => {
   if (data.program) {

@@ -1,10 +1,10 @@
-# Whether what a program printed has the numbers of the answer, in their order; others may stand between. What differs
-# is said.
+# Checks that the output of a program contains the numbers of the answer in order; other numbers may come between them.
+# Prints the first difference.
 #
 #     awk -v words='yes no' -f docs/course/tools/compare.awk EXPECTED PRINTED
 #
-# Of the answer's lines counts what stands behind the first colon, or all where there is none: numbers, hashes (16
-# digits of 0-9a-f), inf and nan, and the words that are given. A number with decimals may be off by one in the last.
+# In a line of the answer, only the text after the first colon counts, or the whole line if it has no colon: numbers,
+# hashes (16 digits of 0-9a-f), inf, nan and the given words. A number with decimals may differ by one in the last place.
 function kind_of(s)
 {
     if (length(s) == 16 && s !~ /[^0-9a-f]/)
@@ -13,7 +13,7 @@ function kind_of(s)
         return "odd"
     return s ~ /^[-+]?[0-9.]/ ? "number" : s in counts ? "word" : ""
 }
-# The tokens of a line that count, appended to at[n + 1], ..; their number
+# Appends the tokens of a line that count to at[n + 1], ..; returns their number
 function tokens(s, at, n,    t)
 {
     while (match(s, /[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[A-Za-z0-9_]*|-?[A-Za-z_][A-Za-z0-9_]*/)) {

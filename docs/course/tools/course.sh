@@ -1,16 +1,15 @@
 #!/bin/sh
-# Lessons, exercises and submissions, by make:
+# Runs lessons, exercises and submissions; make calls it:
 #
-#     course.sh prepare            the exercises of the pages, into build/class
-#     course.sh lesson N           compiles and runs the lesson's program
-#     course.sh starters FOLDER    writes exercise-N.c for each exercise, but where there is one
-#     course.sh exercise N FILE    compiles and runs it, and says whether it is right; if not, what differs
-#     course.sh grade FOLDER       the same for FOLDER/STUDENT/exercise-N.c: a table, and a log for each student
+#     course.sh prepare            extracts the exercises of the pages into build/class
+#     course.sh lesson N           compiles and runs the program of lesson N
+#     course.sh starters FOLDER    writes exercise-N.c for each exercise, unless the file exists
+#     course.sh exercise N FILE    compiles and runs FILE; prints whether it is right, or the differences
+#     course.sh grade FOLDER       checks FOLDER/STUDENT/exercise-N.c; writes a table, and a log for each student
 #
-# LINKED: what compiles a program of gradckpt.h and links it. LIMIT, MEGABYTES: what a program may take, 10 seconds and
-# 1024 (0: any number). ONLY: these exercises are graded, "3.1 3.2"; without, those of which there is a file. AT: where
-# to put things. Submissions are run as programs of whoever runs this: untrusted code belongs into a container, or to a
-# user of its own.
+# LINKED: command that compiles and links a program of gradckpt.h. LIMIT, MEGABYTES: limits of a program, 10 seconds and
+# 1024 by default; 0 MEGABYTES is no limit. ONLY: exercises to grade, "3.1 3.2"; by default those with a file. AT: folder
+# for the results. Submissions run with your rights: run untrusted ones in a container, or as a separate user.
 at=${AT:-build/class}
 seconds=${LIMIT:-10}
 megabytes=${MEGABYTES:-1024}
@@ -34,7 +33,7 @@ known()                 # known NUMBER
     }
 }
 
-# tried SOURCE PROGRAM VALUES..: compiles it with macros of these values; what the compiler says is in PROGRAM.says
+# tried SOURCE PROGRAM VALUES..: compiles SOURCE with macros of these values; the compiler's messages are in PROGRAM.says
 tried()
 {
     source=$1
@@ -50,7 +49,7 @@ tried()
     ) > "$program.ended"
 }
 
-# expected NUMBER VALUES..: the file that has what the answer prints
+# expected NUMBER VALUES..: prints the name of the file with the answer's output
 expected()
 {
     number=$1
@@ -80,7 +79,7 @@ printed()
     head -n 30 "$1" | cut -c 1-200 | LC_ALL=C tr -cd '\t\n\40-\176\200-\377' | sed 's/^/    /'
 }
 
-# judge NUMBER FILE: says all about it; the last line is one of: pass, not begun, does not compile, time out, crashed,
+# judge NUMBER FILE: prints messages; the last line is one of: pass, not begun, does not compile, time out, crashed,
 # too much output, wrong
 judge()
 {
@@ -196,7 +195,7 @@ exercise()
     [ "$verdict" = pass ]
 }
 
-# handed_in STUDENT NUMBER: the file, or nothing; one in a folder within counts, too, if it is the only one
+# handed_in STUDENT NUMBER: prints the file's name, or nothing; accepts a file in a subfolder if it is the only one
 handed_in()
 {
     file=$1/exercise-$2.c
@@ -252,7 +251,7 @@ grade()
     table $numbers < "$at/grades.tsv"
     echo "the same for a spreadsheet: $at/grades.csv; what was said of each: $at/grades/STUDENT.log"
 }
-table()                 # table NUMBERS..: lines with tabs as Markdown, and as CSV
+table()                 # table NUMBERS..: writes lines with tabs as Markdown and as CSV
 {
     awk -v numbers="$*" -v csv="$at/grades.csv" -F '\t' '
         function quoted(s) # and no formula

@@ -1,15 +1,15 @@
-# The exercises of pages: each one's text, answer, what that prints, and what of it a student writes stand there once.
+# Extracts the exercises of pages: the text, the answer, its output, and the part that a student writes.
 #
 #     awk -v to=FOLDER -f docs/course/tools/pages.awk docs/course/[0-9]-*.md docs/exercises.md > FOLDER/list
 #
-# Prints a line for each, its number and page, and writes to the folder: NUMBER.c, the answer; NUMBER.text, what it
-# prints; NUMBER.with, other values for it ("LAYERS=8 ROWS=3": macros that it defines if nobody has); NUMBER.words,
-# words that count beside numbers; starters/exercise-NUMBER.c, the answer without the lines between /* yours: .. */ and
-# /* to here */, below the exercise's text. Values and words stand in a comment before the answer:
+# Prints the number and the page of each exercise in a line, and writes to FOLDER: NUMBER.c, the answer; NUMBER.text, its
+# output; NUMBER.with, values of its macros for a second run ("LAYERS=8 ROWS=3"); NUMBER.words, words that count like
+# numbers; starters/exercise-NUMBER.c, the exercise's text and the answer without the lines between /* yours: .. */ and
+# /* to here */. A comment before the answer has the values and words:
 #
 #     <!-- check: LAYERS=8 ROWS=3; words yes no -->
 #
-# Lessons number theirs 3.1, 3.2 (3-checkpoints.md); other pages have a heading each: "## 3. The mean of means".
+# The exercises of lesson 3 are 3.1 and 3.2; on other pages each one has a heading: "## 3. The mean of means".
 function fail(what) { print FILENAME ": " what > "/dev/stderr"; bad = 1 }
 function begin_exercise(number)
 {

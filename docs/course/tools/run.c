@@ -1,13 +1,13 @@
-/* run - runs a program with limits, and says in a line how it ended.
+/* run - runs a program with limits and prints in one line how it ended.
  *
  *     run SECONDS MEGABYTES KILOBYTES FOLDER OUTPUT program [argument..]
  *
- * It runs in the folder, reads nothing, and what it prints (stderr, too) goes to the file OUTPUT. It
- * ends when it has taken more seconds of processor time, or three times as many by the clock (it may
- * wait for other programs), or has printed more kilobytes; what it began goes with it. It may not
- * take more megabytes of memory, nor begin other processes; 0: any number, and it may. The line, and
- * the exit status: "ended" 0, "status N" 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a
- * mistake from doing harm; it is no prison for a program that means harm. */
+ * The program runs in FOLDER with empty input; stdout and stderr go to the file OUTPUT. run kills it
+ * and its children after SECONDS of processor time, after three times as many by the clock (other
+ * programs may use the processor), or after KILOBYTES of output. It may use MEGABYTES of memory and
+ * start no other process; if MEGABYTES is 0, both are unlimited. Output and exit status are "ended" 0,
+ * "status N" 1, "time" 2, "output" 3 or "signal NAME" 4. This contains mistakes; it is no sandbox
+ * against malicious programs. */
 #define _XOPEN_SOURCE 700
 #define _DEFAULT_SOURCE /* RLIMIT_NPROC */
 #include <errno.h>
@@ -45,15 +45,15 @@ static void limit(int what, rlim_t most)
     struct rlimit r;
     if (getrlimit(what, &r) == 0) {
         r.rlim_cur = r.rlim_max != RLIM_INFINITY && r.rlim_max < most ? r.rlim_max : most;
-        if (what != RLIMIT_CPU) /* there the first warns (SIGXCPU) and the other kills */
+        if (what != RLIMIT_CPU) /* its soft limit warns (SIGXCPU), its hard limit kills */
             r.rlim_max = r.rlim_cur;
         setrlimit(what, &r);
     }
 }
 
-/* No processes of its own: one that forks for ever takes all that the machine can have, and root has
- * no limit of them. Threads it may have. clone3 hides its flags from a filter, and who finds it
- * missing takes clone. */
+/* Forbids child processes, because endless forks would exhaust the machine and root has no limit on
+ * processes. Threads are allowed. A filter cannot see the flags of clone3, so clone3 is reported as
+ * missing, and the C library then uses clone. */
 static void forbid_fork(void)
 {
 #ifdef SECCOMP_MODE_FILTER
@@ -75,7 +75,7 @@ static void forbid_fork(void)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
 #elif defined RLIMIT_NPROC
-    limit(RLIMIT_NPROC, 1); /* counts the user's others, too: none is left */
+    limit(RLIMIT_NPROC, 1); /* also counts the user's other processes, so no more can start */
 #endif
 }
 
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
         exec_program(argv, pipes[1], seconds, megabytes);
     child = (sig_atomic_t)pid;
     close(pipes[1]);
-    while (pid > 0 && !late && bytes_left >= 0) { /* until it has ended and what it printed is here */
+    while (pid > 0 && !late && bytes_left >= 0) { /* until it has ended and its output is read */
         struct pollfd in = { open_yet ? pipes[0] : -1, POLLIN, 0 };
         char block[4096];
         const int ready = poll(&in, 1, exited ? 0 : open_yet ? 100 : 5);
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
         else if (exited)
             break;
         else if (ready > 0)
-            open_yet = 0; /* it prints no more, and may go on */
+            open_yet = 0; /* it closed its output, but may still run */
         exited = exited || waitpid(pid, &status, WNOHANG) == pid;
         late = !exited && now() - start > 3 * (double)seconds;
     }

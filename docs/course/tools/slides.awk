@@ -1,16 +1,16 @@
-# The lessons as slides, one HTML file for build/:
+# Writes the lessons as slides in one HTML file, for build/:
 #
 #     awk -v css=FILE -v js=FILE -f docs/course/tools/slides.awk docs/course/[0-9]-*.md > build/slides.html
 #
-# What of a page goes on a slide a comment says, which stands before a paragraph or a block:
+# A comment before a paragraph or a block selects the text for slides:
 #
-#     <!-- slide: Title -->                a slide with what follows
-#     <!-- slide 1,3-4: Title | 5: Title --> slides with these sentences of the paragraph that follows, a line each
-#     <!-- and 2 -->                       sentences of what follows, on the same slide; without a number all of it
-#     <!-- code neuron.c "words" 5 -->     on the same slide: five lines of the program, from the first with these words
+#     <!-- slide: Title -->                a slide with the next paragraph or block
+#     <!-- slide 1,3-4: Title | 5: Title --> slides with these sentences of the next paragraph, a line each
+#     <!-- and 2 -->                       these sentences on the same slide; without a number all of them
+#     <!-- code neuron.c "words" 5 -->     five lines of the program on the same slide, from the first with these words
 #
-# A lesson's title, the playground, questions, answers and exercises have slides without being asked. Fails where a
-# sentence or a line that a comment names is not there.
+# The title, the playground, questions, answers and exercises of a lesson have slides without a comment. Fails if a
+# comment names a sentence or a line that does not exist.
 function fail(what) { print where ":" row ": " what > "/dev/stderr"; bad = 1 }
 function escape(s)
 {
@@ -19,7 +19,7 @@ function escape(s)
     gsub(/>/, "\\&gt;", s)
     return s
 }
-# A link of a page, which lies in docs/course, as one of build/slides.html
+# Returns the link of a page in docs/course as a link of build/slides.html
 function target(to)
 {
     if (to ~ /^https?:/)
@@ -44,7 +44,7 @@ function styled(s,    out, at)
     }
     return s
 }
-# Markdown of a line: what stands between `..` as it is, the rest with links, *em* and **b**
+# Converts a line of Markdown: code between `..` unchanged, the rest with links, *em* and **b**
 function markdown(s,    part, n, i, out)
 {
     n = split(s, part, "`")
@@ -81,7 +81,7 @@ function block(text,    n, i, line, wide)
         wide = length(line[i]) > wide ? length(line[i]) : wide
     print "<pre style=\"--n:" n ";--w:" wide "\">" escape(text) "</pre>"
 }
-# Sentences of a paragraph, into sentence[1], ..; their number
+# Stores the sentences of a paragraph in sentence[1], ..; returns their number
 function sentences(s,    n)
 {
     n = 0
@@ -108,7 +108,7 @@ function bullets(which, text,    n, part, parts, i, k, range)
     }
     print "</ul>"
 }
-# What a comment asked for, with the paragraph or block behind it
+# Writes the slides that a comment requests of the paragraph or block after it
 function give(text, kind,    n, spec, i, which, title)
 {
     if (asked == "")
@@ -153,7 +153,7 @@ function code(words, lines, from,    file, s, n, text, least, i, got)
         text = text substr(got[i], least + 1) "\n"
     block(text)
 }
-# The paragraph or list that has been read
+# Ends the paragraph or list that has been read
 function finish(    text, i)
 {
     text = para
@@ -180,7 +180,7 @@ function finish(    text, i)
         give(text, "")
 }
 
-# Pages are read before anything is printed, for the first slide lists them.
+# All pages are read before the first slide is written, because it lists them.
 { line[++lines] = $0; of[lines] = FILENAME; number[lines] = FNR }
 FNR == 1 { headings[++lessons] = substr($0, 3) }
 END {

@@ -1,4 +1,4 @@
-/* What gradckpt.h takes of the C library, for the page; engine.c has it. */
+/* The functions of libc that gradckpt.h needs in the page; engine.c defines them. */
 #ifndef PLAYGROUND_STRING_H
 #define PLAYGROUND_STRING_H
 #include <stddef.h>
