@@ -116,7 +116,7 @@ help:
 	@echo 'make profile      what a model has, where the milliseconds of a step go: tables of docs/memory.md, docs/time.md'
 	@echo 'make accumulation-curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make features  what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
-	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
+	@echo 'make readme    examples/quickstart.c and its output into README.md'
 	@echo 'make index     what each file of examples/ is, needs, and its lines: the tables of examples/README.md'
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
 	@echo 'make install   header, library, headers of examples/, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
@@ -352,7 +352,7 @@ features:
 accumulation-curves: build/accumulation
 	build/accumulation docs/accumulation.svg
 
-readme: build/quickstart build/digits
+readme: build/quickstart
 	sh tests/readme.sh
 
 # Compile lines are shown by V=1.

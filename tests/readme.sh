@@ -1,14 +1,10 @@
 #!/bin/sh
-# Writes examples/quickstart.c, digits.c and what they print into README.md: its ```c and ```text fences, in
-# this order.
-for program in quickstart digits; do
-    build/$program > build/$program.out || exit 1
-done
+# Writes examples/quickstart.c and its output into README.md: into its first ```c and its first ```text fence.
+build/quickstart > build/quickstart.out || exit 1
 awk '
     function put(file) { print; while ((getline line < file) > 0) print line; skip = 1 }
-    BEGIN { split("quickstart digits", name, " ") }
-    /^```c$/ { put("examples/" name[++programs] ".c"); next }
-    /^```text$/ { put("build/" name[++outputs] ".out"); next }
+    /^```c$/ && !programs++ { put("examples/quickstart.c"); next }
+    /^```text$/ && !outputs++ { put("build/quickstart.out"); next }
     /^```$/ { skip = 0 }
     !skip
 ' README.md > build/README.md && cp build/README.md README.md

@@ -38,7 +38,7 @@ of_cxx()                # of_cxx FILE OUTPUT: FILE is C++
 }
 
 # ---- the README's program and its output -------------------------------------------------------------
-# The README's n-th block with this fence: block FENCE N
+# block FENCE N: prints the README's N-th block with this fence
 block()
 {
     awk -v fence="$1" -v n="$2" '$0 == "```" fence { on = ++k == n; next } /^```$/ { on = 0 } on' README.md
@@ -62,14 +62,6 @@ if [ $has_cxx -eq 1 ]; then
     check "README's program compiles as C++11" of_cxx "$work/readme.cpp" "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
-fi
-
-block c 2 > "$work/readme_2.c"
-if [ -s "$work/readme_2.c" ]; then
-    block text 2 > "$work/readme_2.out"
-    check "README's second program is examples/digits.c" cmp "$work/readme_2.c" examples/digits.c
-    check "README's second program runs" sh -c "build/digits > $work/digits.out"
-    check "README's second program prints what README says" diff "$work/readme_2.out" "$work/digits.out"
 fi
 
 # ---- the manual's snippet ------------------------------------------------------------------------------
