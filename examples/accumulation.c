@@ -1,4 +1,5 @@
-/* accumulation.c - gradient accumulation done right, done wrong, and not done.
+/* accumulation.c - compares gradient accumulation with one division, with a mean of means and with
+ * no division.
  *
  *     cc -O2 -I. examples/accumulation.c -o accumulation
  *     ./accumulation [curves.svg [STEPS]]
@@ -6,21 +7,21 @@
  *     mpirun -n 4 ./accumulation-mpi
  *
  * A batch of 16 sentences of different lengths is cut into micro-batches of 16, 4 and 1. The right
- * rule: sum over all tokens of all micro-batches, divide once by their number N. The library does
- * that, and the gradients are equal to the last bit. The rule of many trainers: the mean of each
+ * rule sums over all tokens of all micro-batches and divides once by their number N. The library
+ * does that, and the gradients agree to the last bit. Many trainers compute the mean of each
  * micro-batch, then the mean of the means. A token in a short sentence then weighs more than one in
- * a long sentence, so the gradient depends on how the batch happened to be cut. The third way, a
- * control, never divides.
+ * a long sentence, so the gradient depends on how the batch is cut. The third method, a control,
+ * never divides.
  *
- * Processes that share a batch (data parallelism) make the same mistake when each takes the mean of
- * its rows and then all take the mean of that. The right rule again adds up all tokens' gradients
- * and divides once; with 4 leaves (gckpt_plan_desc.virtual_ranks) 1, 2 and 4 processes get the same bits.
+ * Processes that share a batch (data parallelism) make the same mistake if each takes the mean of
+ * its rows and all then take the mean of the means. The right rule again sums all tokens' gradients
+ * and divides once; with 4 virtual ranks (gckpt_plan_desc.virtual_ranks) 1, 2 and 4 processes get
+ * the same bits.
  *
- * What a way reports is not what it has learned: the mean of means reports less, as short sentences
- * are easier. So every model is also judged by the loss per token of all sentences.
+ * The reported losses are not comparable: the mean of means is lower, because short sentences are
+ * easier. So every model is also evaluated by the loss per token of all sentences.
  *
- * To show all three, the optimiser here is the example's own: w -= rate * gradient.
- */
+ * To show all three methods, this example has a separate optimiser: w -= rate * gradient. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "plot.h"
@@ -29,13 +30,14 @@
 static mpi_ranks transport;
 #endif
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BATCH = 16, T = 48, V = 128, C = 32, STEPS = 200 };
 static const float rate = 0.15f;
-static const gckpt_transport *ranks; /* NULL: this process is alone */
+static const gckpt_transport *ranks; /* NULL for a single process */
 static int rank(void) { return ranks != NULL ? ranks->rank : 0; }
 static int size(void) { return ranks != NULL ? ranks->size : 1; }
 
@@ -67,7 +69,8 @@ static const char *const sentences[] = {
 };
 enum { SENTENCES = sizeof sentences / sizeof sentences[0] };
 
-/* A sentence as a row; behind its end there is nothing to predict (-1). */
+/* Fills a row with a sentence; positions after its end get the target -1, which the loss
+ * ignores. */
 static void put_sentence(const char *s, int32_t tokens[T], int32_t targets[T])
 {
     const int n = (int)strlen(s);
@@ -77,7 +80,8 @@ static void put_sentence(const char *s, int32_t tokens[T], int32_t targets[T])
     }
 }
 
-/* The batch of one step: 16 sentences, the shortest first, as programs do that pad little. */
+/* Fills the batch of one step: 16 sentences, the shortest first, as in programs that limit
+ * padding. */
 static void draw_batch(int step, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
     const char *row[BATCH];
@@ -92,8 +96,8 @@ static void draw_batch(int step, int32_t tokens[BATCH][T], int32_t targets[BATCH
         put_sentence(row[r], tokens[r], targets[r]);
 }
 
-/* The own optimiser only collects: all gradients, divided by the tokens of the step, one after
- * another. */
+/* The library's user-defined optimiser is used to collect all gradients, divided by the tokens of
+ * the step, in order. */
 typedef struct {
     float *gradient;
     int64_t n;
@@ -106,28 +110,28 @@ static void collect(void *user, const gckpt_update *u)
     c->n += u->elements;
 }
 
-/* A way to train: a model whose steps take `rows` rows in micro-batches of `micro`. */
+/* A method of training: a model whose steps process `rows` rows in micro-batches of `micro`. */
 typedef struct {
     const char *name;
-    int micro, rows; /* rows == BATCH: the library accumulates; less: this program does */
+    int micro, rows; /* if rows == BATCH, the library accumulates; if less, this program does */
     int divide;
-    int virtual_ranks; /* > 0: ranks share the batch by the library, */
-    int rank_means;  /* or 1: without it; else each does all of it */
+    int virtual_ranks; /* if > 0, the library divides the batch among ranks */
+    int rank_means;  /* if 1, this program does; if neither, each rank computes the whole batch */
     gckpt_store *store;
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    gckpt_plan *eval_plan; /* to judge it: over all sentences */
+    gckpt_plan *eval_plan; /* plan for the evaluation on all sentences */
     gckpt_exec *eval_exec;
     int tokens, targets;
     collected collected; /* gradient of one call of gckpt_step */
-    double *sum;    /* of the whole batch */
+    double *sum;    /* sum over the whole batch */
     float *gradient;
     int64_t n;
-    double loss, norm;                      /* as this way reports them */
-    double total;                           /* the loss summed over all tokens, */
-    int64_t count;                          /* and their number */
-    double reported[STEPS], all[STEPS + 1]; /* all: loss per token of all sentences */
+    double loss, norm;                      /* as this method reports them */
+    double total;                           /* loss summed over all tokens */
+    int64_t count;                          /* number of tokens */
+    double reported[STEPS], all[STEPS + 1]; /* losses reported; loss per token of all sentences */
     uint64_t hash;
 } method;
 
@@ -137,7 +141,7 @@ static gckpt_tensor *linear(gckpt_tensor *x, const char *name, int64_t in, int64
     return gckpt_linear(x, gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(in, out), init), NULL);
 }
 
-/* One attention layer and one dense layer, both residual. */
+/* Builds a model of an attention layer and a dense layer, both residual. */
 static int build_model(method *w)
 {
     gckpt_init normal = { 0.15f, 0, 0 };
@@ -166,7 +170,7 @@ static int build_model(method *w)
     w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
-    desc.virtual_ranks = 0; /* all ranks judge */
+    desc.virtual_ranks = 0; /* every rank evaluates */
     w->eval_plan = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
     w->eval_exec = w->eval_plan == NULL ? NULL : gckpt_exec_new(w->eval_plan, w->store, &bind);
     if (w->eval_exec == NULL) {
@@ -185,7 +189,7 @@ static int build_model(method *w)
     return w->collected.gradient != NULL && w->gradient != NULL && w->sum != NULL;
 }
 
-/* The loss per token of all sentences: what training is for. */
+/* Computes the loss per token of all sentences, which training is to reduce. */
 static int judge(method *w, double *loss)
 {
     static int32_t tokens[SENTENCES][T], targets[SENTENCES][T];
@@ -201,7 +205,8 @@ static int judge(method *w, double *loss)
     return 1;
 }
 
-/* The mean of all ranks' n numbers, by the engine's own sum; 0: it failed. */
+/* Replaces n numbers by their means over all ranks, by the transport's sum. Returns 0 after a
+ * failure. */
 static int mean_of_ranks(float *x, int64_t n)
 {
     int done = ranks->all_reduce(ranks->user, x, (size_t)n) ? 0 : -1;
@@ -212,7 +217,7 @@ static int mean_of_ranks(float *x, int64_t n)
     return done == 1;
 }
 
-/* The gradient of the batch, this way's way. */
+/* Computes the gradient of the batch by this method. */
 static int accumulate(method *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0);
@@ -235,12 +240,12 @@ static int accumulate(method *w, int32_t tokens[BATCH][T], int32_t targets[BATCH
         }
         w->count += report.count;
         w->total += report.loss * (double)report.count;
-        if (w->rows == BATCH) { /* the library divided by N, and that is all */
+        if (w->rows == BATCH) { /* the library has already divided by N */
             memcpy(w->gradient, w->collected.gradient, (size_t)w->n * sizeof(float));
             w->loss = report.loss;
             continue;
         }
-        /* naive: a mean of means; the control: undo the division and leave it at that */
+        /* naive: a mean of means; control: undoes the division and does not divide again */
         double scale = w->divide ? 1 / parts : (double)report.count;
         w->loss += w->divide ? report.loss / parts : report.loss * (double)report.count;
         for (int64_t i = 0; i < w->collected.n; i++) {
@@ -272,7 +277,7 @@ static double square_root(double x)
     return x > 0 ? r : 0;
 }
 
-/* Euclidean norm of a - b; b NULL: of a. */
+/* Returns the Euclidean norm of a - b, or of a if b is NULL. */
 static double distance(const float *a, const float *b, int64_t n)
 {
     double sum = 0;
@@ -296,17 +301,17 @@ static int draw_curves(const char *path, const method *methods, const char *cons
                        int steps)
 {
     plot panels[2] = {
-        { "The loss as each way reports it", "step", "nats per token", 0, STEPS, 1, 6, NULL, 0, 0,
+        { "The loss as each method reports it", "step", "nats per token", 0, STEPS, 1, 6, NULL, 0, 0,
           0 },
-        { "What it is for all sentences, above the right way's", "step", "nats per token", 0, STEPS,
+        { "Loss on all sentences, above that of the right method", "step", "nats per token", 0, STEPS,
           -0.1, 0.4, NULL, 0, 0, 0 },
     };
-    static const double widths[] = { 7, 4, 1.5, 1.5, 1.5, 1.5 }; /* equal curves: bands */
+    static const double widths[] = { 7, 4, 1.5, 1.5, 1.5, 1.5 }; /* equal curves appear as bands */
     double x[STEPS + 1], above[STEPS + 1];
     FILE *f = fopen(path, "w");
     if (f == NULL) {
-        fprintf(stderr, "accumulation: cannot write %s; another path may be given as argument\n",
-                path);
+        fprintf(stderr, "accumulation: cannot write %s: %s; give another path as argument\n",
+                path, strerror(errno));
         return 0;
     }
     for (int i = 0; i <= steps; i++)
@@ -325,7 +330,7 @@ static int draw_curves(const char *path, const method *methods, const char *cons
     int ok = !ferror(f);
     ok = fclose(f) == 0 && ok;
     if (!ok)
-        fprintf(stderr, "accumulation: writing %s failed\n", path);
+        fprintf(stderr, "accumulation: cannot write %s: %s\n", path, strerror(errno));
     return ok;
 }
 
@@ -363,11 +368,12 @@ int main(int argc, char **argv)
         { .name = "mean of means      4 x 4", .micro = 4, .rows = 4, .divide = 1 },
         { .name = "mean of means      16 x 1", .micro = 1, .rows = 1, .divide = 1 },
         { .name = "sum, never divided  4 x 4", .micro = 4, .rows = 4, .divide = 0 },
-        { .name = "4 leaves, divided  4 x 4", .micro = 4, .rows = 16, .divide = 1, .virtual_ranks = 4 },
-        { .name = "4 leaves, divided  16 x 1", .micro = 1, .rows = 16, .divide = 1, .virtual_ranks = 4 },
-        { .name = "mean of means      ranks", .divide = 1, .rank_means = 1 }, /* two or more */
+        { .name = "4 virtual ranks    4 x 4", .micro = 4, .rows = 16, .divide = 1, .virtual_ranks = 4 },
+        { .name = "4 virtual ranks    16 x 1", .micro = 1, .rows = 16, .divide = 1, .virtual_ranks = 4 },
+        /* with two or more ranks */
+        { .name = "mean of means      ranks", .divide = 1, .rank_means = 1 },
     };
-    enum { DRAWN = 6, LEAVES = 6, MEANS = 8 };
+    enum { DRAWN = 6, VIRTUAL = 6, MEANS = 8 };
     static const char *const legend[] = { "sum, one division: 1 x 16", "the same 4 x 4",
                                           "the same 16 x 1",           "mean of means 4 x 4",
                                           "mean of means 16 x 1",      "never divided" };
@@ -382,7 +388,7 @@ int main(int argc, char **argv)
         ok = build_model(&methods[i]);
     if (ok) {
         printf("one batch of %d sentences, the same weights\n", BATCH);
-        printf("way                           loss  gradient norm  off by (L2)  gradient bits\n");
+        printf("method                        loss  gradient norm  off by (L2)  gradient bits\n");
     }
     for (int step = 0; step < steps && ok; step++) {
         draw_batch(step, tokens, targets);
@@ -412,7 +418,7 @@ int main(int argc, char **argv)
             if (loss - loss != 0)
                 printf("diverged                 ");
             else
-                printf(i < 3 || i / 2 == LEAVES / 2 ? "%8.4f                 "
+                printf(i < 3 || i / 2 == VIRTUAL / 2 ? "%8.4f                 "
                                                     : "%8.4f, %.4f too much",
                        loss, more);
             printf("  weights %016llx\n", (unsigned long long)gckpt_store_hash(methods[i].store));
@@ -420,11 +426,11 @@ int main(int argc, char **argv)
         int same = equal(&methods[0], &methods[1], steps) && equal(&methods[0], &methods[2], steps);
         printf("\n1 x 16, 4 x 4 and 16 x 1 by sum and one division: %s\n",
                same ? "equal bits" : "DIFFERENT");
-        same = same && equal(&methods[LEAVES], &methods[LEAVES + 1], steps);
-        printf("4 leaves, by %d process%s, 4 rows or one at once: %s\n", size(),
+        same = same && equal(&methods[VIRTUAL], &methods[VIRTUAL + 1], steps);
+        printf("4 virtual ranks, by %d process%s, 4 rows or one per pass: %s\n", size(),
                size() > 1 ? "es" : "", same ? "equal bits" : "DIFFERENT");
-        for (int i = 3; i < count; i++) /* NaN is not less either */
-            same = same && (i / 2 == LEAVES / 2 || !(methods[i].all[steps] <= methods[0].all[steps]));
+        for (int i = 3; i < count; i++) /* also true for NaN */
+            same = same && (i / 2 == VIRTUAL / 2 || !(methods[i].all[steps] <= methods[0].all[steps]));
         const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
         ok = same && draw_curves(rank() == 0 ? path : "/dev/null", methods, legend, DRAWN, steps);
     }

@@ -1,10 +1,10 @@
-/* bytes.c - where the bytes of a training go, for a net small enough to count by hand.
+/* bytes.c - prints where the bytes of a training go, for a net small enough to count by hand.
  *
  *     cc -O2 -I. examples/bytes.c -o bytes && ./bytes
  *
- * Two dense layers of 16 and 32 outputs, batch 1. Textbooks count the activations that the backward
- * needs: (16 + 32) * 4 = 192 bytes. The plan says the same, and what the textbook leaves out.
- */
+ * The net has two dense layers of 16 and 32 outputs; the batch is 1. Textbooks count the
+ * activations that the backward needs: (16 + 32) * 4 = 192 bytes. The plan agrees and also lists
+ * the bytes that textbooks omit. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>

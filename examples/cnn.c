@@ -1,11 +1,11 @@
-/* cnn.c - a small residual network (He 2016) learns to tell images apart: the handwritten digits
- * that come with it, or CIFAR-10 or MNIST from files that you have.
+/* cnn.c - trains a small residual network (He 2016) on images: the handwritten digits of digits.h,
+ * or CIFAR-10, MNIST or pictures from your files.
  *
- *     build/cnn                                         # digits: some 96 % right
+ *     build/cnn                                         # digits: about 96 % right
  *     build/cnn --budget 2300K                          # in fewer bytes, to the same weights
- *     build/cnn --data cifar-10-batches-bin --blocks 3 --augment  # He 2016's of 20 layers
+ *     build/cnn --data cifar-10-batches-bin --blocks 3 --augment  # the 20 layers of He 2016
  *
- * Batch norms compare the rows of a batch, so a batch is computed whole, whatever the budget. */
+ * Batch norms mix the rows of a batch, so a batch is computed whole, whatever the budget. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "images.h"
@@ -20,30 +20,39 @@ static struct {
 } o;
 static const options_desc rows[] = {
     { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
-      "folder of CIFAR-10's or MNIST's files, or of pictures (images.h says which); else the "
-      "digits" },
+      "folder with the files of CIFAR-10 or MNIST, or with pictures (images.h lists the "
+      "formats); default: the handwritten digits in digits.h" },
     { "width", OPTIONS_INT, &o.width, "16", 1, 4096, NULL,
-      "channels of the first stage; twice, four times as many follow" },
-    { "blocks", OPTIONS_INT, &o.blocks, "1", 1, 100, NULL, "residual blocks a stage" },
-    { "epochs", OPTIONS_INT, &o.epochs, "12", 1, 100000, NULL, "epochs" },
-    { "batch", OPTIONS_INT, &o.batch, "64", 2, 65536, NULL, "images a step" },
-    { "lr", OPTIONS_REAL, &o.lr, "3e-3", 0, 10, NULL, "learning rate, which falls by a cosine" },
+      "channels of the first stage; the next stages have 2 and 4 times as many" },
+    { "blocks", OPTIONS_INT, &o.blocks, "1", 1, 100, NULL, "residual blocks per stage" },
+    { "epochs", OPTIONS_INT, &o.epochs, "12", 1, 100000, NULL, "passes over the training images" },
+    { "batch", OPTIONS_INT, &o.batch, "64", 2, 65536, NULL, "images per step" },
+    { "lr", OPTIONS_REAL, &o.lr, "3e-3", 0, 10, NULL,
+      "learning rate at the start, with cosine decay" },
     { "decay", OPTIONS_REAL, &o.decay, "0.05", 0, 10, NULL, "weight decay" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 1e15, NULL,
-      "bytes for weights, optimiser and activations; 0: no limit" },
+      "limit for weights, optimiser state and activations; 0 sets no limit" },
     { "augment", OPTIONS_FLAG, &o.augment, NULL, 0, 0, NULL,
-      "shifts images by up to an eighth, and mirrors half of them where they have colours" },
+      "shift images by up to an eighth, and mirror half of them if they have colours" },
     { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL,
-      "file to go on from: after each epoch; also begins with it, if it is there" },
-    { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "CSV file with a line an epoch" },
-    { "seed", OPTIONS_INT, &o.seed, "0", 0, 1e9, NULL, "of weights and the images' order" },
-    { "threads", OPTIONS_INT, &o.threads, "1", 1, 1024, NULL, "threads" },
-    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+      "write the state of the training after each epoch; if the file exists, continue from it" },
+    { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "write a CSV file with one line per epoch" },
+    { "seed", OPTIONS_INT, &o.seed, "0", 0, 1e9, NULL,
+      "seed of weights and of the order of images" },
+    { "threads", OPTIONS_INT, &o.threads, "1", 1, 1024, NULL, "number of threads" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
 };
 static const options_table options = { "cnn", rows, sizeof rows / sizeof rows[0], 13, "", NULL,
                                        0,     NULL };
+static const char *const groups[] = { "Data and files", "data augment save log",
+                                      "Model",          "width blocks",
+                                      "Training",       "epochs batch lr decay seed",
+                                      "Memory and speed", "budget threads",
+                                      "Reports",        "help",
+                                      NULL };
 
-/* conv, norm, relu, conv, norm, + x: through a convolution of its own where sizes change. */
+/* Appends a residual block: conv, norm, relu, conv, norm, + x. Where sizes change, x passes through
+ * a separate 1x1 convolution. */
 static gckpt_tensor *block(gckpt_tensor *x, const char *stage, int64_t at, int64_t out, int stride)
 {
     char name[5][64];
@@ -58,7 +67,8 @@ static gckpt_tensor *block(gckpt_tensor *x, const char *stage, int64_t at, int64
     return gckpt_relu(gckpt_add(h, x));
 }
 
-/* Three stages, each of half the places and twice the channels of the one before. */
+/* Builds three stages, each with half the height and width and twice the channels of the previous
+ * one. */
 static void model(train_net *net, void *user)
 {
     static const char *const stage[3] = { "stage1", "stage2", "stage3" };
@@ -75,7 +85,8 @@ static void model(train_net *net, void *user)
 
 static int run(images_set *s)
 {
-    train_data data = { { { "pixels", GCKPT_F32, images_row_size(s), NULL }, /* by images_batch */
+    /* images_batch fills them */
+    train_data data = { { { "pixels", GCKPT_F32, images_row_size(s), NULL },
                           { "label", GCKPT_I32, 0, s->label } },
                         s->rows,
                         s->validation };
@@ -114,9 +125,11 @@ int main(int argc, char **argv)
     if (options_parse(&options, argc, argv) != 0)
         return 2;
     if (o.help) {
-        printf("cnn - trains a small residual network on images inside a byte budget\n\n"
-               "Usage: cnn [--OPTION VALUE ..]\n\n");
-        options_print(&options);
+        printf("cnn - trains a small residual network on images within a byte budget\n\n"
+               "Usage: cnn [--OPTION VALUE ..]\n\n"
+               "Example:\n"
+               "    cnn --data cifar-10-batches-bin --blocks 3 --augment --budget 20M\n\n");
+        options_print_groups(&options, groups);
         return 0;
     }
     if (images_read_u8(&s, o.data) != 0) {

@@ -1,16 +1,18 @@
-/* convolution.h - a 2-d convolution for gradckpt.h of public calls only: to copy and change.
+/* convolution.h - a 2-d convolution as a user-defined op, built on the public API of gradckpt.h. To
+ * use it, copy it and change it as you like.
  *
  *     #include "gradckpt.h"
  *     #include "convolution.h"
  *     gckpt_tensor *y = convolution(x, w, bias, stride, padding);
  *
  * x (B,C,H,W), w (O,C,R,S), bias (O) or NULL, y (B,O,P,Q): P = (H + 2 padding - R) / stride + 1, Q
- * likewise. y[b,o,p,q] = bias[o] + sum over c,r,s of w[o,c,r,s] x[b,c, p stride + r - padding,
- * q stride + s - padding], where x is 0 outside. As torch.nn.functional.conv2d, groups 1.
+ * likewise. y[b,o,p,q] = bias[o] + sum over c,r,s of w[o,c,r,s] x[b,c, p stride + r - padding, q
+ * stride + s - padding], where x is 0 outside. This is torch.nn.functional.conv2d with groups 1.
  *
- * Image by image, and within one by bands of output rows, what each tap of w meets is copied into a
- * matrix `columns` (C R S, pixels of the band). Then all is a product: y = w columns, dw += dy
- * columns', dcolumns = w' dy (Chellapilla et al. 2006). docs/user-ops.md walks through it. */
+ * Each image is processed in tiles of output rows: the inputs under each tap of w are copied into a
+ * matrix `columns` (C R S, pixels of the tile). The rest is matrix products: y = w columns, dw +=
+ * dy columns', dcolumns = w' dy (Chellapilla et al. 2006). docs/user-ops.md explains it step by
+ * step. */
 #ifndef CONVOLUTION_H
 #define CONVOLUTION_H
 #include "gradckpt.h"
@@ -20,16 +22,16 @@ typedef struct {
     int32_t stride, padding;
 } convolution_attributes;
 
-enum { CONVOLUTION_TILE = 1 << 17 }; /* floats of columns, about: they stay in a cache */
+enum { CONVOLUTION_TILE = 1 << 17 }; /* approximate floats of `columns`, chosen to fit a cache */
 
-typedef struct { /* of a call: the sizes above, and the band at work */
+typedef struct { /* sizes of a call, as above, and the current tile */
     const gckpt_call *call;
     int64_t b, c, h, w, o, r, s, p, q;
     int64_t stride, padding;
-    int64_t taps, tile;                 /* C R S; output rows of a band */
-    int64_t image, first, rows, pixels; /* this band's output rows */
-    float *columns, *ones;              /* in call->work: (taps, pixels); pixels times 1 */
-    void *scratch;                         /* scratch of products */
+    int64_t taps, tile;                 /* C R S; output rows of a full tile */
+    int64_t image, first, rows, pixels; /* image, first row, rows and pixels of the current tile */
+    float *columns, *ones;              /* in call->work: (taps, pixels); `pixels` ones */
+    void *scratch;                         /* scratch of the matrix products */
 } convolution_sizes;
 
 static inline convolution_sizes convolution_sizes_of(const gckpt_call *call)
@@ -53,7 +55,7 @@ static inline convolution_sizes convolution_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* Goes to the next band; 0: there is none. Begin with image 0, rows 0. */
+/* Goes to the next tile. Returns 0 after the last one. Begin with image 0, rows 0. */
 static inline int convolution_next_tile(convolution_sizes *z)
 {
     z->first += z->rows;
@@ -64,7 +66,8 @@ static inline int convolution_next_tile(convolution_sizes *z)
     return z->image < z->b;
 }
 
-/* The output's shape, and scratch: columns, ones, and what the products want. */
+/* Sets the output's shape and the size of the workspace: columns, ones, and the scratch of the
+ * products. */
 static gckpt_result convolution_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -86,18 +89,19 @@ static gckpt_result convolution_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Of `count` outputs from `first` on: begin..end-1, for which tap t meets one of the n inputs. */
+/* Sets begin..end-1 to the outputs among first..first+count-1 for which tap t reads one of the n
+ * inputs. */
 static inline void convolution_range(const convolution_sizes *z, int64_t n, int64_t first,
                                      int64_t count, int64_t t, int64_t *begin, int64_t *end)
 {
-    int64_t offset = z->padding - t; /* output i meets input i stride - before */
+    int64_t offset = z->padding - t; /* output i reads input i stride - offset */
     int64_t low = offset > 0 ? (offset + z->stride - 1) / z->stride : 0;
     int64_t high = n + offset > 0 ? (n - 1 + offset) / z->stride + 1 : 0;
     *end = high < first + count ? high : first + count;
     *begin = low > first ? low : first;
 }
 
-/* Channel c of the columns: row (c,r,s) has for each output pixel the input that the tap meets. */
+/* Fills channel c of the columns: row (c,r,s) has for each output pixel the input under the tap. */
 static void convolution_gather(void *context, int64_t c, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
@@ -109,7 +113,7 @@ static void convolution_gather(void *context, int64_t c, int64_t worker)
         for (int64_t s = 0; s < z->s; s++, row += z->pixels) {
             convolution_range(z, z->h, z->first, z->rows, r, &p0, &p1);
             convolution_range(z, z->w, 0, z->q, s, &q0, &q1);
-            memset(row, 0, (size_t)z->pixels * sizeof *row); /* outside */
+            memset(row, 0, (size_t)z->pixels * sizeof *row); /* outside the input */
             for (int64_t p = p0; p < p1; p++) {
                 const float *from = x + (p * z->stride + r - z->padding) * z->w + s - z->padding;
                 float *to = row + (p - z->first) * z->q;
@@ -122,7 +126,7 @@ static void convolution_gather(void *context, int64_t c, int64_t worker)
         }
 }
 
-/* The other way: what the taps add to channel c's gradient, in the order r, s, p, q. */
+/* Adds the columns' gradient to the input's gradient of channel c, in the order r, s, p, q. */
 static void convolution_scatter(void *context, int64_t c, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
@@ -155,7 +159,7 @@ static void convolution_forward(const gckpt_call *call)
     y.a = call->in[1].data, y.a_row = z.taps, y.a_col = 1;
     y.b = z.columns, y.b_col = 1;
     y.c_row = z.p * z.q, y.c_col = 1;
-    y.accumulate = bias != NULL; /* chains start at the bias */
+    y.accumulate = bias != NULL; /* the sums start at the bias */
     while (convolution_next_tile(&z)) {
         y.n = y.b_row = z.pixels;
         y.c = call->out + z.image * z.o * z.p * z.q + z.first * z.q;
@@ -167,7 +171,7 @@ static void convolution_forward(const gckpt_call *call)
     }
 }
 
-/* The bias's gradient: each channel's sum over the band is one contribution. */
+/* Computes the bias's gradient: each channel's sum over the tile is one contribution. */
 static void convolution_grad_bias(void *context, int64_t o, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
@@ -178,8 +182,8 @@ static void convolution_grad_bias(void *context, int64_t o, int64_t worker)
                   gckpt_dot(z->call, dy, z->ones, z->pixels));
 }
 
-/* Gradients of w go on over all images as one chain, those of the bias as compensated sums: so the
- * batch may be cut anywhere, with the same bits. */
+/* Computes the gradients. That of w accumulates over all images in one sequence, that of the bias
+ * as compensated sums, so any division of the batch gives the same bits. */
 static void convolution_backward(const gckpt_call *call)
 {
     convolution_sizes z = convolution_sizes_of(call);
@@ -228,7 +232,7 @@ static uint64_t convolution_flops(const gckpt_call *call)
 static inline gckpt_tensor *convolution(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                         int stride, int padding)
 {
-    /* needs: x's gradient reads w, w's reads x, the bias's is a sum */
+    /* needs: x's gradient reads w, that of w reads x, that of the bias is a sum */
     static const gckpt_op op = { "convolution",
                                  convolution_shape,
                                  convolution_forward,

@@ -1,4 +1,4 @@
-/* finetune.c - fine-tunes a language model in Hugging Face's format inside a byte budget.
+/* finetune.c - fine-tunes a language model in Hugging Face's format within a byte budget.
  *
  *     cc -O2 -fopenmp -I. examples/finetune.c -o finetune
  *     ./finetune --model gpt2 --method lora --data my.txt --budget 1G --save tuned
@@ -7,20 +7,21 @@
  *     ./finetune --model gpt2 --objective dpo --data pairs.jsonl --save tuned
  *     ./finetune --model gpt2 --objective distill --teacher gpt2-large --data my.txt --save tuned
  *     ./finetune --resume tuned/training.safetensors
- *     ./finetune --new 4x128x4x128 --model small          # a model to try things with
- *     ./finetune --new llama:4x128x4x2x128 --model small  # the same as a Llama
+ *     ./finetune --new 4x128x4x128 --model small          # a small model for experiments
+ *     ./finetune --new llama:4x128x4x2x128 --model small  # a small Llama
  *     ./finetune --help
  *
- * The model is a GPT-2 or a Llama-like one, as its config.json says (model.h).
- * A method says which parameters are trained (adapters.h); all others are frozen: they have no
- * gradient and no optimiser state, and may be stored in fewer bytes (--store). --save DIR keeps what
- * evaluates best: a whole model as transformers loads it, or an adapter, as peft does where it has
- * the method (adapters.h says which); and DIR/training.safetensors with which the run can go on:
- * trained parameters, optimiser state, options and the position in the data.
+ * The model is a GPT-2 or a Llama-like one, according to its config.json (model.h). The method
+ * (adapters.h) determines the trained parameters. All others are frozen: they have no gradient and
+ * no optimiser state, and can be quantised (--store).
  *
- * A step's gradient is a sum over all its targets, divided once by their number. Where answers have
- * different lengths that is not the mean of the rows' means; an evaluation shows both.
- */
+ * --save DIR keeps the weights that evaluate best: a whole model that transformers loads, or an
+ * adapter, in peft's format if peft has the method (adapters.h). DIR/training.safetensors contains
+ * all that --resume needs: trained parameters, optimiser state, options and the position in the
+ * data.
+ *
+ * The loss of a step is the sum over all its targets divided by their number. If answers differ in
+ * length, this is not the mean of the rows' means; an evaluation prints both. */
 #define _XOPEN_SOURCE 700 /* clock_gettime, isatty, realpath */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -32,7 +33,7 @@
 #include "teacher.h"
 #include "tokenizer.h"
 
-/* ---- options: those that gpt.c does not have, too -------------------------------------------- */
+/* ---- options of finetune.c; lm.h has those shared with gpt.c --------------------------------- */
 static struct {
     int64_t method, store, context, no_shuffle, layers, size, hidden, rslora, bias, map;
     double alpha, lora_dropout;
@@ -58,174 +59,193 @@ static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
 static const gckpt_storage export_types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
-/* Learning rates to begin with, by method: what has few parameters, or new ones, takes larger steps.
- */
+/* Default learning rates by method: methods with few or new parameters take larger steps. */
 static const double default_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
                                                    1e-3, 1e-3, 1e-2, 1e-2, 3e-2 };
 
 static const options_desc option_descs[] = {
     { "model", OPTIONS_PATH, &o.model, NULL, 0, 0, NULL,
-      "folder with config.json, model.safetensors (or its shards) and the tokenizer's files; or a "
-      "model as a FILE.gguf of llama.cpp's" },
+      "folder with config.json, model.safetensors (or its shards) and the tokenizer's files, or "
+      "a model of llama.cpp as FILE.gguf" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
-      "what is trained; all: one after the other, and a table of them" },
+      "parameters to train; all trains with each method in turn and prints a table" },
     { "objective", OPTIONS_CHOICE, &o.objective, "next-token", 0, 0, objective_names,
-      "what is minimised: the loss of the next token; dpo: that of pairs of answers, against a "
-      "reference; distill: of the next token, and how far the probabilities are from --teacher's" },
+      "loss to minimise: of the next token (next-token), of pairs of answers compared with a "
+      "reference model (dpo), or of the next token and of the distance from --teacher's "
+      "probabilities (distill)" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
-      "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl, a line "
-      "each: {\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, ..]}, whose answers are "
-      "learned, {\"prompt\": .., \"completion\": ..}, {\"instruction\": .., \"output\": ..}, "
-      "{\"text\": ..}; with --objective dpo {\"prompt\": .., \"chosen\": .., \"rejected\": ..}, "
-      "texts or messages" },
+      "training data: text (- for standard input), FILE.bin of 16-bit tokens, or FILE.jsonl "
+      "with one object per line: {\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, "
+      "..]}, where answers are trained, {\"prompt\": .., \"completion\": ..}, {\"instruction\": "
+      ".., \"output\": ..} or {\"text\": ..}; with --objective dpo {\"prompt\": .., \"chosen\": "
+      ".., \"rejected\": ..}, as texts or messages" },
     { "beta", OPTIONS_REAL, &o.beta, "0.1", 1e-6, 1e6, NULL,
-      "dpo: how much log-probabilities' distance from the reference's counts" },
+      "dpo: factor of the log-probabilities relative to the reference" },
     { "label-smoothing", OPTIONS_REAL, &o.label_smoothing, "0", 0, 0.5, NULL,
-      "dpo: the share of pairs taken to be labelled the wrong way round" },
+      "dpo: assumed fraction of pairs with swapped labels" },
     { "reference", OPTIONS_PATH, &o.reference, NULL, 0, 0, NULL,
-      "dpo: the reference: folder or FILE.gguf with a model, or an adapter of --model's; not given: "
-      "--model and --adapter as they are when the training begins (--eval: --model alone)" },
+      "dpo: reference model: folder, FILE.gguf, or an adapter of --model; default: --model with "
+      "--adapter as they are when training begins (with --eval, --model alone)" },
     { "teacher", OPTIONS_PATH, &o.teacher, NULL, 0, 0, NULL,
-      "distill: folder or FILE.gguf with a model of the same vocabulary, which stays as it is" },
+      "distill: folder or FILE.gguf with a model of the same vocabulary, which is not trained" },
     { "teacher-store", OPTIONS_CHOICE, &o.teacher_store, "auto", 0, 0, storage_names,
-      "distill: how the teacher's matrices are kept; auto: as --store's" },
+      "distill: storage of the teacher's matrices; auto takes that of --store" },
     { "distill-temperature", OPTIONS_REAL, &o.distill_temperature, "2", 0.01, 100, NULL,
-      "distill: both models' logits are divided by it; that loss is multiplied by its square" },
+      "distill: divisor of both models' logits; its square multiplies the distillation loss" },
     { "distill-alpha", OPTIONS_REAL, &o.distill_alpha, "0.5", 0, 0.999, NULL,
-      "distill: the share of the next token's loss; the rest is of the teacher's probabilities" },
+      "distill: weight of the next token's loss; the rest is the weight of the distillation "
+      "loss" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
-      "what to evaluate with; not given: the last 10 % of --data" },
+      "validation data; default: the last 10 % of --data" },
     { "retention-data", OPTIONS_FILE, &o.retention_data, NULL, 0, 0, NULL,
-      "text of another kind: how much of it is forgotten" },
+      "text of another kind, to measure how much the model forgets" },
     { "save", OPTIONS_FOLDER, &lm.save, NULL, 0, 0, NULL,
-      "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
+      "folder for the weights that evaluate best and for training.safetensors, from which "
+      "--resume continues" },
     { "keep", OPTIONS_CHOICE, &o.keep, "best", 0, 0, keep_names,
-      "what --save keeps: what evaluates best, the last step's, or both: those in DIR/last" },
+      "weights that --save keeps: those that evaluate best, the last step's, or both (the last "
+      "step's in DIR/last)" },
     { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
-      "the type of a whole model that --save (--method full) or --merge writes" },
+      "type of a whole model that --save (with --method full) or --merge writes" },
     { "merge", OPTIONS_FOLDER, &o.merge, NULL, 0, 0, NULL,
-      "folder for a whole model in Hugging Face's format: --model with what lora, last, head, bias or "
-      "new-blocks made of it; of --adapter, without --data, or of what a training saved" },
+      "folder for a whole model in Hugging Face's format, with the changes of lora, last, head, "
+      "bias or new-blocks applied: those of --adapter (without --data) or of the training" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
-      "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
-      "--data, or of what a training saves" },
+      "lora: also write the adapter to FILE for llama.cpp's --lora: that of --adapter (without "
+      "--data) or of the training" },
     { "resume", OPTIONS_PATH, &lm.resume, NULL, 0, 0, NULL,
-      "go on from a training.safetensors, or the folder with it, with its options but for those "
-      "given now" },
+      "continue from a training.safetensors, or the folder with it, with its options except "
+      "those given now" },
     { "adapter", OPTIONS_PATH, &o.adapter, NULL, 0, 0, NULL,
-      "folder with an adapter to begin with, of peft or from --save; or LoRA as a FILE.gguf" },
+      "folder with an adapter to start from, written by peft or --save, or a LoRA as FILE.gguf" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
-      "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
-      "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
-      "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama, gemma2: and gemma3: "
-      "make one of these" },
+      "create --model first, with new weights and a tokenizer of bytes: "
+      "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY] for a GPT-2 (gpt2 has 12x768x12x1024x50257); "
+      "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] for a Llama; gemma2: or gemma3: in "
+      "the same form for these" },
     { "store", OPTIONS_CHOICE, &o.store, "auto", 0, 0, storage_names,
-      "how frozen matrices are kept; changes bytes and, a little, results; auto: f32, but of a GGUF "
-      "as near to the file as there is a storage" },
+      "storage of frozen matrices; changes memory and, slightly, results; auto takes f32 or, "
+      "for a GGUF, the storage nearest to the file's" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
-      "use weights where they lie in the file, which the system may drop and read again; they are "
-      "not counted then" },
+      "map the file with the weights instead of reading it; the system may drop and reload "
+      "them, and the budget does not count them" },
     { "chat", OPTIONS_TEXT, &o.chat, NULL, 0, 0, NULL,
-      "the template of chats: chatml, llama3, gemma, mistral and others; not given: that of --model, "
-      "where it is known" },
+      "chat template: chatml, llama3, gemma, mistral or another; default: that of --model, if "
+      "it is known" },
     { "user-turn", OPTIONS_TEXT, &o.turns[CHAT_USER], NULL, 0, 0, NULL,
-      "with --assistant-turn, another template: what is around {}, where the user says something: "
-      "'<|user|>\\n{}\\n'" },
+      "another chat template, together with --assistant-turn: a user's message with {} for its "
+      "text: '<|user|>\\n{}\\n'" },
     { "assistant-turn", OPTIONS_TEXT, &o.turns[CHAT_ASSISTANT], NULL, 0, 0, NULL,
-      "the same of answers: '<|assistant|>\\n{}</s>\\n'; what is behind {} is learned with them" },
+      "the same for answers: '<|assistant|>\\n{}</s>\\n'; the text after {} is trained with the "
+      "answer" },
     { "system-turn", OPTIONS_TEXT, &o.turns[CHAT_SYSTEM], NULL, 0, 0, NULL,
-      "the same of the system; not given: it has no turn" },
+      "the same for the system's message; default: the template has none" },
     { "special-tokens", OPTIONS_FLAG, &o.special_tokens, NULL, 0, 0, NULL,
-      "special tokens that FILE.jsonl spells out are meant; else they are text there" },
-    { "size", OPTIONS_INT, &o.size, "0", 0, 65536, NULL,
-      "lora: rank (0: 8); houlsby: bottleneck (0: 64); llama, prefix, prompt: tokens (0: 10)" },
-    { "layers", OPTIONS_INT, &o.layers, "0", 0, 1000, NULL,
-      "last, new-blocks (0: 1), llama (0: all): so many, from the top" },
-    { "alpha", OPTIONS_REAL, &o.alpha, "0", 0, 1e6, NULL,
-      "lora: its product is scaled by alpha / rank; 0: 8" },
-    { "rslora", OPTIONS_FLAG, &o.rslora, NULL, 0, 0, NULL, "lora: scaled by alpha / sqrt(rank)" },
-    { "lora-dropout", OPTIONS_REAL, &o.lora_dropout, "0", 0, 0.99, NULL, "lora: of its input" },
-    { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
-      "lora: modules, as in peft: c_attn,mlp.c_fc, or all-linear; not given: c_attn of a GPT-2, "
-      "q_proj,v_proj of a Llama" },
-    { "rank-pattern", OPTIONS_TEXT, &o.rank_pattern, NULL, 0, 0, NULL, "lora: ranks of some: mlp.c_fc=4" },
-    { "alpha-pattern", OPTIONS_TEXT, &o.alpha_pattern, NULL, 0, 0, NULL, "lora: alphas of some" },
-    { "bias", OPTIONS_CHOICE, &o.bias, "none", 0, 0, bias_names, "lora: biases trained, too" },
-    { "dora", OPTIONS_FLAG, &o.dora, NULL, 0, 0, NULL,
-      "lora: DoRA, which trains the lengths of the weights' rows, too (peft's use_dora)" },
-    { "modules-to-save", OPTIONS_TEXT, &o.modules_to_save, NULL, 0, 0, NULL,
-      "lora: modules trained as a whole and saved with it: lm_head,embed_tokens or norm" },
-    { "ensure-weight-tying", OPTIONS_FLAG, &o.tied, NULL, 0, 0, NULL,
-      "lora: embeddings in --modules-to-save stay the head, where they are; else one is a copy" },
-    { "layers-to-transform", OPTIONS_TEXT, &o.layers_to_transform, NULL, 0, 0, NULL,
-      "lora: only in these blocks, from 0: 4-7 or 0,2,5" },
-    { "hidden", OPTIONS_INT, &o.hidden, "0", 0, 65536, NULL,
-      "prefix: of an MLP that makes it in training; 0: none" },
-    { "context", OPTIONS_INT, &o.context, "0", 0, 1 << 20, NULL,
-      "tokens T of a row; 0: what the model and the method leave, 1024 at most, or the longest "
-      "line of JSON" },
-    { "lr", OPTIONS_REAL, &lm.lr, "0", 0, 10, NULL,
-      "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
-    { "no-shuffle", OPTIONS_FLAG, &o.no_shuffle, NULL, 0, 0, NULL,
-      "rows as they stand in --data; else in each epoch in an order of its own" },
-    { "epochs", OPTIONS_INT, &o.epochs, "0", 0, 1e6, NULL,
-      "instead of --steps: so often each row of --data" },
-    { "eval-every", OPTIONS_INT, &lm.eval_every, "50", 0, 1e12, NULL,
-      "steps between evaluations; also before the first and behind the last; 0: none" },
-    { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
-      "no training: the loss of --validation, or of all of --data, by --model and --adapter" },
-    { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
-      "no training: --model, with --adapter, continues --prompt; with a chat template it answers "
-      "(--chat none: continues)" },
-    { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
-      "text that samples continue, before and after; -: standard input; not given: the end of a "
+      "take special tokens spelled out in FILE.jsonl as tokens; without this option they are "
       "text" },
+    { "size", OPTIONS_INT, &o.size, "0", 0, 65536, NULL,
+      "lora: rank (0 takes 8); houlsby: bottleneck (0 takes 64); llama, prefix, prompt: tokens "
+      "(0 takes 10)" },
+    { "layers", OPTIONS_INT, &o.layers, "0", 0, 1000, NULL,
+      "number of blocks, counted from the top, for last and new-blocks (0 takes 1) and llama (0 "
+      "takes all)" },
+    { "alpha", OPTIONS_REAL, &o.alpha, "0", 0, 1e6, NULL,
+      "lora: alpha of the scale alpha / rank; 0 takes 8" },
+    { "rslora", OPTIONS_FLAG, &o.rslora, NULL, 0, 0, NULL, "lora: scale by alpha / sqrt(rank)" },
+    { "lora-dropout", OPTIONS_REAL, &o.lora_dropout, "0", 0, 0.99, NULL,
+      "lora: dropout rate of the adapter's input" },
+    { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
+      "lora: modules to adapt, named as in peft: c_attn,mlp.c_fc, or all-linear; default: "
+      "c_attn of a GPT-2, q_proj,v_proj of a Llama" },
+    { "rank-pattern", OPTIONS_TEXT, &o.rank_pattern, NULL, 0, 0, NULL,
+      "lora: other ranks for some modules: mlp.c_fc=4" },
+    { "alpha-pattern", OPTIONS_TEXT, &o.alpha_pattern, NULL, 0, 0, NULL,
+      "lora: other alphas for some modules: mlp.c_fc=16" },
+    { "bias", OPTIONS_CHOICE, &o.bias, "none", 0, 0, bias_names, "lora: biases to train as well" },
+    { "dora", OPTIONS_FLAG, &o.dora, NULL, 0, 0, NULL,
+      "lora: DoRA, which also trains the lengths of the weights' rows (use_dora of peft)" },
+    { "modules-to-save", OPTIONS_TEXT, &o.modules_to_save, NULL, 0, 0, NULL,
+      "lora: modules to train as a whole and save with the adapter: lm_head,embed_tokens or "
+      "norm" },
+    { "ensure-weight-tying", OPTIONS_FLAG, &o.tied, NULL, 0, 0, NULL,
+      "lora: keep embeddings in --modules-to-save tied to the head; without this option one of "
+      "them becomes a copy" },
+    { "layers-to-transform", OPTIONS_TEXT, &o.layers_to_transform, NULL, 0, 0, NULL,
+      "lora: blocks to adapt, counted from 0: 4-7 or 0,2,5; default: all" },
+    { "hidden", OPTIONS_INT, &o.hidden, "0", 0, 65536, NULL,
+      "prefix: units of an MLP that produces the prefix during training; 0 trains it without "
+      "one" },
+    { "context", OPTIONS_INT, &o.context, "0", 0, 1 << 20, NULL,
+      "tokens per row; 0 takes 1024 or as many as the model and the method allow, for JSON at "
+      "most those of the longest line" },
+    { "lr", OPTIONS_REAL, &lm.lr, "0", 0, 10, NULL,
+      "learning rate after the warm-up; 0 takes that of the method, 5e-5 (full) to 3e-2 "
+      "(prompt)" },
+    { "no-shuffle", OPTIONS_FLAG, &o.no_shuffle, NULL, 0, 0, NULL,
+      "take the rows in the order of --data; without this option each epoch has another order" },
+    { "epochs", OPTIONS_INT, &o.epochs, "0", 0, 1e6, NULL,
+      "number of passes over --data, instead of --steps; 0 takes --steps" },
+    { "eval-every", OPTIONS_INT, &lm.eval_every, "50", 0, 1e12, NULL,
+      "steps between evaluations, also before the first and after the last step; 0 turns them "
+      "off" },
+    { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
+      "do not train: print the loss of --model with --adapter on --validation, or else on all "
+      "of --data" },
+    { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
+      "do not train: continue --prompt with --model and --adapter; with a chat template, answer "
+      "it instead (unless --chat none)" },
+    { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
+      "text for samples to continue, before and after training, or - for standard input; "
+      "default: the end-of-text token" },
     { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL,
-      "tokens to generate; fewer where the model's context is full; with --generate 0: 200" },
-    { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
+      "tokens to generate, fewer if the model's context is full; with --generate, 0 takes 200" },
+    { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
+      "print the bytes that the plan needs, then stop" },
     { "memory-svg", OPTIONS_FILE, &o.memory_svg, NULL, 0, 0, NULL,
-      "with --method all: draw what each keeps in memory (SVG)" },
+      "with --method all: draw the memory of each method (SVG)" },
 };
 static const char *const defaults[] = { "top-k", "40", NULL };
 static const options_table options = { "finetune", option_descs, sizeof option_descs / sizeof option_descs[0],
                                        20,         "WHICH", lm_options,
                                        LM_OPTIONS,    defaults };
 static const char title[] =
-    "fine-tunes a language model of Hugging Face's inside a byte budget\n\n"
+    "fine-tunes a language model from Hugging Face within a byte budget\n\n"
     "Usage: finetune --model DIR --data FILE [--OPTION VALUE ..]\n"
     "       finetune --model DIR [--adapter DIR] --generate --prompt TEXT\n\n"
+    "Examples:\n"
     "    finetune --model smol --data chats.jsonl --budget 800M --save tuned\n"
     "    finetune --model smol --adapter tuned --generate --prompt 'Which tea?'\n"
-    "    finetune --resume tuned --epochs 6      goes on, to 6 epochs in all\n"
-    "    finetune --model smol --data chats.jsonl --plan    bytes alone, no training";
+    "    finetune --resume tuned --epochs 6                 continues to epoch 6\n"
+    "    finetune --model smol --data chats.jsonl --plan    prints the bytes needed";
 static const char *const groups[] = {
-    "The model",
+    "Model",
     "model new adapter store map",
-    "What is learned, and where it goes",
+    "Data and output",
     "data validation retention-data context special-tokens chat user-turn assistant-turn system-turn save "
     "keep save-every resume export merge export-gguf",
-    "The method",
+    "Method",
     "method size layers hidden",
     "LoRA",
     "alpha rslora lora-dropout targets rank-pattern alpha-pattern bias dora modules-to-save "
     "ensure-weight-tying layers-to-transform",
-    "The objective",
+    "Objective",
     "objective beta label-smoothing reference teacher teacher-store "
     "distill-temperature distill-alpha",
     "Steps",
     "steps epochs batch no-shuffle lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
     "eval-every eval-iters",
-    "Bytes and time: what changes no result",
+    "Memory and speed, without changing results",
     "budget micro-batch checkpoint threads device",
-    "Bytes and time: what changes results",
+    "Memory and speed, changing results",
     "bf16",
-    "Samples",
+    "Sampling",
     "generate sample prompt samples temperature top-k top-p",
-    "What it tells",
+    "Reports",
     "eval plan timeline memory-svg json help",
     NULL
 };
-/* Options that make what is trained, and those that are not kept in training.safetensors. */
+/* Options that determine the trained parameters, and options that training.safetensors does not
+ * store. */
 static const char fixed[] =
     "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
     "ensure-weight-tying layers-to-transform objective";
@@ -240,13 +260,14 @@ static const char *join(char *path, size_t size, const char *folder, const char 
     return path;
 }
 
-/* Of --steps and --epochs the one that is given now, or was when the run began. */
+/* Checks --steps and --epochs. --steps on the command line replaces --epochs of a resumed run. */
 static int check_steps(int argc, char **argv)
 {
     const int steps = options_given(&options, argc, argv, "steps") != NULL,
               epochs = options_given(&options, argc, argv, "epochs") != NULL;
     if (steps && epochs && o.epochs > 0)
-        return session_fail(2, "--steps %lld and --epochs %lld: give one of them",
+        return session_fail(2, "--steps %lld and --epochs %lld exclude each other; give one of "
+                               "them",
                             (long long)lm.steps, (long long)o.epochs);
     o.epochs = steps ? 0 : o.epochs;
     return 0;
@@ -268,18 +289,19 @@ static int check_objective(int argc, char **argv)
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (own[i].objective != o.objective &&
             options_given(&options, argc, argv, own[i].option) != NULL)
-            return session_fail(2, "--%s is of --objective %s: give that option, too",
+            return session_fail(2, "--%s belongs to --objective %s; add that option",
                                 own[i].option, objective_names[own[i].objective]);
     if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !o.generate)
-        return session_fail(2, "--objective distill needs --teacher DIR: a model of the same "
-                               "vocabulary to learn from");
+        return session_fail(2, "--objective distill needs --teacher DIR, a model with the same "
+                               "vocabulary");
     if (o.objective == OBJECTIVE_DPO && o.retention_data != NULL)
-        return session_fail(2, "--retention-data is a text, and --objective dpo evaluates pairs; --eval "
-                               "without it says how much of a text is forgotten");
+        return session_fail(2, "--retention-data is a text, but --objective dpo evaluates pairs; "
+                               "to measure forgetting, run --eval on the text without "
+                               "--objective dpo");
     return 0;
 }
 
-/* The learning rate after the warm-up. */
+/* Returns the learning rate after the warm-up. */
 static double learning_rate(adapters_method method)
 {
     return lm.lr > 0                      ? lm.lr
@@ -287,31 +309,31 @@ static double learning_rate(adapters_method method)
                                           : default_lr[method];
 }
 
-/* --min-lr, where the rate is the method's own. */
+/* Checks --min-lr against the learning rates that methods have by default. */
 static int check_rates(void)
 {
     for (int i = 0; i < ADAPTERS_METHODS && lm.data != NULL && !o.eval; i++)
         if ((o.method == i || o.method == ADAPTERS_METHODS) &&
             lm.min_lr > learning_rate((adapters_method)i))
             return session_fail(2,
-                                "--min-lr %g: allowed is at most the learning rate, which is %g by "
-                                "--method %s; --lr gives another",
+                                "--min-lr %g: allowed is at most the learning rate, which is %g "
+                                "by --method %s unless --lr is given",
                                 lm.min_lr, learning_rate((adapters_method)i), method_names[i]);
     return 0;
 }
 
 static int quantised_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
 
-/* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
- * added to them. */
+/* Returns whether --store auto keeps a GGUF's matrices in the file's storage: if the method trains
+ * none of them and nothing is merged into them. */
 static int as_file(const char *model, adapters_method method)
 {
     return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
            method != ADAPTERS_LAST && gguf_is_file(model);
 }
 
-/* Returns whether what the method trains is still a whole model, which any file of weights can
- * hold. */
+/* Returns whether the method's result is a whole model without further tensors, which any weight
+ * file can hold. */
 static int is_plain_model(adapters_method method)
 {
     return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
@@ -325,80 +347,81 @@ static int check_merge(void)
         return 0;
     if (quantised_by_option() || o.map || o.eval || o.generate || lm.plan)
         return session_fail(2,
-                            "--merge %s adds to weights as floats, and writes them: leave --store, "
-                            "--map, --eval, --generate and --plan out",
+                            "--merge %s needs weights as floats and only writes them; omit "
+                            "--store, --map, --eval, --generate and --plan",
                             o.merge);
     if (method == ADAPTERS_FULL || method == ADAPTERS_METHODS)
         return session_fail(2, method == ADAPTERS_FULL
-                                   ? "--merge: of --method full, --save has a whole model"
-                                   : "--merge is of one method: of --method all, --adapter "
-                                     "DIR/METHOD takes what was saved");
+                                   ? "--merge: not needed with --method full, whose --save "
+                                     "writes a whole model"
+                                   : "--merge takes one method; after --method all, give "
+                                     "--adapter DIR/METHOD");
     if (method != ADAPTERS_LORA && !is_plain_model(method))
         return session_fail(2,
-                            "--merge: what --method %s adds is none of a model's weights: it loads "
-                            "%s, with --adapter",
+                            "--merge: the parameters of --method %s cannot be merged into "
+                            "weights; load them with --adapter, %s",
                             method_names[method],
-                            method == ADAPTERS_HOULSBY ? "here only" : "here and in peft");
+                            method == ADAPTERS_HOULSBY ? "in this program only" : "in this program and in peft");
     if (lm.data == NULL && o.adapter == NULL)
         return session_fail(2, "--merge needs --adapter DIR, or --data to train one first");
     return 0;
 }
 
-/* What does not train, and what is written. */
+/* Checks --eval, --generate and the options for output files. */
 static int check_modes(void)
 {
     if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
                    lm.timeline != NULL || lm.plan))
-        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
-                               "--timeline and --plan out; --model and --adapter take what was "
-                               "saved");
+        return session_fail(2, "--eval does not train; omit --resume, --save, --method all, "
+                               "--timeline and --plan, and give saved weights with --model or "
+                               "--adapter");
     if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
                        o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
         return session_fail(2,
-                            "--generate only continues --prompt: leave --data, --resume, --save, "
-                            "--eval, --method all, --plan and --timeline out; --sample N shows "
-                            "samples beside a training");
+                            "--generate only continues --prompt; omit --data, --resume, --save, "
+                            "--eval, --method all, --plan and --timeline; to sample during "
+                            "training, give --sample N");
     if (check_merge() != 0)
         return 2;
     if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
                            (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
         return session_fail(2,
-                            "--export-gguf %s: what --method lora saves (--save), or --adapter "
-                            "without --data; leave --eval, --generate and --plan out",
+                            "--export-gguf %s: needs --method lora with --save, or --adapter "
+                            "without --data; omit --eval, --generate and --plan",
                             o.gguf);
     if (o.gguf != NULL && !gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
         return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
     if (o.gguf != NULL && (o.dora || o.modules_to_save != NULL || o.bias != 0))
         return session_fail(2,
-                            "--export-gguf %s: a GGUF has a place for LoRA's A and B alone: leave "
-                            "--dora, --modules-to-save and --bias out, or save a folder alone",
+                            "--export-gguf %s: a GGUF holds LoRA's A and B only; omit --dora, "
+                            "--modules-to-save and --bias, or omit --export-gguf",
                             o.gguf);
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
-            "--export %s is of a whole model: it needs --method full or --merge; an "
-            "adapter is saved as f32",
+            "--export %s needs a whole model (--method full or --merge); adapters are saved as "
+            "f32",
             export_names[o.export_as]);
     if (o.keep != KEEP_BEST && lm.save == NULL)
-        return session_fail(2, "--keep %s needs --save DIR: where to", keep_names[o.keep]);
+        return session_fail(2, "--keep %s needs --save DIR", keep_names[o.keep]);
     return 0;
 }
 
-/* Options of LoRA. */
+/* Checks LoRA's options. */
 static int check_lora(void)
 {
     const int more = o.dora || o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL;
     if (more && o.method != ADAPTERS_LORA && o.method != ADAPTERS_METHODS)
         return session_fail(2,
                             "--dora, --modules-to-save, --ensure-weight-tying and "
-                            "--layers-to-transform are of --method lora, not %s",
+                            "--layers-to-transform need --method lora, not %s",
                             method_names[o.method]);
     if (o.tied && o.modules_to_save == NULL)
         return session_fail(2, "--ensure-weight-tying needs --modules-to-save with the embeddings");
     if (o.layers > 0 && o.method == ADAPTERS_LORA)
         return session_fail(2,
-                            "--layers is of other methods; --layers-to-transform 4-7 says in which "
-                            "blocks lora is");
+                            "--layers does not apply to lora; to select blocks, give "
+                            "--layers-to-transform, such as 4-7");
     return 0;
 }
 
@@ -407,17 +430,16 @@ static int check_chat(void)
     const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
     if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
         (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
-        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
-                               "--system-turn only with them");
+        return session_fail(2, "--user-turn and --assistant-turn must be given together, and "
+                               "--system-turn only with both");
     if (turn != NULL && o.chat != NULL)
         return session_fail(2,
-                            "--chat %s is a template, and so are --user-turn and "
-                            "--assistant-turn; leave one out",
+                            "--chat %s and --user-turn both select a template; omit one of them",
                             o.chat);
     return 0;
 }
 
-/* What is written as a folder has no name of a file; what is there under such a name stays usable. */
+/* Refuses the name of a GGUF file for an output folder, unless a folder of that name exists. */
 static int check_folder(const char *option, const char *path)
 {
     struct stat info;
@@ -425,13 +447,12 @@ static int check_folder(const char *option, const char *path)
         return 0;
     return session_fail(
         2,
-        "--%s %s: a folder is written, in Hugging Face's format: give a name that "
-        "does not end in .gguf; --export-gguf writes LoRA as a GGUF, and llama.cpp's "
-        "convert_hf_to_gguf.py a whole model",
+        "--%s %s: writes a folder; give a name that does not end in .gguf (for a GGUF of a LoRA, "
+        "--export-gguf; of a whole model, convert_hf_to_gguf.py of llama.cpp)",
         option, path);
 }
 
-/* What an option reads is a folder with what it takes, or a GGUF. */
+/* Checks that the path of an option is a folder of the right kind or a GGUF. */
 static int check_source(const char *option, const char *path)
 {
     char name[MODEL_PATH];
@@ -442,18 +463,18 @@ static int check_source(const char *option, const char *path)
         return 0;
     if (!S_ISDIR(info.st_mode))
         return session_fail(2,
-                            "--%s %s: this is a file; expected is the folder with %s and all that "
-                            "belongs to it, or a FILE.gguf",
+                            "--%s %s: is a file; give the folder that contains %s, or a FILE.gguf",
                             option, path, takes_model ? "config.json" : "adapter_config.json");
     const int model = access(join(name, sizeof name, path, "config.json"), F_OK) == 0,
               adapter = access(join(name, sizeof name, path, "adapter_config.json"), F_OK) == 0;
     if (adapter && !model && !takes_adapter)
         return session_fail(
-            2, "--%s %s: the folder has an adapter, which belongs to a model: %s", option, path,
-            strcmp(option, "model") == 0 ? "--adapter takes it, and --model what it was trained for"
-                                         : "--merge makes a whole model of both");
+            2, "--%s %s: the folder contains an adapter, not a model; %s", option, path,
+            strcmp(option, "model") == 0 ? "give it with --adapter, and its base model with "
+                                           "--model"
+                                         : "--merge writes a whole model of adapter and base");
     if (model && !adapter && !takes_model)
-        return session_fail(2, "--%s %s: the folder has a whole model; --model takes it", option,
+        return session_fail(2, "--%s %s: the folder contains a whole model; give it with --model", option,
                             path);
     return 0;
 }
@@ -473,106 +494,111 @@ static int check_options(void)
     if (o.model == NULL)
         return session_fail(
             2,
-            "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
-            "model, such as huggingface.co/gpt2, or a FILE.gguf; --new 4x128x4x128 --model DIR makes a small one");
+            "--model is missing: give a folder with a GPT-2 or a Llama-like model, such as "
+            "huggingface.co/gpt2, or a FILE.gguf; --new 4x128x4x128 --model DIR creates a small "
+            "one");
     if (o.new_model != NULL && lm.resume != NULL)
-        return session_fail(2, "--new makes a model, and --resume goes on with one: leave one out");
+        return session_fail(2, "--new creates a model and --resume continues with one; omit one "
+                               "of them");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
     const int given = lm.data != NULL || (o.eval && lm.validation != NULL);
     const int others = o.generate || o.merge != NULL || o.gguf != NULL ||
                        (o.new_model != NULL && lm.resume == NULL);
     if (!given && (o.eval || !others))
-        return session_fail(2, "--data FILE is missing: %s",
-                            o.eval ? "what to evaluate with" : "what to learn");
+        return session_fail(2, "--data is missing: give a FILE %s",
+                            o.eval ? "to evaluate with" : "to train on");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
-                                   ? "--method all needs --save DIR: each goes to DIR/METHOD"
-                                   : "--method all: --resume and --adapter are of one method");
+                                   ? "--method all needs --save DIR; it saves each method in "
+                                     "DIR/METHOD"
+                                   : "--method all: omit --resume and --adapter, which belong to "
+                                     "one method");
     if (quantised_by_option() &&
         (o.method == ADAPTERS_FULL || o.method == ADAPTERS_LAST || o.method == ADAPTERS_METHODS))
         return session_fail(2,
-                            "--store %s: --method %s trains matrices, which only frozen ones can "
-                            "be; leave --store out, or take another method",
+                            "--store %s: only frozen matrices can be quantised, but --method %s "
+                            "trains matrices; omit --store or choose another method",
                             storage_names[o.store], method_names[o.method]);
     if (quantised_by_option() && o.map)
-        return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
+        return session_fail(2, "--map uses the weights as stored in the file; omit --store %s",
                             storage_names[o.store]);
     if (o.map && gguf_is_file(o.model))
-        return session_fail(2, "--map: values of a GGUF are not used where they lie; leave it out: "
-                               "--store auto keeps them in about as many bytes as the file");
+        return session_fail(2, "--map: not available for a GGUF; omit it (--store auto needs "
+                               "about as many bytes as the file)");
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
                               o.rank_pattern != NULL || o.alpha_pattern != NULL || o.bias != 0 || o.dora ||
                               o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL))
         return session_fail(2,
-                            "--adapter %s: its adapter_config.json says sizes and scales; leave "
-                            "--size, --alpha, --dora and the like out",
+                            "--adapter %s: its adapter_config.json determines sizes and scales; "
+                            "omit --size, --alpha, --dora and similar options",
                             o.adapter);
     if (o.memory_svg != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
-                            "--memory-svg compares methods: it needs --method all; --timeline draws "
-                            "one");
+                            "--memory-svg compares methods and needs --method all; for one "
+                            "method, give --timeline");
     const int status =
         check_lora() != 0 || check_modes() != 0 || check_paths() != 0 ? 2 : check_chat();
     return status != 0 ? status : lm_check_options();
 }
 
-/* ---- the run: what all methods have in common ------------------------------------------------ */
+/* ---- the run: state common to all methods ---------------------------------------------------- */
 enum { DEFAULT_CONTEXT = 1024 };
 
-typedef struct { /* rows first, first + 1, .. of a data set */
+typedef struct { /* rows first, first + 1, .., first + count - 1 of a data set */
     const dataset *data;
     uint64_t first, count;
 } split;
 
 static struct {
     bpe tokenizer;
-    chat chat; /* the template; */
-    int chats; /* whether the data, or the text that is continued, is chats */
+    chat chat; /* chat template */
+    int chats; /* whether the data or the prompt consists of chats */
     dataset data, validation, retention;
-    split train, valid, other;    /* of T tokens; count is 0 where there are none */
-    dataset_batches batches;     /* of what is trained, where rows of like length come together, */
-    int64_t lengths[LM_CLASSES]; /* and the T of their classes, rising; the last is the run's */
+    split train, valid, other;    /* rows of T tokens; count is 0 if unused */
+    dataset_batches batches;     /* batches of training rows of similar length */
+    /* token counts of the length classes, ascending; the last is first.T */
+    int64_t lengths[LM_CLASSES];
     int grouped, classes;
-    double padding, unsorted;     /* computed tokens a real one, and without classes */
+    double padding, unsorted;     /* computed tokens per real token, with and without classes */
     int32_t end;                  /* the end-of-text token, or -1 */
-    int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
-    lm_run first;                 /* what the runs of all methods begin with: device, feeds */
-    uint64_t resumed_at;          /* step */
-    uint64_t cut_step, cut_row;   /* where --batch became what it is, or 0 */
-    int64_t cut_was;              /* the batch before that, or 0 if it was the same */
+    int32_t stops[MODEL_EOS + 1]; /* tokens that end a sample, then -1 */
+    lm_run first;                 /* initial state of each method's run: device, feeds, T */
+    uint64_t resumed_at;          /* step of the resumed file */
+    uint64_t cut_step, cut_row;   /* step and row at which --batch last changed, or 0 */
+    int64_t cut_was;              /* batch before this run changed it, or 0 */
     int biases;                   /* whether the model has biases */
-    int64_t vocabulary;           /* its own */
-    /* Of pairs: log-probabilities by the reference, (rows,2) of --data and of --validation; those of
-     * a batch, and its labels, which are fed. */
+    int64_t vocabulary;           /* size of the model's vocabulary */
+    /* For dpo: the reference's log-probabilities (rows,2) of --data and --validation; those of the
+     * present batch and its labels, both fed to the step. */
     float *references[2], *reference, *label;
-    int refers;   /* whether they are being computed */
-    int exported; /* whether --export-gguf is written */
+    int refers;   /* whether references[] are being computed */
+    int exported; /* whether --export-gguf was written */
 } run;
 
-typedef struct { /* what came of a method: a row of the table */
+typedef struct { /* result of a method: a row of the table */
     int64_t parameters;
     size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
-    double seconds; /* of a step, the median */
+    double seconds; /* median time of a step */
     double before, after, best, retention_before, retention_after;
-} outcome; /* losses: 0 where there is none */
+} outcome; /* a loss is 0 if it was not computed */
 
 typedef struct {
-    gckpt_store *notes; /* of training.safetensors, which other files do not get */
+    gckpt_store *notes; /* notes for training.safetensors; other files do not contain them */
     model_any model, teacher;
     adapters adapters;
     model_options options;
-    int training;     /* whether the graph that is built is for training */
+    int training;     /* whether the graph being built is for training */
     int64_t teacher_params;   /* parameters of the teacher */
     const char *save; /* folder, or NULL if nothing is saved */
-    int saved;        /* whether the files that other programs load have the present weights */
+    int saved;        /* whether the files for other programs contain the present weights */
     lm_run run;
     outcome result;
 } tuning;
 
 /* ---- a new model ----------------------------------------------------------------------------- */
-/* A tokenizer of 256 bytes, no merges, and the end of a text. */
+/* Writes a tokenizer of 256 bytes, no merges and an end-of-text token. */
 static int write_tokenizer(void)
 {
     char path[MODEL_PATH];
@@ -597,7 +623,7 @@ static int write_tokenizer(void)
     return 0;
 }
 
-/* --new with --chat chatml */
+/* Writes the template of --new with --chat chatml. */
 static int write_template(void)
 {
     static const char text[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
@@ -662,10 +688,10 @@ static int make_model(void)
     if (!size_model(&m))
         return session_fail(2,
                             "--new %s: allowed is LAYERSxDIMxHEADSxCONTEXT, such as 4x128x4x128, "
-                            "DIM a multiple of HEADS, and xVOCABULARY, 257 or more; or "
-                            "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT, such as llama:4x128x4x2x128, "
-                            "DIM an even multiple of HEADS, they a multiple of KVHEADS; gemma2: "
-                            "and gemma3: as llama:",
+                            "with DIM a multiple of HEADS, and optionally xVOCABULARY, 257 or "
+                            "more; or llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT, such as "
+                            "llama:4x128x4x2x128, with DIM an even multiple of HEADS, and HEADS "
+                            "of KVHEADS; gemma2: and gemma3: as llama:",
                             o.new_model);
     if (access(join(path, sizeof path, o.model, "config.json"), F_OK) == 0)
         return session_fail(
@@ -691,39 +717,40 @@ static int make_model(void)
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
-/* Prints what data have that is taken, but seldom meant. */
+/* Prints notes about data that is accepted but probably unintended. */
 static void note_data(const char *option, const char *path, const dataset *d)
 {
     const int one = d->replaced == 1;
     if (dataset_ends_with(path, ".csv") || dataset_ends_with(path, ".tsv"))
         fprintf(
             session.out,
-            "note   --%s: %s is learned as plain text, headings and separators with it; rows of "
-            "a table go to FILE.jsonl, a line each: %s\n",
+            "note   --%s: %s is read as plain text, including headings and separators; for a "
+            "table, write FILE.jsonl with one row per line: %s\n",
             option, path, o.objective == OBJECTIVE_DPO ? dataset_pair_formats : dataset_formats);
     if (d->replaced > 0 && d->examples != NULL)
         fprintf(session.out,
-                "note   --%s: %zu hal%s alone (such as \\ud83d), taken as U+FFFD: was a text cut "
-                "there?\n",
+                "note   --%s: %zu unpaired surrogate%s (such as \\ud83d) replaced by U+FFFD; was "
+                "a text cut there?\n",
                 option, d->replaced,
-                one ? "f of a surrogate pair stands" : "ves of surrogate pairs stand");
+                one ? "" : "s");
     else if (d->replaced > 0)
         fprintf(session.out,
-                "note   --%s: %zu byte%s not UTF-8, taken as U+FFFD: is it in another encoding?\n",
+                "note   --%s: %zu byte%s not UTF-8 and replaced by U+FFFD; is the file in another "
+                "encoding?\n",
                 option, d->replaced, one ? " is" : "s are");
     if (d->skipped > 0)
         fprintf(
             session.out,
-            "note   --%s: %zu line%s nothing to learn and %s left out: an empty text or answer\n",
+            "note   --%s: %zu line%s an empty text or answer and %s skipped\n",
             option, d->skipped, d->skipped == 1 ? " has" : "s have",
             d->skipped == 1 ? "is" : "are");
     if (d->empty > 0)
-        fprintf(session.out, "note   --%s: %zu answer%s empty: only %s learned, as in TRL\n",
+        fprintf(session.out, "note   --%s: %zu answer%s empty; only %s trained, as in TRL\n",
                 option, d->empty, d->empty == 1 ? " is" : "s are",
                 d->empty == 1 ? "its end is" : "their ends are");
     if (d->same_pairs > 0)
-        fprintf(session.out, "note   --%s: %zu pair%s the same answer twice and teach%s nothing\n",
-                option, d->same_pairs, d->same_pairs == 1 ? " has" : "s have", d->same_pairs == 1 ? "es" : "");
+        fprintf(session.out, "note   --%s: %zu pair%s the same answer twice and train%s nothing\n",
+                option, d->same_pairs, d->same_pairs == 1 ? " has" : "s have", d->same_pairs == 1 ? "s" : "");
 }
 
 static int open_data(const char *option, const char *path, const model_any *m, dataset *d)
@@ -740,7 +767,7 @@ static int open_data(const char *option, const char *path, const model_any *m, d
         return session_fail(1, "--%s: %s", option, d->error);
     note_data(option, path, d);
     if (d->special_texts > 0)
-        fprintf(session.out, "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
+        fprintf(session.out, "note   --%s: %zu special token%s spelled out and read as %s\n", option,
                 d->special_texts, d->special_texts == 1 ? " is" : "s are",
                 d->examples == NULL ? "such"
                 : desc.specials     ? "such (--special-tokens)"
@@ -763,7 +790,8 @@ static int64_t virtual_tokens(const char *adapter)
     return read ? n : 0;
 }
 
-/* Before positions of tokens there may be others: how many, and which option says so. */
+/* Returns the positions that an adapter occupies before the tokens, and sets *option to the option
+ * that causes them. */
 static int64_t positions_before(const char **option)
 {
     const int takes = o.method >= ADAPTERS_PREFIX;
@@ -776,7 +804,7 @@ static int64_t positions_before(const char **option)
     return others > own ? others : own;
 }
 
-/* The template of chats; what it lacks is said where there are chats. */
+/* Opens the chat template of the model or of the options. */
 static int open_chat(void)
 {
     const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
@@ -785,15 +813,15 @@ static int open_chat(void)
         return session_fail(1, "--model: %s", run.chat.error);
     if (o.chat != NULL && !none && chat_select(&run.chat, o.chat) != 0)
         return session_fail(2,
-                            "--chat %s: allowed is %s; or none; --user-turn and --assistant-turn "
-                            "say what any other is",
+                            "--chat %s: allowed is %s; or none; for another template, give "
+                            "--user-turn and --assistant-turn",
                             o.chat, chat_list_names(names, sizeof names));
     if (none)
         memset(&run.chat.format, 0, sizeof run.chat.format), run.chat.source[0] = 0;
     for (int i = 0; i < CHAT_ROLES; i++)
         if (o.turns[i] != NULL && chat_set_turn(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
-    if (run.chat.bos_eos[1][0] == 0 && run.end >= 0) { /* GPT-2's folder may name none */
+    if (run.chat.bos_eos[1][0] == 0 && run.end >= 0) { /* the folder of a GPT-2 may name none */
         size_t size;
         const char *text = bpe_bytes(&run.tokenizer, run.end, &size);
         if (size < sizeof run.chat.bos_eos[1])
@@ -802,13 +830,14 @@ static int open_chat(void)
     return 0;
 }
 
-/* A folder has a template, but none that is known, and the user chose none. */
+/* Prints a note if the model has an unknown chat template and no option selects one. `what` says
+ * how the program proceeds. */
 static void note_unknown_template(const char *what)
 {
     if (run.chat.format.name == NULL && run.chat.source[0] != 0 && o.chat == NULL)
         fprintf(session.out,
-                "note   the model's %s is none that is known: %s; --chat NAME, or --user-turn and "
-                "--assistant-turn, say what it is, and --chat none hides this note\n",
+                "note   the model's %s is unknown: %s; name the template with --chat NAME or\n"
+                "       --user-turn and --assistant-turn, or hide this note with --chat none\n",
                 run.chat.source, what);
 }
 
@@ -827,13 +856,13 @@ static void print_chats(void)
     fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
             o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
             o.chat == NULL && o.turns[CHAT_USER] == NULL ? run.chat.source : "",
-            end >= 0 ? "" : "; no token of the model's ends a turn: its end is spelled out");
+            end >= 0 ? "" : "; the model has no end-of-turn token, so the end is spelled out");
 }
 
-/* Sequences of T tokens in a row. */
+/* Returns the number of sequences in a row: 2 for pairs, else 1. */
 static int64_t row_width(void) { return o.objective == OBJECTIVE_DPO ? 2 : 1; }
 
-/* What a step is fed. */
+/* Allocates the feeds of a step. */
 static int make_batch(void)
 {
     const int64_t T = run.first.T, width = row_width();
@@ -853,7 +882,7 @@ static int make_batch(void)
     return 0;
 }
 
-/* Steps of rows of like length, and the lengths that are planned for. */
+/* Groups training rows of similar length into batches and chooses the lengths to plan for. */
 static int group_rows(void)
 {
     const dataset_batches b = { run.train.data,
@@ -886,13 +915,13 @@ static int group_rows(void)
         for (uint64_t i = 0; i < n; i++)
             real += (double)dataset_real_tokens(run.train.data, run.batches.current[i], run.first.T);
     }
-    run.lengths[run.classes - 1] = run.first.T; /* what evaluates may be longer */
+    run.lengths[run.classes - 1] = run.first.T; /* rows of an evaluation may be longer */
     run.padding = computed / real;
     run.unsorted = (double)run.train.count * (double)(width * run.first.T) / real;
     return 0;
 }
 
-/* --epochs as steps, from where batches are as they are now. */
+/* Converts --epochs to steps, counted from the row at which --batch last changed. */
 static void count_steps(void)
 {
     const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
@@ -908,10 +937,10 @@ static void count_steps(void)
     lm.steps = o.epochs > 0 ? (int64_t)steps : lm.steps;
     if (run.cut_was == 0)
         return;
-    fprintf(session.out, "note   steps are of %lld rows instead of %lld from step %llu on",
-            (long long)lm.batch, (long long)run.cut_was, (unsigned long long)run.resumed_at);
+    fprintf(session.out, "note   from step %llu on, a step has %lld rows instead of %lld",
+            (unsigned long long)run.resumed_at, (long long)lm.batch, (long long)run.cut_was);
     if (o.epochs > 0)
-        fprintf(session.out, ": %lld in all make %lld epoch%s, and the one at hand is cut anew",
+        fprintf(session.out, ": %lld steps make %lld epoch%s; the current epoch is reordered",
                 (long long)lm.steps, (long long)o.epochs, session_plural(o.epochs));
     fputc('\n', session.out);
 }
@@ -924,7 +953,7 @@ static int has_biases(const model_config *c)
     return biases;
 }
 
-/* Sizes, tokenizer and chat template of --model. */
+/* Opens --model: its sizes, tokenizer and chat template. */
 static int open_model(model_any *m)
 {
     struct stat info;
@@ -933,8 +962,8 @@ static int open_model(model_any *m)
                             stat(o.model, &info) == 0 || o.model[0] == '/' || o.model[0] == '.' ||
                                     gguf_is_file_name(o.model)
                                 ? ""
-                                : "; a folder is expected: hf download NAME --local-dir DIR makes "
-                                  "one of a model on Hugging Face");
+                                : "; give a folder; hf download NAME --local-dir DIR gets a "
+                                  "model from Hugging Face");
     model_close(m);
     const int keys = gguf_is_file(o.model);
     if ((keys ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
@@ -952,11 +981,11 @@ static int open_model(model_any *m)
     return open_chat();
 }
 
-/* All texts as tokens, and which rows are for what. */
+/* Reads all texts as tokens and splits their rows into training and validation. */
 static int load_data(void)
 {
     model_any m;
-    const int alone = lm.data == NULL; /* --eval of --validation: all of it */
+    const int alone = lm.data == NULL; /* --eval of --validation without --data */
     int status = open_model(&m);
     if (alone) {
         lm.data = lm.validation;
@@ -984,17 +1013,17 @@ static int load_data(void)
     if (o.context == 0 && longest > 0)
         run.first.T = longest < available ? longest : available; /* more would be padding */
     if (available < 1)
-        return session_fail(2, "--%s: the model has %lld positions: that leaves none for a text",
+        return session_fail(2, "--%s: the model has %lld positions, which leaves none for text",
                             option, (long long)m.config.context);
     if (run.first.T > available && before > 0 && strcmp(option, "size") != 0)
         return session_fail(2,
-                            "--context %lld: allowed is at most %lld: the %s takes %lld of the "
+                            "--context %lld: allowed is at most %lld; the %s takes %lld of the "
                             "model's %lld positions",
                             (long long)o.context, (long long)available, option, (long long)before,
                             (long long)m.config.context);
     if (run.first.T < 1 || run.first.T > available)
         return session_fail(2,
-                            "--context %lld: allowed is 1 to %lld: the model has %lld positions%s",
+                            "--context %lld: allowed is 1 to %lld; the model has %lld positions%s",
                             (long long)o.context, (long long)available, (long long)m.config.context,
                             available < m.config.context ? ", and the method takes some" : "");
     const uint64_t rows = dataset_rows(&run.data, run.first.T);
@@ -1008,25 +1037,26 @@ static int load_data(void)
     run.other = other;
     if (train.count == 0 || ((lm.eval_every > 0 || o.eval) && run.valid.count == 0))
         return session_fail(1,
-                            "%s has %llu row%s of %lld token%s, too few to learn from and to "
-                            "evaluate with; %s",
+                            "%s has %llu row%s of %lld token%s, too few for training and "
+                            "evaluation; %s",
                             lm.data, (unsigned long long)rows, session_plural((int64_t)rows),
                             (long long)run.first.T, session_plural(run.first.T),
-                            longest > 0 ? "--validation FILE or --eval-every 0 leaves all to learn"
-                                        : "a smaller --context makes more");
+                            longest > 0 ? "give --validation FILE or --eval-every 0 to train on "
+                                          "all"
+                                        : "give a smaller --context for more rows");
     if (make_batch() != 0 || group_rows() != 0)
         return 1;
     count_steps();
     const uint64_t cut = dataset_truncated(&run.data, run.first.T);
     fprintf(session.out,
             o.eval ? "data   %s: %zu token%s, %llu row%s of %lld\n"
-                   : "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
+                   : "data   %s: %zu token%s, %llu row%s of %lld, %llu of them for validation\n",
             session_is_dash(lm.data) ? "standard input" : lm.data, run.data.tokens.count,
             session_plural((int64_t)run.data.tokens.count), (unsigned long long)rows,
             session_plural((int64_t)rows), (long long)run.first.T, (unsigned long long)held_out);
     if (cut > 0)
         fprintf(session.out,
-                "note   %llu row%s longer and lose%s the beginning of the prompt, then the end of "
+                "note   %llu row%s too long and lose%s the start of the prompt, then the end of "
                 "the answer\n",
                 (unsigned long long)cut, cut == 1 ? " is" : "s are", cut == 1 ? "s" : "");
     return 0;
@@ -1042,7 +1072,7 @@ static uint64_t data_hash(void)
                : h;
 }
 
-/* Rows of a part that an evaluation reads, spread evenly. */
+/* Returns the number of rows that an evaluation reads, spread evenly over the split. */
 static uint64_t split_used(const split *p)
 {
     const uint64_t most = lm.eval_iters > 0 ? (uint64_t)(lm.eval_iters * lm.batch) : p->count;
@@ -1054,13 +1084,14 @@ static uint64_t split_row(const split *p, uint64_t i)
     return p->first + i * p->count / split_used(p);
 }
 
-/* What a loss of an evaluation is of: it compares with losses of the same rows only. */
+/* Hashes all that a loss of this split depends on except the weights; losses with equal hashes can
+ * be compared. */
 static uint64_t split_hash(const split *p)
 {
     const lm_run *r = &run.first;
     const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
     const double by[] = { o.beta, o.label_smoothing };
-    const int pairs = o.objective == OBJECTIVE_DPO; /* a teacher is no part of an evaluation */
+    const int pairs = o.objective == OBJECTIVE_DPO; /* a teacher does not affect evaluations */
     char *whole = pairs && o.reference != NULL ? realpath(o.reference, NULL) : NULL;
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
     if (pairs)
@@ -1075,20 +1106,20 @@ static uint64_t split_hash(const split *p)
     return h;
 }
 
-/* Prints what four bits cost, measured with HuggingFaceTB/SmolLM2-135M, as floats 0. */
+/* Prints the loss of accuracy by int4, as measured with HuggingFaceTB/SmolLM2-135M. */
 static void note_storage(void)
 {
     const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORAGE_F32 };
     for (int i = 0; i < 2; i++)
         if (stores[i] == GCKPT_STORAGE_I4)
             fprintf(session.out,
-                    "note   --%s int4 loses more than int8: the loss of SmolLM2-135M rises by 0.42 "
-                    "nats a token, by int8 by 0.01; --eval tells this model's\n",
+                    "note   --%s int4 raises the loss of SmolLM2-135M by 0.42 nats per token,\n"
+                    "       int8 by 0.01; measure this model's with --eval\n",
                     i == 0 ? "store" : "teacher-store");
 }
 
 /* ---- a method: loading and planning ---------------------------------------------------------- */
-/* Returns whether the table of the head is trained. */
+/* Returns whether the head's matrix is trained. */
 static int trains_head(const tuning *t)
 {
     const model_config *c = &t->model.config;
@@ -1146,8 +1177,8 @@ static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     return n;
 }
 
-/* The tokens of another model, of option --`option`, are the model's, where its folder or GGUF says
- * what they are. */
+/* Checks that another model's vocabulary equals the model's, if its folder or GGUF contains a
+ * tokenizer. */
 static int check_tokens(const char *option, const char *dir)
 {
     bpe other;
@@ -1164,8 +1195,8 @@ static int check_tokens(const char *option, const char *dir)
         const char *a = bpe_bytes(&other, i, &n), *b = bpe_bytes(&run.tokenizer, i, &k);
         if (n != k || memcmp(a, b, n) != 0)
             failed = session_fail(1,
-                                  "--%s %s: token %d is \"%.*s\" there, and \"%.*s\" in "
-                                  "--model: the vocabularies must be the same",
+                                  "--%s %s: token %d is \"%.*s\" there, and \"%.*s\" in --model; "
+                                  "both need the same vocabulary",
                                   option, dir, (int)i, (int)(n < 40 ? n : 40), a,
                                   (int)(k < 40 ? k : 40), b);
     }
@@ -1173,7 +1204,7 @@ static int check_tokens(const char *option, const char *dir)
     return failed;
 }
 
-/* Loads the teacher, in addition to the model that is trained. */
+/* Loads the teacher into the same store. */
 static int load_teacher(tuning *t)
 {
     const int as_is = o.teacher_store == STORE_AUTO;
@@ -1186,8 +1217,8 @@ static int load_teacher(tuning *t)
         return 1;
     if (t->teacher.config.context < run.first.T)
         return session_fail(2,
-                            "--teacher %s has %lld positions, rows %lld: a --context of at most "
-                            "so many",
+                            "--teacher %s has %lld positions, rows %lld; give a --context of at "
+                            "most that many",
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
     t->teacher_params = lm_param_count(t->run.store) - before;
@@ -1199,7 +1230,7 @@ static int load_teacher(tuning *t)
     return 0;
 }
 
-/* Where --ensure-weight-tying ties nothing, it is meant for something else. */
+/* Prints a note if --ensure-weight-tying has no effect. */
 static void note_tying(const tuning *t)
 {
     const model_config *c = &t->model.config;
@@ -1210,21 +1241,21 @@ static void note_tying(const tuning *t)
     const int both = model_is_in_modules(c, o.modules_to_save, table) ||
                      model_is_in_modules(c, o.modules_to_save, "lm_head.weight");
     if (!both || !c->tied)
-        fprintf(session.out, "note   --ensure-weight-tying changes nothing: %s%s\n",
-                both ? "the model's head is a table of its own"
+        fprintf(session.out, "note   --ensure-weight-tying has no effect: %s%s\n",
+                both ? "the model's head is a separate matrix"
                      : "--modules-to-save names neither lm_head nor ",
                 both ? "" : c->family->embeddings);
 }
 
-/* Loads a model's folder and, unless it is NULL (a new one), an adapter's. */
+/* Loads a model and an adapter; if `adapter` is NULL, creates a new one. */
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
-    static const char words[] = ",embed_tokens,wte"; /* what a tied head is */
+    static const char words[] = ",embed_tokens,wte"; /* names of the tied embedding table */
     const int for_reference = run.refers && o.reference != NULL;
     char floats[1024];
     if (o.modules_to_save != NULL && snprintf(floats, sizeof floats, "%s%s", o.modules_to_save,
                                               o.tied ? words : "") >= (int)sizeof floats)
-        return session_fail(2, "--modules-to-save: more than 1,000 characters");
+        return session_fail(2, "--modules-to-save: allowed is a list of at most 1,000 characters");
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const model_source source = { .storage = quantised_by_option() ? (gckpt_storage)o.store
                                                                 : GCKPT_STORAGE_F32,
@@ -1269,12 +1300,14 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                             : "--adapter: ",
                             t->model.error,
                             !quantised ? ""
-                            : o.map ? " (leave --map out)"
+                            : o.map ? " (omit --map)"
                                     : " (--store f32)");
     if (t->adapters.options.method != method && !for_reference)
-        failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
+        failed = model_fail(&t->model, "--adapter %s: it was trained by --method %s; add that "
+                                       "option",
                             adapter, adapters_names[t->adapters.options.method]);
-    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference) /* before a training */
+    /* not after a training, which exports later */
+    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference)
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->options.hooks = &t->adapters.hooks;
     t->options.dropout = lm.dropout;
@@ -1286,7 +1319,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                : 0;
 }
 
-/* Only what is trained goes to training.safetensors. */
+/* Selects the trained parameters for training.safetensors; a rename function of gckpt_file_desc. */
 static const char *trained_only(void *user, const char *name)
 {
     gckpt_parameter p;
@@ -1300,7 +1333,7 @@ static int make_plans(tuning *t)
     gckpt_plan_desc desc = lm_plan_desc(&t->run, LM_EVALUATION);
     lm_run *r = &t->run;
     lm_stage *m;
-    desc.batch = 1; /* row by row, for the mean of the rows' means */
+    desc.batch = 1; /* one row at a time, for the mean of the rows' means */
     r->classes = run.classes > 0 ? run.classes - 1 : 0;
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         const int training = lm_purpose(i) == LM_TRAINING, evaluates = o.eval || run.refers;
@@ -1319,24 +1352,24 @@ static int make_plans(tuning *t)
     return 0;
 }
 
-/* What is computed of padding, and what each class is planned with. */
+/* Prints the planned length classes and the share of padding. */
 static void report_classes(tuning *t)
 {
     const lm_run *r = &t->run;
     if (!run.grouped)
         return;
-    fprintf(session.out, "rows   of like length together, %d plan%s: T", run.classes,
+    fprintf(session.out, "rows   in batches of similar length, %d plan%s: T", run.classes,
             session_plural(run.classes));
     for (int i = 0; i < run.classes; i++)
         fprintf(session.out, " %lld", (long long)run.lengths[i]);
-    fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
+    fprintf(session.out, "\n       %.3f computed tokens per real token (%.3f with one length)\n",
             run.padding, run.unsorted);
     session_event(",\"classes\":%d,\"tokens_computed_per_real\":%.9g,\"tokens_computed_per_real_unsorted\":%.9g",
                   r->classes + 1, run.padding, run.unsorted);
 }
 
-/* Prints the bytes that the system counts for the process: the plan's, those of the data's tokens,
- * and those of program, tokenizer and threads, of which 12 to 27 MB were measured. */
+/* Prints the memory that the operating system counts for the process: the plan's bytes, the data's
+ * tokens, and 30 MB for program, tokenizer and threads (12 to 27 MB were measured). */
 static void report_process(tuning *t)
 {
     size_t arena;
@@ -1347,9 +1380,9 @@ static void report_process(tuning *t)
                  (double)all[i]->capacity * sizeof(dataset_example);
     if (t->run.device == NULL)
         fprintf(session.out,
-                "       the process, or its container: %.0f MB, with the data and up to 30 MB for "
-                "program, tokenizer and threads%s\n",
-                bytes / 1e6, o.map ? "; mapped weights come on top" : "");
+                "       process or container: %.0f MB, with data and up to 30 MB for the "
+                "program%s\n",
+                bytes / 1e6, o.map ? "; plus mapped weights" : "");
 }
 
 static void report_plan(tuning *t, const char *method)
@@ -1396,7 +1429,7 @@ static void show(const int32_t *tokens, int64_t n)
     fputc('\n', session.out);
 }
 
-/* --generate shows one text as it comes. */
+/* Shows the text of --generate token by token; returns 1 to stop after an interrupt. */
 static int stop(void *user, int64_t at, const int32_t *tokens)
 {
     (void)user;
@@ -1408,7 +1441,7 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
     return session.interrupted != 0;
 }
 
-/* Encodes the text to continue: --prompt (of chats, as a turn of the user), or the end of a text. */
+/* Encodes the text to continue: --prompt (for chats, as a user's turn) or the end-of-text token. */
 static int encode_prompt(bpe_tokens *prompt)
 {
     int failed;
@@ -1428,14 +1461,15 @@ static int encode_prompt(bpe_tokens *prompt)
     return failed ? session_fail(1, "--prompt: %s", prompt->error) : 0;
 }
 
-/* --sample, with nothing else in memory but the store. */
+/* Prints --samples samples while only the store and the sampling plan are in memory. */
 static int sample(tuning *t, const char *when)
 {
     generator_desc desc = { .samples = lm.samples,
                             .threads = (int)lm.threads,
                             .backend = run.first.device,
                             .hooks = &t->adapters.hooks,
-                            .allow_initial = 1 }; /* new adapters; loading checks what a file must have */
+                            /* adapters may be new; loading checks the parameters of files */
+                            .allow_initial = 1 };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
     bpe_tokens prompt = { 0 };
@@ -1443,7 +1477,7 @@ static int sample(tuning *t, const char *when)
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
     failed = failed || encode_prompt(&prompt) != 0;
     desc.capacity = desc.hooks->prefix + desc.hooks->prompt + (int64_t)prompt.count + lm.sample;
-    if (desc.capacity > t->model.config.context) /* no more than that is ever cached */
+    if (desc.capacity > t->model.config.context) /* the caches never hold more */
         desc.capacity = t->model.config.context;
     desc.chunk = prompt.count < 64 ? (int64_t)prompt.count : 64;
     if (!failed && generator_new(&g, &t->model, t->run.store, &desc) != 0)
@@ -1455,8 +1489,8 @@ static int sample(tuning *t, const char *when)
                     (long long)g.capacity, needs);
         if (lm.budget > 0 && needs > (size_t)lm.budget)
             failed = session_fail(1,
-                                  "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
-                                  "--sample 0, need less",
+                                  "--budget %lld: sampling needs %zu bytes; give fewer "
+                                  "--samples, or --sample 0",
                                   (long long)lm.budget, needs);
         if (!failed && o.generate && lm.samples == 1 && !run.chats && lm.prompt != NULL)
             fputs(lm.prompt, session.out);
@@ -1479,7 +1513,7 @@ static int sample(tuning *t, const char *when)
 }
 
 /* ---- evaluation and saving ------------------------------------------------------------------- */
-/* What pairs of a row of a data set are compared with. */
+/* Copies the reference's log-probabilities of a row to place `at` of the batch. */
 static void put_reference(const dataset *d, uint64_t row, int64_t at)
 {
     if (run.references[d == &run.validation] != NULL)
@@ -1487,7 +1521,7 @@ static void put_reference(const dataset *d, uint64_t row, int64_t at)
                2 * sizeof(float));
 }
 
-/* A row alone; *m: what it ran by. */
+/* Runs the evaluation on one row. Sets *m to the stage used. */
 static gckpt_result forward_row(tuning *t, const split *p, uint64_t row, lm_stage **m,
                                 gckpt_report *report)
 {
@@ -1500,7 +1534,7 @@ static gckpt_result forward_row(tuning *t, const split *p, uint64_t row, lm_stag
     return gckpt_forward((*m)->exec, feeds, lm_fill_feeds(r, *m, feeds), 1, report);
 }
 
-/* The mean loss of a target, and the mean of the rows' means; 0 when interrupted. */
+/* Computes the mean loss per target and the mean of the rows' means; 0 after an interrupt. */
 static int evaluate_split(tuning *t, const split *p, double *mean, double *of_means)
 {
     const uint64_t used = split_used(p);
@@ -1524,10 +1558,10 @@ static int evaluate_split(tuning *t, const split *p, double *mean, double *of_me
     return 0;
 }
 
-/* e to the mean loss of a token: between so many the model was as unsure. */
+/* Returns exp(loss), the perplexity of a mean loss per token. */
 static double perplexity(double loss) { return loss < 700 ? 1 / sample_exp(-loss) : 1e304; }
 
-/* The loss of pairs, and the rewards of their answers. */
+/* Computes and prints the loss of pairs and the rewards of their answers. */
 static int evaluate_pairs(tuning *t, uint64_t step, double *loss)
 {
     const split *p = &run.valid;
@@ -1549,7 +1583,7 @@ static int evaluate_pairs(tuning *t, uint64_t step, double *loss)
     if (*loss == 0)
         return 0;
     snprintf(text, sizeof text,
-             "loss %.4f a pair, accuracy %.3f, rewards %.4f chosen, %.4f rejected, margin %.4f",
+             "loss %.4f per pair, accuracy %.3f, rewards %.4f chosen, %.4f rejected, margin %.4f",
              s.loss, s.accuracy, s.chosen, s.rejected, s.margin);
     if (o.eval)
         fprintf(session.out, "eval   %lld pair%s: %s\n", (long long)s.count, session_plural(s.count),
@@ -1578,12 +1612,13 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
         return session_fail(1, lm_nonfinite_text, lm_find_nonfinite(t->run.store, 0));
     if (o.eval)
         fprintf(session.out,
-                "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
+                "eval   %llu row%s: loss %.4f per token, mean of rows' means %.4f, perplexity "
+                "%.4g\n",
                 (unsigned long long)split_used(&run.valid),
                 session_plural((int64_t)split_used(&run.valid)), *loss, of_means, perplexity(*loss));
     else if (run.valid.data->examples != NULL)
         session_print_line(
-            "step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
+            "step %llu: validation loss %.4f per token, mean of rows' means %.4f, perplexity %.4g",
             (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
         session_print_line("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
@@ -1616,7 +1651,7 @@ static size_t file_bytes(const char *folder, const char *name)
     return stat(join(path, sizeof path, folder, name), &info) == 0 ? (size_t)info.st_size : 0;
 }
 
-/* A copy of one of the tokenizer's files, where there is one. */
+/* Copies one of the tokenizer's files, if it exists. */
 static int copy_file(model_any *m, const char *from, const char *to, const char *name)
 {
     char path[MODEL_PATH];
@@ -1640,7 +1675,7 @@ static const char *saved_name(const tuning *t)
                                                        : "adapter_model.safetensors";
 }
 
-/* The tokenizer of a GGUF, for folders. */
+/* Writes the tokenizer of a GGUF as files of a folder. */
 static int write_gguf_files(model_any *m, const char *folder)
 {
     char path[MODEL_PATH];
@@ -1680,7 +1715,7 @@ static int copy_files(model_any *m, const char *folder)
     return 0;
 }
 
-/* --export-gguf */
+/* Writes the adapter to --export-gguf. */
 static int export_gguf(tuning *t)
 {
     run.exported = 1;
@@ -1697,7 +1732,7 @@ static void print_exported(void)
                 (size_t)info.st_size);
 }
 
-/* The model, or what the method added to it, for others to load. */
+/* Saves the model, or the adapter that the method trained, for other programs. */
 static int save_model(tuning *t, const char *folder)
 {
     const int full = t->adapters.options.method == ADAPTERS_FULL;
@@ -1710,7 +1745,7 @@ static int save_model(tuning *t, const char *folder)
     return full ? copy_files(&t->model, folder) : 0;
 }
 
-/* --merge of what is loaded, or trained. */
+/* Writes the loaded or trained weights as a whole model to --merge. */
 static int merge(tuning *t)
 {
     if ((!is_plain_model(t->adapters.options.method) && adapters_merge(&t->adapters) != 0) ||
@@ -1738,7 +1773,7 @@ static double read_real_note(const tuning *t, const char *key)
     return text != NULL ? strtod(text, NULL) : 0;
 }
 
-/* All that the run needs to go on. */
+/* Saves training.safetensors, all that --resume needs. */
 static int save_training(tuning *t)
 {
     char path[MODEL_PATH];
@@ -1758,9 +1793,8 @@ static int save_training(tuning *t)
     return session_copy_notes(t->run.store, NULL, &options, other_notes) || failed;
 }
 
-/* Saves after an evaluation (loss is 0 if there was none) or at the end. Weights that are worse
- * than the best, or may be, are kept for --resume only; also where the earlier best no longer
- * counts, until there is another. */
+/* Saves after an evaluation (`loss` is 0 without one) or at the end. Weights that are worse than
+ * the best, or that were not compared with an existing best, go to training.safetensors only. */
 static int save(tuning *t, double loss)
 {
     if (t->save == NULL)
@@ -1794,7 +1828,7 @@ static void put_row(lm_run *r, uint64_t row, int64_t i, int64_t T)
 
 static void put_batch(lm_run *r, uint64_t step)
 {
-    (void)step; /* rows follow each other, also those of steps without targets */
+    (void)step; /* the rows of a skipped step are not used again */
     ((tuning *)r->user)->result.after = 0;
     ((tuning *)r->user)->saved = 0;
     if (run.grouped) {
@@ -1844,7 +1878,7 @@ static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *p
         gckpt_report report;
         const gckpt_result result = forward_row(t, p, row, &m, &report);
         if (result == GCKPT_CANCELLED || session.interrupted)
-            return session_fail(130, "interrupted before the first step");
+            return session_fail(130, "interrupted before the first step; nothing was saved");
         if (result != GCKPT_OK)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
         memcpy(to + 2 * row, gckpt_fetch(m->exec, gckpt_id(m->logits.tensor), 0),
@@ -1863,8 +1897,9 @@ static int is_adapter_reference(void)
             gguf_is_adapter(o.reference));
 }
 
-/* What --reference names, a model or an adapter; else what the training begins with, but that a new
- * adapter is no part of it, nor, with --eval, the one that is evaluated. */
+/* Loads the reference: the model or adapter of --reference or, by default, the model with the
+ * adapter that training starts from. A new adapter, or the one that --eval evaluates, is not part
+ * of the reference. */
 static int load_reference(tuning *t, adapters_method of)
 {
     const int adapted = is_adapter_reference();
@@ -1886,8 +1921,8 @@ static int load_reference(tuning *t, adapters_method of)
     return 0;
 }
 
-/* Checks the training's budget before any log-probability is computed. *least becomes the bytes
- * that it needs, as an error names them, or 0 if it fits. */
+/* Checks the training's budget before any log-probability is computed. Sets *least to the bytes
+ * that training needs, or to 0 if it fits. */
 static int find_training_bytes(adapters_method method, size_t *least)
 {
     tuning t = { .run = run.first };
@@ -1918,21 +1953,21 @@ static int check_budget(lm_run *r, size_t training)
     if (budget == 0 || (training == 0 && reference <= budget))
         return 0;
     const char *hint =
-        lm.micro_batch > 1 ? "; --micro-batch auto finds the one that needs fewest" : "";
+        lm.micro_batch > 1 ? "; --micro-batch auto looks for a micro-batch that needs fewer" : "";
     if (training == 0)
         return session_fail(1,
                             "--budget %zu is too small: the reference needs at least %zu bytes%s",
-                            budget, reference, o.eval ? "" : "; the training fits");
+                            budget, reference, o.eval ? "" : "; training would fit");
     return session_fail(1,
-                        "--budget %zu is too small: at least %zu bytes are needed: training %zu, "
+                        "--budget %zu is too small: give at least %zu bytes; training needs %zu, "
                         "%s%zu%s",
                         budget, training > reference ? training : reference, training,
                         o.reference != NULL ? "the reference " : "its reference ", reference, hint);
 }
 
-/* Computes the reference's log-probabilities of all answers before the trained model is loaded:
- * only the numbers are kept, so that one model at a time is in memory. With --plan, prints the
- * bytes it would need. */
+/* Computes the reference's log-probabilities of all answers before the trained model is loaded, so
+ * that only one model is in memory at a time. With --plan, prints the bytes that this would
+ * need. */
 static int compute_references(adapters_method method)
 {
     tuning t = { .run = run.first };
@@ -1950,7 +1985,7 @@ static int compute_references(adapters_method method)
     run.refers = 1;
     int failed = load_reference(&t, method) || make_plans(&t) || check_budget(&t.run, training);
     if (!failed)
-        fprintf(session.out, "reference %s: log-probabilities of all answers come first",
+        fprintf(session.out, "reference %s: computes the log-probabilities of all answers first",
                 o.reference != NULL ? o.reference : o.model);
     if (!failed && lm.plan)
         fprintf(session.out, ", %zu bytes", lm_total_bytes(&t.run, &arena));
@@ -1984,7 +2019,8 @@ static int has_changed(tuning *t, const char *key, uint64_t hash, const char *op
     return other;
 }
 
-/* Number i of a parameter's values, as they are stored. */
+/* Returns the bits of value i of a parameter: of the f32 value or, if quantised to int8 or int4, of
+ * the stored byte. */
 static uint32_t stored_bits(const gckpt_parameter *p, int64_t i)
 {
     const uint16_t *halves = (const uint16_t *)p->quantised;
@@ -2005,8 +2041,8 @@ static uint32_t stored_bits(const gckpt_parameter *p, int64_t i)
     return bits;
 }
 
-/* What is frozen of the model, 64 values of each parameter: first how it is stored, as other ways to
- * store it have other values. */
+/* Writes a digest of the model's frozen parameters: a hash of their storages, then a hash of 64
+ * values of each. Digests are comparable only if the storages agree. */
 static const char *model_digest(const tuning *t, char *text, size_t size)
 {
     uint64_t how = 14695981039346656037u, values = how;
@@ -2027,8 +2063,8 @@ static const char *model_digest(const tuning *t, char *text, size_t size)
     return text;
 }
 
-/* Returns 1 if the model is not the one that the run began with, -1 if that one is not given
- * either. */
+/* Returns 1 if the model has changed since the run began and --model was given again, -1 (after an
+ * error message) if it has changed and --model was not given, else 0. */
 static int has_model_changed(const tuning *t, int argc, char **argv)
 {
     char now[40];
@@ -2039,20 +2075,21 @@ static int has_model_changed(const tuning *t, int argc, char **argv)
     if (options_given(&options, argc, argv, "model") != NULL)
         return 1;
     session_fail(1,
-                 "--resume %s: %s no longer has the weights that the run began with; give --model "
-                 "%s to go on with it as it is now",
+                 "--resume %s: %s no longer has the weights that the run began with; to continue "
+                 "with the present ones, give --model %s",
                  lm.resume, o.model, o.model);
     return -1;
 }
 
-/* Losses that can still be compared with. */
+/* Restores the losses of a resumed run that are still comparable. */
 static int restore_losses(tuning *t, int argc, char **argv)
 {
     outcome *r = &t->result;
     const int other = has_model_changed(t, argc, argv);
     if (other < 0)
         return 1;
-    if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
+    /* otherwise the best weights are elsewhere */
+    if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0)
         r->best = read_real_note(t, "best");
     r->before = read_real_note(t, "before");
     r->retention_before = read_real_note(t, "retention");
@@ -2064,8 +2101,8 @@ static int restore_losses(tuning *t, int argc, char **argv)
         return 0;
     if (r->best > 0)
         fprintf(session.out,
-                "note   %s has changed: the best so far, loss %.4f, no longer counts\n",
-                other ? "--model" : "what validates", r->best);
+                "note   %s has changed, so the best loss so far, %.4f, no longer counts\n",
+                other ? "--model" : "the validation data", r->best);
     r->best = r->before = 0;
     return 0;
 }
@@ -2086,7 +2123,7 @@ static int resume(tuning *t, int argc, char **argv)
     return restore_losses(t, argc, argv);
 }
 
-/* What there was before the first step. */
+/* Evaluates before the first step. */
 static int begin(tuning *t)
 {
     outcome *r = &t->result;
@@ -2095,7 +2132,7 @@ static int begin(tuning *t)
     return evaluate(t, 0, &r->before) || evaluate_retention(t, 0, &r->retention_before);
 }
 
-/* Before, where that is known (a run may be resumed with more options), and after. */
+/* Prints the loss before training, if known, and after it. */
 static void print_losses(const char *of, double before, double after)
 {
     if (after > 0 && before > 0)
@@ -2129,12 +2166,12 @@ static int end(tuning *t, const char *method)
     print_losses("loss  ", r->before, r->after);
     print_losses("retention", r->retention_before, r->retention_after);
     if (t->save != NULL && r->best > 0 && o.keep != KEEP_LAST)
-        fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
+        fprintf(session.out, "saved  %s: best evaluated weights, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
     else if (t->save != NULL && t->saved)
-        fprintf(session.out, "saved  %s: the last step's, %zu bytes\n", t->save, r->file);
+        fprintf(session.out, "saved  %s: weights of the last step, %zu bytes\n", t->save, r->file);
     if (t->save != NULL && o.keep == KEEP_BOTH)
-        fprintf(session.out, "saved  %s/last: the last step's\n", t->save);
+        fprintf(session.out, "saved  %s/last: weights of the last step\n", t->save);
     session_event(",\"method\":\"%s\",\"seconds_per_step\":%.9g,\"file_bytes\":%zu,"
                   "\"before\":%.9g,\"after\":%.9g,\"retention_before\":%.9g,"
                   "\"retention_after\":%.9g}\n",
@@ -2143,8 +2180,8 @@ static int end(tuning *t, const char *method)
     return 0;
 }
 
-/* The model's path as it was given at first, what others find it by; method and context, which are
- * not as they were given where all methods are compared; what losses are of. */
+/* Stores notes: the model's path as first given, by which peft finds the model; the method and
+ * context that are used (not given when all methods are compared); hashes of the evaluated rows. */
 static int note_base(tuning *t, const char *method)
 {
     char model[40];
@@ -2158,7 +2195,7 @@ static int note_base(tuning *t, const char *method)
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
-/* What was saved: where that is not what the last step left, it is loaded. */
+/* Loads the saved weights if they are not the last step's. */
 static int load_saved(tuning *t)
 {
     const char *folder = t->save;
@@ -2169,8 +2206,8 @@ static int load_saved(tuning *t)
     const tuning fresh = { .run = run.first };
     free_tuning(t);
     *t = fresh;
-    fprintf(session.out, "note   %s of what was saved, not of the last step\n",
-            lm.sample > 0     ? "samples are"
+    fprintf(session.out, "note   %s made from the saved weights, not from the last step\n",
+            lm.sample > 0     ? "the samples are"
             : o.merge != NULL ? "the merged model is"
                               : "the GGUF is");
     return load_model(t, method, full ? folder : o.model, full ? NULL : folder);
@@ -2196,11 +2233,11 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     if (!failed && !lm.plan && lm.resume != NULL && (int64_t)run.resumed_at >= lm.steps)
         fprintf(
             session.out,
-            "note   %lld steps are done, and %lld are asked for: more --steps or --epochs go on\n",
+            "note   %lld steps are done and %lld were requested; give more --steps or --epochs\n",
             (long long)run.resumed_at, (long long)lm.steps);
     if (!failed && !lm.plan && folder == NULL && o.merge == NULL)
         fprintf(session.out,
-                "note   nothing is kept: --save DIR, a folder, keeps what is learned\n");
+                "note   the trained weights will be lost; to keep them, give --save DIR\n");
     if (!failed && lm.timeline != NULL)
         failed = lm_draw_plan(t.run.stages[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
@@ -2213,7 +2250,7 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         lm_free_execs(&t.run);
     }
     *result = t.result;
-    const int exports_now = o.gguf != NULL && !run.exported; /* a resumed run was no better */
+    const int exports_now = o.gguf != NULL && !run.exported; /* a resumed run did not improve */
     if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL || exports_now) &&
         !session.interrupted)
         failed = load_saved(&t) || (exports_now && export_gguf(&t)) ||
@@ -2224,8 +2261,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     return failed;
 }
 
-/* What is loaded where nothing is trained: with no adapter nothing is added to the model; LoRA that
- * begins at 0 lets it be packed. */
+/* Loads the model for runs without training. Without an adapter loads the plain model; if its
+ * storage is quantised, as LoRA that starts at 0, because only frozen matrices can be quantised. */
 static int load_untrained(tuning *t)
 {
     const int quantised = quantised_by_option() || o.map || as_file(o.model, ADAPTERS_LORA);
@@ -2251,7 +2288,7 @@ static int generate(void)
     return status;
 }
 
-/* --merge and --export-gguf without --data */
+/* Runs --merge and --export-gguf without --data. */
 static int write_only(void)
 {
     tuning t = { .run = run.first };
@@ -2264,7 +2301,7 @@ static int write_only(void)
     return failed;
 }
 
-/* --eval */
+/* Runs --eval. */
 static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
@@ -2277,7 +2314,7 @@ static int evaluate_only(void)
 }
 
 /* ---- all methods ----------------------------------------------------------------------------- */
-/* What each keeps, by kind. */
+/* Draws the memory of each method by kind of bytes. */
 static int draw_methods(const outcome *all)
 {
     static const char *const kinds[] = { "frozen weights", "trained weights", "optimiser state",
@@ -2313,7 +2350,7 @@ static int compare(int argc, char **argv)
     for (int i = 0; i < ADAPTERS_METHODS && !failed && !session.interrupted; i++) {
         char folder[MODEL_PATH];
         if (i == ADAPTERS_BIAS && !run.biases) {
-            fprintf(session.out, "note   --method bias is left out: the model has no biases\n");
+            fprintf(session.out, "note   --method bias is skipped: the model has no biases\n");
             continue;
         }
         failed = tune((adapters_method)i, join(folder, sizeof folder, lm.save, adapters_names[i]),
@@ -2345,14 +2382,15 @@ static int compare(int argc, char **argv)
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
-/* The options of a file that is resumed; it is read again when the model is there. */
+/* Skips all tensors of a resumed file, of which only the options are read here; a rename
+ * function. */
 static const char *skip_all(void *user, const char *name)
 {
     (void)name;
     return (const char *)user;
 }
 
-/* Since when --batch is what it is; epochs are counted from there on. */
+/* Restores the step and row at which --batch last changed, from which epochs are counted. */
 static void restore_cut(const gckpt_store *store, int argc, char **argv)
 {
     const char *given = options_given(&options, argc, argv, "batch");
@@ -2383,14 +2421,13 @@ static int restore_options(int argc, char **argv)
                      : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
     if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
         status = session_fail(1,
-                              "--resume %s: the file is of no training: expected is the "
-                              "training.safetensors of a folder that --save made",
+                              "--resume %s: the file was not written by a training; give the "
+                              "training.safetensors of a folder written by --save",
                               lm.resume);
     if (status == 0 && gckpt_store_note(store, "option.adapter") == NULL &&
         options_given(&options, argc, argv, "adapter") != NULL)
         status = session_fail(2,
-                              "--adapter %s: %s was made without --adapter, and has what it goes "
-                              "on with; leave the option out",
+                              "--adapter %s: %s was made without --adapter; omit the option",
                               o.adapter, lm.resume);
     run.resumed_at = gckpt_store_step(store);
     restore_cut(store, argc, argv);
@@ -2404,7 +2441,7 @@ static int restore_options(int argc, char **argv)
     return status;
 }
 
-/* Nothing that is written is an input or another output, and --save can be written to. */
+/* Checks that no output is also an input or another output, and that --save can be written to. */
 static int check_outputs(void)
 {
     char path[MODEL_PATH];

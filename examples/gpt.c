@@ -1,21 +1,21 @@
-/* gpt.c - trains, evaluates and samples a small byte-level GPT inside a byte budget.
+/* gpt.c - trains, evaluates and samples a small byte-level GPT within a byte budget.
  *
  *     cc -O2 -fopenmp -I. examples/gpt.c -o gpt
  *     ./gpt                                    # trains on the text of gradckpt.h
- *     ./gpt --data text.txt --budget 24M       # on any text, in 24 MiB
- *     ./gpt --summary                          # what the model has; --profile: where the time goes
+ *     ./gpt --data text.txt --budget 24M       # trains on any text, in 24 MiB
+ *     ./gpt --summary                          # lists the layers; --profile shows the time of each
  *     ./gpt --help
  *     mpicc -DGPT_MPI -O2 -fopenmp -I. examples/gpt.c -o gpt-mpi
- *     mpirun -n 4 ./gpt-mpi --virtual-ranks 8  # on 4 processes: the same bits as 1 with the option
+ *     mpirun -n 4 ./gpt-mpi --virtual-ranks 8  # 4 processes; 1 process with that option: same bits
  *
  * One store holds the weights. Three graphs of different shapes share it: training (micro-batches
- * of windows), evaluation (the same without gradients) and sampling (one window). Their step arenas
- * are one block of memory, because they never run at once.
+ * of windows), evaluation (the same without gradients) and sampling (one token at a time). Their
+ * step arenas share one block of memory, because they never run at the same time.
  *
- * The batch of a step is a function of --seed and the step number alone. So the same weights come
- * out, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, every number of
- * processes and --shard with the same --virtual-ranks, and for a run that was stopped and resumed.
- */
+ * The batch of a step is a function of --seed and the step number alone. Therefore the weights are
+ * the same, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, for every
+ * number of processes and --shard with the same --virtual-ranks, and for a run that was stopped and
+ * resumed. */
 #define _XOPEN_SOURCE 700 /* clock_gettime, isatty, realpath */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -25,8 +25,8 @@
 #include "mpi.h"
 #endif
 
-/* ---- options: those that finetune.c does not have, too ---- */
-enum { BYTES = 256 }; /* tokens that the text has: a token is a byte */
+/* ---- options of gpt.c; lm.h has those shared with finetune.c ---- */
+enum { BYTES = 256 }; /* number of distinct tokens in a text: a token is a byte */
 
 static struct {
     int64_t layers, heads, dim, context, vocabulary, tie, bf16_fast, summary, profile;
@@ -44,56 +44,59 @@ static const char *const shards[] = { "none", "state", "gradients", "values", NU
 #endif
 
 static const options_desc option_descs[] = {
-    { "layers", OPTIONS_INT, &o.layers, "4", 1, 1000, NULL, "transformer blocks" },
+    { "layers", OPTIONS_INT, &o.layers, "4", 1, 1000, NULL, "number of transformer blocks" },
     { "heads", OPTIONS_INT, &o.heads, "4", 1, 256, NULL,
-      "attention heads; a divisor of dim / 2" },
-    { "dim", OPTIONS_INT, &o.dim, "128", 1, 65536, NULL, "width C of the model" },
-    { "context", OPTIONS_INT, &o.context, "64", 1, 1 << 20, NULL, "tokens T of a window" },
+      "attention heads; 2 * heads must divide --dim" },
+    { "dim", OPTIONS_INT, &o.dim, "128", 1, 65536, NULL, "width of the model" },
+    { "context", OPTIONS_INT, &o.context, "64", 1, 1 << 20, NULL, "tokens per window" },
     { "vocabulary", OPTIONS_INT, &o.vocabulary, "256", BYTES, 1 << 24, NULL,
-      "tokens that the model knows; the text has 256, more make a model of another's size" },
+      "size of the vocabulary; texts use the first 256 tokens, and a larger size changes only "
+      "the size of the model" },
     { "tie", OPTIONS_INT, &o.tie, "1", 0, 1, NULL,
-      "1: the head is the embedding table; 0: a matrix of its own" },
+      "if 1, the head shares the embedding table; if 0, it has a separate matrix" },
     { "tune-seconds", OPTIONS_REAL, &o.tune_seconds, "0", 0, 1e6, NULL,
-      "seconds for trial runs of the best plans of --micro-batch auto; the fastest here is used" },
+      "seconds for trial runs of the best plans of --micro-batch auto, the fastest of which "
+      "trains; 0 runs no trials" },
     { "lr", OPTIONS_REAL, &lm.lr, "1e-3", 0, 10, NULL, "learning rate after the warm-up" },
     { "virtual-ranks", OPTIONS_INT, &lm.virtual_ranks, "1", 1, 1 << 20, NULL,
-      "parts of a batch whose gradients are summed in a fixed order; a power of two, at least the "
-      "number of processes; changes results" },
+      "equal parts of a batch, whose gradients are summed in a fixed order; a power of two, at "
+      "least the number of processes" },
 #ifdef GPT_MPI
     { "shard", OPTIONS_CHOICE, &o.shard, "none", 0, 0, shards,
-      "what each process has only its part of, and all that is named before it: optimiser state, "
-      "gradients, values; changes bytes, never results" },
+      "split optimiser state, also gradients, or also parameter values among the processes; "
+      "changes memory, never results" },
     { "fast-reduce", OPTIONS_FLAG, &lm.fast_reduce, NULL, 0, 0, NULL,
-      "gradients are added up by MPI: other bits for every number of processes" },
+      "sum gradients by MPI's reduction; results then depend on the number of processes" },
     { "timeout", OPTIONS_REAL, &o.timeout, "60", 0.01, 1e9, NULL,
-      "seconds that a process may take to answer" },
+      "seconds to wait for other processes before failing" },
 #endif
     { "bf16-fast", OPTIONS_FLAG, &o.bf16_fast, NULL, 0, 0, NULL,
-      "as --bf16, by tensor cores; with --device cuda only; results of this kind of device" },
+      "like --bf16, with tensor cores; needs --device cuda; results depend on the kind of "
+      "device" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
-      "print what every budget costs in time, then the plan, and stop" },
+      "print the time cost of every budget and the plan, then stop" },
     { "summary", OPTIONS_FLAG, &o.summary, NULL, 0, 0, NULL,
-      "print layers, shapes, parameters and what the plan keeps of each, and stop" },
+      "print layers, shapes, parameters and the bytes that the plan keeps of each, then stop" },
     { "profile", OPTIONS_FLAG, &o.profile, NULL, 0, 0, NULL,
-      "time a few steps, print where the milliseconds go, and stop; saves nothing" },
-    { "frontier", OPTIONS_TEXT, &o.frontier, NULL, 0, 0, NULL,
-      "what every budget costs: drawn (FILE.svg), as FILE.json, else as text" },
+      "time a few steps, print the time of each operation, then stop; saves nothing" },
+    { "frontier", OPTIONS_FILE, &o.frontier, NULL, 0, 0, NULL,
+      "write the time cost of every budget: a picture (FILE.svg), JSON (FILE.json) or text" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
-      "text to learn, a file or pipe of at most 1 GiB; -: standard input; not given: gradckpt.h "
-      "itself" },
+      "training text: a file or pipe of at most 1 GiB, or - for standard input; default: "
+      "gradckpt.h itself" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
-      "text to evaluate with; not given: the last 10 % of --data" },
+      "validation text; default: the last 10 % of --data" },
     { "eval-every", OPTIONS_INT, &lm.eval_every, "100", 0, 1e12, NULL,
-      "steps between evaluations; 0: none" },
+      "steps between evaluations; 0 turns them off" },
     { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
-      "write weights and optimiser state (safetensors) with each evaluation, at the end, and when "
-      "interrupted" },
+      "write weights and optimiser state (safetensors) with each evaluation, at the end, and "
+      "when interrupted" },
     { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
-      "go on from a file that --save wrote, with its options but for those given now; saves there "
-      "unless --save says where" },
+      "continue from a file written by --save, with its options except those given now; saves "
+      "to the same file unless --save is given" },
     { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL, "bytes to generate at the end" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
-      "text that the sample continues; -: standard input; not given: a new line" },
+      "text for the sample to continue, or - for standard input; default: a newline" },
 };
 static const char *const defaults[] = { "batch",  "12",  "micro-batch",  "0",   "steps", "1000",
                                      "warmup", "100", "weight-decay", "0.1", "beta2", "0.99",
@@ -103,42 +106,44 @@ static const options_table options = { "gpt",   option_descs, sizeof option_desc
                                        LM_OPTIONS, defaults };
 
 static const char title[] =
-    "trains a small byte-level GPT inside a byte budget\n\n"
+    "trains a small byte-level GPT within a byte budget\n\n"
     "Usage: gpt [--OPTION VALUE ..]\n\n"
-    "    gpt                                     learns the text of gradckpt.h\n"
+    "Examples:\n"
+    "    gpt                                         trains on gradckpt.h itself\n"
     "    gpt --data a.txt --budget 24M --save a.safetensors --sample 400\n"
-    "    gpt --resume a.safetensors --steps 3000 goes on, to 3000 steps in all\n"
-    "    gpt --layers 8 --summary                what a model has; --plan: what each\n"
-    "                                            budget costs; --profile: its time";
+    "    gpt --resume a.safetensors --steps 3000     continues to step 3000\n"
+    "    gpt --layers 8 --summary                    lists the layers of a model\n"
+    "    gpt --layers 8 --plan                       lists the cost of each budget";
 static const char *const groups[] = {
     "Data and files", "data validation save save-every resume json",
-    "The model", "layers heads dim context vocabulary tie dropout seed",
+    "Model", "layers heads dim context vocabulary tie dropout seed",
     "Steps", "steps batch lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
-    "Bytes and time: what changes no result", "budget micro-batch checkpoint tune-seconds threads device",
-    "Bytes and time: what changes results", "bf16 bf16-fast virtual-ranks",
+    "Memory and speed, without changing results",
+    "budget micro-batch checkpoint tune-seconds threads device",
+    "Memory and speed, changing results", "bf16 bf16-fast virtual-ranks",
 #ifdef GPT_MPI
     "Processes", "shard fast-reduce timeout",
 #endif
-    "Samples", "sample prompt samples temperature top-k top-p",
-    "What it tells", "summary plan profile frontier timeline help", NULL
+    "Sampling", "sample prompt samples temperature top-k top-p",
+    "Reports", "summary plan profile frontier timeline help", NULL
 };
 
-/* Options that make the model, and those that are not kept in saved files. */
+/* Options that determine the model, and options that saved files do not store. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
 static const char not_kept[] = "resume save json timeline frontier plan summary profile help shard timeout";
 
-/* 1: it prints what was asked for, and does not train. */
+/* Returns 1 if the run only prints reports and does not train. */
 static int only_reports(void) { return lm.plan || o.summary || o.profile; }
 
-/* 0, or the exit status after saying what is allowed. */
+/* Checks combinations of options. Returns 0, or an exit status after printing the error. */
 static int check_options(void)
 {
     if (o.tune_seconds > 0 && lm.micro_batch > 0)
-        return session_fail(2, "--tune-seconds chooses the micro-batch; allowed is --micro-batch "
-                               "auto");
+        return session_fail(2, "--micro-batch %lld: --tune-seconds needs --micro-batch auto",
+                            (long long)lm.micro_batch);
     if (o.tune_seconds > 0)
         lm.micro_batch = OPTIONS_AUTO;
-    if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
+    if (o.dim % (2 * o.heads) != 0) /* rotary positions rotate pairs of a head's elements */
         return session_fail(
             2,
             "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
@@ -146,10 +151,10 @@ static int check_options(void)
             (long long)o.dim, (long long)o.heads, 2 * (long long)o.heads);
     int status = lm_check_options();
     if (status == 0 && o.bf16_fast && lm.bf16)
-        status = session_fail(2, "--bf16 and --bf16-fast: give one of them");
+        status = session_fail(2, "--bf16 and --bf16-fast exclude each other; give one of them");
     if (status == 0 && o.bf16_fast && lm.device == 0)
-        status = session_fail(2, "--bf16-fast: the processor has no tensor cores; give --bf16, or "
-                                 "--device cuda, too");
+        status = session_fail(2, "--bf16-fast needs tensor cores: add --device cuda, or give --bf16 "
+                                 "instead");
     if (o.bf16_fast)
         lm.precision = GCKPT_BF16_FAST;
     return status;
@@ -158,12 +163,12 @@ static int check_options(void)
 /* ---- data ---- */
 static struct {
     unsigned char *bytes;
-    size_t size, train; /* the first `train` bytes are learned, the rest validates */
+    size_t size, train; /* the first `train` bytes are for training, the rest for validation */
     char path[4096];
-    uint64_t hash; /* of --data */
+    uint64_t hash; /* hash of --data */
 } text;
 
-/* --validation behind the text. */
+/* Appends the text of --validation to the training text. */
 static int load_validation(void)
 {
     unsigned char *more, *both;
@@ -174,7 +179,8 @@ static int load_validation(void)
     both = realloc(text.bytes, text.size + size + 1);
     if (both == NULL) {
         free(more);
-        return session_fail(1, "out of memory after %zu bytes", text.size);
+        return session_fail(1, "--validation %s: out of memory after %zu bytes", lm.validation,
+                            text.size);
     }
     memcpy(both + text.size, more, size + 1);
     free(more);
@@ -184,7 +190,8 @@ static int load_validation(void)
     return 0;
 }
 
-/* Without --data: the header, in the working directory, beside the program, or one above it. */
+/* Reads the text of --data. Without --data reads gradckpt.h from the working directory, the
+ * program's folder or its parent folder. */
 static int load_text(const char *program)
 {
     const char *slash = strrchr(program, '/');
@@ -195,7 +202,7 @@ static int load_text(const char *program)
                  i == 2 ? "../" : "");
     if (lm.data == NULL && access(text.path, R_OK) != 0)
         return session_fail(
-            1, "no gradckpt.h here, beside or above %s; give a text with --data FILE", program);
+            1, "found no gradckpt.h in this folder, in that of %s or above it; give a text with --data FILE", program);
     int status = session_read_file("data", text.path, &text.bytes, &text.size);
     if (status != 0)
         return status;
@@ -204,12 +211,15 @@ static int load_text(const char *program)
     status = lm.validation != NULL ? load_validation() : 0;
     if (status == 0 && (text.train < (size_t)o.context + 1 || text.size - text.train < 2))
         status =
-            session_fail(1, "%s has %zu bytes%s, too few for --context %lld", text.path, text.train,
-                         lm.validation != NULL ? "" : " to learn", (long long)o.context);
+            session_fail(1,
+                         "%s: %zu bytes for training and %zu for validation are too few; --context "
+                         "%lld needs %lld and 2",
+                         text.path, text.train, text.size - text.train, (long long)o.context,
+                         (long long)o.context + 1);
     return status;
 }
 
-/* Nothing that is written is an input or another output. */
+/* Checks that no output file is also an input or another output. */
 static int check_outputs(void)
 {
     const session_file own[] = { { "frontier", o.frontier, SESSION_WRITES, -1 },
@@ -219,7 +229,8 @@ static int check_outputs(void)
 
 static uint64_t random_bits(uint64_t step, uint64_t i) { return sample_random((uint64_t)lm.seed, step, i); }
 
-/* tokens and targets are (rows,T). Bytes at and behind `end` become ignored targets. */
+/* Fills a row: tokens and targets, each (T). Positions from `end` on get the target -1, which the
+ * loss ignores. */
 static void put_window(int32_t *tokens, int32_t *targets, size_t start, size_t end)
 {
     for (size_t t = 0; t < (size_t)o.context; t++) {
@@ -229,7 +240,8 @@ static void put_window(int32_t *tokens, int32_t *targets, size_t start, size_t e
 }
 
 /* ---- the model ---- */
-static double square_root(double x) /* Newton; saves a math library */
+/* Returns sqrt(x) by Newton's method, so that the program needs no math library. */
+static double square_root(double x)
 {
     double r = x > 1 ? x : 1;
     for (int i = 0; i < 60; i++)
@@ -237,7 +249,7 @@ static double square_root(double x) /* Newton; saves a math library */
     return r;
 }
 
-/* "part" of the model, or "h.layer.part" of a block */
+/* Writes a tensor's name: "part" if layer < 0, else "h.LAYER.part". */
 static const char *full_name(char *name, size_t size, int layer, const char *part)
 {
     if (layer < 0)
@@ -255,14 +267,14 @@ static gckpt_tensor *parameter(gckpt_graph *g, int layer, const char *part, gckp
     return gckpt_param(g, full_name(name, sizeof name, layer, part), shape, init);
 }
 
-/* Names an activation, for --plan and --timeline. */
+/* Names an activation for --plan and --timeline. */
 static gckpt_tensor *name_tensor(gckpt_tensor *x, int layer, const char *part)
 {
     char name[64];
     return gckpt_name(x, full_name(name, sizeof name, layer, part));
 }
 
-/* (B,T,in) -> (B,T,out) */
+/* Appends a linear layer with bias, (B,T,in) -> (B,T,out). */
 static gckpt_tensor *dense(gckpt_tensor *x, int layer, const char *part, int64_t in, int64_t out,
                            double normal)
 {
@@ -293,11 +305,12 @@ static gckpt_tensor *dropout(gckpt_tensor *x)
 
 typedef struct {
     int layer;
-    int64_t capacity; /* of caches, in which calls go on; 0: a call is a whole window */
+    /* positions of the key-value caches; if 0, no caches: a call processes a whole window */
+    int64_t capacity;
 } block_place;
 
-/* One pre-norm block, (B,T,C) -> (B,T,C). Its inside is one segment: see gckpt_checkpoint below.
- * What adds to the residual stream starts smaller, by sqrt(2 layers): Radford 2019. */
+/* Appends one pre-norm block, (B,T,C) -> (B,T,C). The block is one checkpoint segment. Projections
+ * that add to the residual stream start smaller by a factor sqrt(2 layers) (Radford 2019). */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     const block_place *at = (const block_place *)user;
@@ -319,8 +332,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return name_tensor(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
 }
 
-/* The model up to its last norm, (rows,T) -> (rows,T,C), and the (V,C) matrix of its head. With
- * caches T is 1, else --context. */
+/* Builds the model up to its last norm, (rows,T) -> (rows,T,C), and sets *head to the head's (V,C)
+ * matrix. T is 1 with caches, else --context. */
 static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_stage *m,
                            gckpt_tensor **head)
 {
@@ -337,7 +350,7 @@ static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_stage *m
     return x;
 }
 
-/* The model with its loss. */
+/* Builds the model with its loss; a gckpt_build_fn. */
 static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_stage *m = (lm_stage *)user;
@@ -350,7 +363,7 @@ static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     return 1;
 }
 
-/* The model with its logits (samples,1,V), token by token. */
+/* Builds the model with its logits (samples,1,V) for sampling token by token. */
 static int build_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_stage *m = (lm_stage *)user;
@@ -362,10 +375,10 @@ static int build_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *us
 /* ---- the run ---- */
 static lm_run run;
 static struct {
-    gckpt_frontier *frontier; /* of training, when asked for */
-    pictures_modes modes;     /* beside it */
-    gckpt_fit_timing timed;        /* the trials of --tune-seconds */
-    char note[256];           /* of the file that was resumed */
+    gckpt_frontier *frontier; /* training's frontier, for --plan and --frontier */
+    pictures_modes modes;     /* points of the other modes, for comparison */
+    gckpt_fit_timing timed;        /* trials of --tune-seconds */
+    char note[256];           /* warning about the resumed file */
 } reports;
 
 static void put_batch(lm_run *r, uint64_t step)
@@ -376,7 +389,7 @@ static void put_batch(lm_run *r, uint64_t step)
                    random_bits(step + r->skipped, (uint64_t)r->first + i) % (text.train - T), text.train);
 }
 
-/* For trials: with one thread the processor's own, which stands still while others have it. */
+/* Returns the time for trials: with one thread CPU time, which other processes do not advance. */
 static double seconds(void *user)
 {
     struct timespec t;
@@ -407,7 +420,8 @@ static int make_plans(void)
     return failed;
 }
 
-/* Prints the trials of --tune-seconds: the predicted time, scaled to the first, and the measured. */
+/* Prints the trials of --tune-seconds: predicted time (scaled so that the first trial matches) and
+ * measured time. */
 static void report_trials(void)
 {
     const gckpt_fit_timing *t = &reports.timed;
@@ -426,16 +440,16 @@ static void report_trials(void)
     }
 }
 
-/* How far the plan may be from the best one: of this micro-batch, in these bytes. */
+/* Prints how close the plan is to the proven optimum for this micro-batch and byte limit. */
 static void report_proof(const gckpt_plan *p)
 {
     const double gap = 100 * gckpt_plan_gap(p);
     if (gckpt_plan_proven_cost(p) == gckpt_plan_cost(p))
-        fprintf(session.out, "proof  no schedule is faster in these bytes, ");
+        fprintf(session.out, "proof  no plan within these bytes is faster\n");
     else
-        fprintf(session.out, "proof  within %.1f %% of the best possible in these bytes, ",
+        fprintf(session.out, "proof  at most %.1f %% slower than the best plan within these bytes\n",
                 gap < 0.1 ? 0.1 : gap);
-    fprintf(session.out, "none needs less than %zu\n", gckpt_plan_proven_bytes(p));
+    fprintf(session.out, "       every plan needs at least %zu bytes\n", gckpt_plan_proven_bytes(p));
 }
 
 static void report_plan(void)
@@ -443,10 +457,9 @@ static void report_plan(void)
     const gckpt_plan *p = run.stages[LM_TRAINING].plan;
     if (reports.note[0] != 0)
         fprintf(session.out, "note   %s\n", reports.note);
-    fprintf(session.out, "text   %s: %zu bytes, %zu %s\n",
+    fprintf(session.out, "text   %s: %zu bytes, %s%zu for validation\n",
             session_is_dash(text.path) ? "standard input" : text.path, text.size,
-            text.size - text.train,
-            lm.validation != NULL ? "of them to validate with" : "of them, the last, to validate");
+            lm.validation != NULL ? "" : "the last ", text.size - text.train);
     fprintf(session.out,
             "model  %lld layer%s, %lld head%s, dim %lld, context %lld: %lld parameters\n",
             (long long)o.layers, session_plural(o.layers), (long long)o.heads, session_plural(o.heads),
@@ -464,7 +477,8 @@ static void report_plan(void)
     report_proof(p);
 }
 
-/* The graph to train; one that --micro-batch auto chose is built again. */
+/* Makes sure that the training graph exists (--micro-batch auto frees it) and returns its loss
+ * term. */
 static gckpt_term graph_of(lm_stage *m)
 {
     gckpt_term term = { m->loss, 1, 0 };
@@ -475,7 +489,7 @@ static gckpt_term graph_of(lm_stage *m)
     return term;
 }
 
-/* What every budget costs, and every --checkpoint. */
+/* Computes the cost of every budget and of every --checkpoint mode. */
 static int find_frontier(lm_stage *m)
 {
     gckpt_plan_desc desc = lm_plan_desc(&run, LM_TRAINING);
@@ -490,7 +504,8 @@ static int find_frontier(lm_stage *m)
     return 0;
 }
 
-/* Marked: the budget, or else the bytes of the plan. */
+/* Writes the frontier in the format of the path's ending. Marks the budget or, without one, the
+ * plan's bytes. */
 static gckpt_result write_frontier(FILE *f, const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -517,7 +532,7 @@ static int save_frontier(void)
     return 0;
 }
 
-/* --summary, --profile: columns of a terminal that says how many it has (COLUMNS), else 80. */
+/* Returns the width of reports: the environment's COLUMNS if it is 60 to 1000, else 80. */
 static int columns(void)
 {
     const char *env = getenv("COLUMNS");
@@ -525,7 +540,7 @@ static int columns(void)
     return n >= 60 && n <= 1000 ? (int)n : 80;
 }
 
-/* Steps that are timed, after two that are not. */
+/* Times five steps, after two warm-up steps. */
 static int time_steps(gckpt_profile *p)
 {
     enum { WARM = 2, STEPS = 5 };
@@ -566,7 +581,7 @@ static int print_reports(void)
         failed = p.entries == NULL ? session_fail(1, "out of memory for a profile") : 0;
         failed = failed || lm_new_execs(&run) || time_steps(&p);
         if (!failed) {
-            fprintf(session.out, "\n%lld steps of %.2f ms, each instruction timed\n\n",
+            fprintf(session.out, "\nmean of %lld steps: %.2f ms, with each instruction timed\n\n",
                     (long long)p.steps, 1e3 * p.total_seconds / (double)p.steps);
             summary_time(&s, &p, columns(), session_write, session.out);
         }
@@ -576,17 +591,17 @@ static int print_reports(void)
     return failed;
 }
 
-/* Weights, graphs, plans, executors. */
+/* Makes plans and executors and prints the requested reports. */
 static int prepare(void)
 {
     if (lm_alloc_batch(&run, o.context))
         return 1;
     run.lr = lm.lr;
-    put_batch(&run, 0); /* for trials */
+    put_batch(&run, 0); /* data for trials */
     if (make_plans())
         return 1;
     const gckpt_plan *training = run.stages[LM_TRAINING].plan;
-    /* unasked not for very deep models: that would take minutes */
+    /* by default not for very deep models, where it takes minutes */
     if (((lm.plan && o.layers <= 200) || o.frontier != NULL) &&
         find_frontier(&run.stages[LM_TRAINING]) != 0)
         return 1;
@@ -605,7 +620,7 @@ static int prepare(void)
         while (gckpt_frontier_get(reports.frontier, i, &at) == GCKPT_OK && at.overhead > 0.5)
             i++;
         if (at.bytes > 0 && at.overhead <= 0.5)
-            fprintf(session.out, "\n%zu bytes: at most 1.5 times the least work\n\n", at.bytes);
+            fprintf(session.out, "\n%zu bytes suffice for 1.5 times the least cost\n\n", at.bytes);
     }
     if (lm.plan)
         gckpt_plan_print(training, session_write, session.out);
@@ -627,8 +642,8 @@ static int save(lm_run *r)
                         gckpt_error_text(r->ranks != NULL ? (void *)exec : (void *)r->store));
 }
 
-/* Saves, and finds the mean loss over the validation text, in windows that do not overlap: all of
- * them, or --eval-iters batches, spread evenly. */
+/* Saves the weights of this step, then prints the mean validation loss over non-overlapping
+ * windows: all of them, or --eval-iters batches spread evenly over the text. */
 static int evaluate(lm_run *r, uint64_t step)
 {
     const size_t T = (size_t)o.context, windows = (text.size - text.train - 1 + T - 1) / T;
@@ -672,15 +687,19 @@ static int train(void)
                                                                       : failed;
 }
 
-/* A model that is called token by token: an INFERENCE plan of an input (samples,1), with caches,
- * that fetches logits (samples,1,vocabulary). */
+/* A model called token by token: an inference plan with input (samples,1) and caches, which fetches
+ * logits (samples,1,vocabulary). */
 typedef struct {
     gckpt_exec *exec;
-    int tokens, logits;                          /* ids */
-    int64_t vocabulary, known, samples, context; /* known: tokens from there on are not taken */
+    int tokens, logits; /* tensor ids */
+    int64_t vocabulary; /* tokens of the logits */
+    int64_t known;      /* tokens that may be sampled, the first ones */
+    int64_t samples;    /* rows */
+    int64_t context;    /* positions of the caches */
 } generator;
 
-/* Brings token i of each of the samples, whose tokens are `stride` apart, to the caches. */
+/* Runs the model on token i of each sample, which adds it to the caches. The samples' rows are
+ * `stride` apart. */
 static int feed_token(const generator *m, const int32_t *all, size_t stride, size_t i,
                       int32_t *next)
 {
@@ -692,8 +711,9 @@ static int feed_token(const generator *m, const int32_t *all, size_t stride, siz
     return session_fail(1, "%s", gckpt_error_text(m->exec));
 }
 
-/* all is (samples,given+n) and begins with prompts of `given` >= 1 tokens; show (or NULL) sees each
- * token of the first sample as it comes. Past the context its later half goes on. */
+/* Generates n tokens after prompts of `given` >= 1 tokens; `all` is (samples,given+n) and begins
+ * with the prompts. Calls `show`, if not NULL, with each new token of the first sample. When the
+ * context is full, restarts the caches with its later half. */
 static int generate(const generator *m, int32_t *all, size_t given, size_t n,
                     const sample_options *how, void (*show)(void *user, int32_t token), void *user)
 {
@@ -728,7 +748,7 @@ static void show(void *user, int32_t byte)
         fflush(session.out);
 }
 
-/* Continues the prompt, in so many ways. */
+/* Continues the prompt, --samples times. */
 static int sample(void)
 {
     const lm_stage *m = &run.stages[LM_SAMPLING];
@@ -757,7 +777,7 @@ static int sample(void)
     return failed;
 }
 
-/* Whether a checkpoint is the index of one by ranks. */
+/* Returns 1 if a checkpoint is the index of one saved by ranks, else 0. */
 static int is_index(const char *path)
 {
     char begins[8] = "";
@@ -768,7 +788,8 @@ static int is_index(const char *path)
     return n == sizeof begins && memcmp(begins, "{\"gckpt\"", n) == 0;
 }
 
-/* The store, new or from --resume, whose options are those that are not given now. */
+/* Opens the store, new or from --resume, and restores the options that are not on the command
+ * line. */
 static int open_store(int argc, char **argv)
 {
     gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
@@ -796,7 +817,7 @@ static int open_store(int argc, char **argv)
     return status != 0 ? status : session_note_options(run.store, &options, not_kept, argc, argv);
 }
 
-/* Everything before the first step. */
+/* Does everything that precedes the first step. Returns 0 or an exit status. */
 static int begin(int argc, char **argv)
 {
     int status = open_store(argc, argv);
@@ -810,7 +831,7 @@ static int begin(int argc, char **argv)
     if (status == 0)
         status = session_check_data(run.store, "data", text.path, text.hash,
                                    options_given(&options, argc, argv, "data") != NULL);
-    if (lm_rank(&run) > 0) /* one process writes what people and programs read */
+    if (lm_rank(&run) > 0) /* only rank 0 writes files and prints */
         lm.json = lm.timeline = o.frontier = NULL;
     if (status == 0)
         status = check_outputs();
@@ -821,7 +842,7 @@ static int begin(int argc, char **argv)
     return status == 0 ? prepare() : status;
 }
 
-/* Trains and samples. */
+/* Trains, then samples. Returns an exit status. */
 static int train_and_sample(void)
 {
     int status = train();
@@ -839,7 +860,7 @@ static int open_ranks(int *argc, char ***argv)
 {
     MPI_Init(argc, argv);
     if (!mpi_ranks_open(&transport, MPI_COMM_WORLD, 60))
-        return session_fail(1, "MPI fails");
+        return session_fail(1, "MPI failed to start; run the program with mpirun");
     run.ranks = transport.ranks.size > 1 ? &transport.ranks : NULL;
     if (lm_rank(&run) > 0 && freopen("/dev/null", "w", stdout) == NULL)
         return session_fail(1, "/dev/null: %s", strerror(errno));
@@ -866,7 +887,7 @@ int main(int argc, char **argv)
         status = lm_print_help(&options, title, groups);
     else if (status == 0)
         status = begin(argc, argv);
-    status = lm_all_reduce_max(&run, status); /* what ends one process ends all */
+    status = lm_all_reduce_max(&run, status); /* a failure in one process ends all */
     if (status == 0 && !only_reports() && !lm.help)
         status = lm_all_reduce_max(&run, train_and_sample());
     gckpt_frontier_free(reports.frontier);

@@ -1,8 +1,8 @@
-/* graph.c - draws graphs from the library's own data: a neuron with every value and gradient in it,
- * and a small GPT with its shapes, and what gets a gradient when its places are frozen.
+/* graph.c - draws graphs from the library's data: a neuron with all values and gradients, and a
+ * small GPT with its shapes, marking the tensors that get a gradient when its position embedding is
+ * frozen.
  *
- *     cc -O2 -I. examples/graph.c -o graph && ./graph neuron.svg gpt.svg
- */
+ *     cc -O2 -I. examples/graph.c -o graph && ./graph neuron.svg gpt.svg */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "pictures.h"
@@ -32,7 +32,7 @@ static int failed(const void *object)
     return 0;
 }
 
-/* out = tanh(x1 w1 + x2 w2 + b), as in micrograd, and a loss: (out - y)^2. */
+/* Draws out = tanh(x1 w1 + x2 w2 + b), as in micrograd, with the loss (out - y)^2. */
 static int neuron(const char *path)
 {
     const float x_data[2] = { 2, 0.5f }, y_data[1] = { 1 };
@@ -76,7 +76,7 @@ static gckpt_tensor *dense(gckpt_tensor *x, const char *name, int64_t in, int64_
     return gckpt_linear(x, w, NULL);
 }
 
-/* A transformer block between an embedding and its transpose, as in GPT. */
+/* Draws a transformer block between an embedding and its transpose, as in GPT. */
 static int gpt(const char *path)
 {
     const gckpt_init normal = { 0.02f, 0, 0 }, one = { 0, 0, 1 };

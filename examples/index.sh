@@ -1,7 +1,6 @@
 #!/bin/sh
-# The tables of examples/README.md (make index), from the files: what a file says of itself up to where it says how to
-# use it (an empty line, a sentence's end), the files that it includes, and those include; its lines, to two digits. Fails
-# where a file does not say it.
+# Prints the tables of examples/README.md (make index) from the files: the first sentence of each file's head, the files
+# that it includes, directly or not, and its number of lines to two digits. Fails if a head does not begin "NAME - ".
 cd "$(dirname "$0")" || exit 1
 LC_ALL=C awk '
     FNR == 1 { files[++n] = FILENAME; head = ""; open = first = 1 }
@@ -36,7 +35,7 @@ LC_ALL=C awk '
     function row(file,    s, what) {
         what = says[file]
         if (sub("^" file " - ", "", what) == 0) {
-            print "examples/" file " does not begin with: " file " - what it is" > "/dev/stderr"
+            print "examples/" file " does not begin with: " file " - description" > "/dev/stderr"
             bad = 1
         }
         if (match(what, /[a-z0-9)]\. [A-Z]/)) # no initial, nor "et al. 2023"
@@ -62,7 +61,7 @@ LC_ALL=C awk '
         for (kind = 1; kind <= 2; kind++) {
             if (kind == 2)
                 print ""
-            print (kind == 1 ? "| file to copy" : "| program") " | what it is | needs | lines |\n|---|---|---|--:|"
+            print (kind == 1 ? "| file to copy" : "| program") " | purpose | needs | lines |\n|---|---|---|--:|"
             for (i = 1; i <= n; i++)
                 if (substr(files[i], length(files[i])) == (kind == 1 ? "h" : "c"))
                     print row(files[i])

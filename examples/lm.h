@@ -25,52 +25,58 @@ static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_ME
 
 /* A row is what a step has --batch of: a window of the text, or a prompt with its answer. */
 static const options_desc lm_options[] = {
-    { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
+    { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows per step" },
     { "micro-batch", OPTIONS_INT_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
-      "rows computed at once; changes bytes, never results; 0: --batch, or that of a virtual "
-      "rank; auto: the divisor of it that is fastest within --budget" },
+      "rows per pass; 0 takes --batch (or the part of it of one virtual rank), auto the divisor "
+      "of that number which is fastest within --budget" },
     { "steps", OPTIONS_INT, &lm.steps, "100", 0, 1e12, NULL,
-      "steps in all, those of a resumed file included" },
+      "steps in all, including those of a resumed file" },
     { "min-lr", OPTIONS_REAL, &lm.min_lr, NULL, 0, 10, NULL,
-      "learning rate at the last step (cosine); not given: --lr" },
+      "learning rate at the last step (cosine decay); default: --lr, no decay" },
     { "warmup", OPTIONS_INT, &lm.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
     { "weight-decay", OPTIONS_REAL, &lm.weight_decay, "0", 0, 100, NULL,
-      "of matrices, not of biases and gains" },
-    { "beta1", OPTIONS_REAL, &lm.beta1, "0.9", 0, 0.99999, NULL, "AdamW" },
-    { "beta2", OPTIONS_REAL, &lm.beta2, "0.999", 0, 0.99999, NULL, "AdamW" },
+      "weight decay of matrices, not of biases and gains" },
+    { "beta1", OPTIONS_REAL, &lm.beta1, "0.9", 0, 0.99999, NULL,
+      "AdamW: decay rate of the mean gradient" },
+    { "beta2", OPTIONS_REAL, &lm.beta2, "0.999", 0, 0.99999, NULL,
+      "AdamW: decay rate of the mean squared gradient" },
     { "clip", OPTIONS_REAL, &lm.clip, "1", 0, 1e9, NULL,
-      "greatest gradient norm; 0: no clipping, and updates in the backward where that helps" },
+      "largest norm of the gradient; 0 turns clipping off, which also lets the backward update "
+      "parameters where that saves memory" },
     { "dropout", OPTIONS_REAL, &lm.dropout, "0", 0, 0.99, NULL,
-      "of embeddings and both residual branches" },
+      "dropout rate of embeddings and both residual branches" },
     { "seed", OPTIONS_INT, &lm.seed, "1", 0, 9007199254740992.0, NULL,
-      "of new weights, what a step learns, dropout and sampling" },
+      "seed of new weights, batches, dropout and sampling" },
     { "threads", OPTIONS_INT, &lm.threads, "0", 0, 1024, NULL,
-      "changes speed and bytes, never results; 0: all" },
+      "number of threads; 0 takes all processors" },
     { "device", OPTIONS_CHOICE, &lm.device, "cpu", 0, 0, session_devices,
-      "what computes; cuda, the first CUDA device, in a program that make build/NAME-cuda makes; "
-      "changes speed and bytes, never results" },
+      "device for the computation: the processor, or the first CUDA device, which needs a "
+      "program built by make build/NAME-cuda" },
     { "checkpoint", OPTIONS_CHOICE, &lm.checkpoint, "auto", 0, 0, lm_mode_names,
-      "what is recomputed; auto: nothing, or as little as --budget allows" },
+      "choice of the activations to recompute; auto recomputes none, or as few as --budget "
+      "requires" },
     { "budget", OPTIONS_BYTES, &lm.budget, "0", 0, 9007199254740992.0, NULL,
-      "bytes for weights, optimiser state and step arena; 0: no limit" },
+      "limit for weights, optimiser state and step arena together; 0 sets no limit" },
     { "bf16", OPTIONS_FLAG, &lm.bf16, NULL, 0, 0, NULL,
-      "activations and their gradients as bf16: 2 bytes each, other results" },
+      "store activations and their gradients as bf16, 2 bytes each" },
     { "eval-iters", OPTIONS_INT, &lm.eval_iters, "0", 0, 1e12, NULL,
-      "batches of an evaluation, from all over its data; 0: all of it" },
+      "batches per evaluation, spread over the data; 0 evaluates all of it" },
     { "save-every", OPTIONS_INT, &lm.save_every, "0", 0, 1e12, NULL,
-      "--save after so many steps, too; 0: with evaluations, at the end and if interrupted only" },
-    { "samples", OPTIONS_INT, &lm.samples, "1", 1, 1024, NULL, "so many samples" },
+      "steps between additional saves; 0 saves only with evaluations, at the end and when "
+      "interrupted" },
+    { "samples", OPTIONS_INT, &lm.samples, "1", 1, 1024, NULL, "number of samples" },
     { "temperature", OPTIONS_REAL, &lm.temperature, "0.8", 0, 100, NULL,
-      "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
+      "sampling temperature; below 1 prefers likely tokens, 0 always takes the likeliest" },
     { "top-k", OPTIONS_INT, &lm.top_k, "0", 0, 1e9, NULL,
-      "sample from the k likeliest tokens; 0: from all" },
+      "sample from the N likeliest tokens only; 0 samples from all" },
     { "top-p", OPTIONS_REAL, &lm.top_p, "1", 0, 1, NULL,
-      "sample from the likeliest tokens that have this probability together" },
+      "sample from the likeliest tokens whose probabilities add up to X" },
     { "timeline", OPTIONS_FILE, &lm.timeline, NULL, 0, 0, NULL,
-      "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
+      "draw the plan's memory over time (SVG); FILE.json gets Chrome trace events" },
     { "json", OPTIONS_FILE, &lm.json, NULL, 0, 0, NULL,
-      "events, one object a line, behind those there with --resume; -: on standard output, alone" },
-    { "help", OPTIONS_FLAG, &lm.help, NULL, 0, 0, NULL, "this text" },
+      "write events, one JSON object per line; with --resume, append to those in the file; - "
+      "writes them to standard output and all other output to standard error" },
+    { "help", OPTIONS_FLAG, &lm.help, NULL, 0, 0, NULL, "print this text" },
 };
 enum { LM_OPTIONS = sizeof lm_options / sizeof lm_options[0] };
 
@@ -102,7 +108,7 @@ static int lm_check_options(void)
     if (lm.lr > 0 && lm.min_lr > lm.lr)
         return session_fail(2, "--min-lr %g: allowed is at most --lr %g", lm.min_lr, lm.lr);
     if (lm.save_every > 0 && lm.save == NULL)
-        return session_fail(2, "--save-every %lld needs --save, too: where to",
+        return session_fail(2, "--save-every %lld: needs --save as well",
                             (long long)lm.save_every);
     if (lm.min_lr < 0 && lm.lr > 0)
         lm.min_lr = lm.lr;
@@ -265,7 +271,7 @@ static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_
         return 0;
     return session_fail(1, "%s%s", gckpt_error_text(failed),
                         gckpt_error(failed) == GCKPT_E_BUDGET && lm.micro_batch > 1
-                            ? "; --micro-batch auto finds the one that needs fewest"
+                            ? "; --micro-batch auto looks for a micro-batch that needs fewer"
                             : "");
 }
 
@@ -324,13 +330,14 @@ static int lm_new_execs(lm_run *r)
         return session_fail(1, "--budget %lld: %sevaluation or sampling need %zu bytes%s",
                             (long long)lm.budget, training != NULL ? "training fits, but " : "",
                             total,
-                            training != NULL ? "; --eval-every 0 and --sample 0 go without" : "");
+                            training != NULL ? "; --eval-every 0 and --sample 0 turn them off" : "");
     if (total > lm_plan_bytes(r))
-        fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
+        fprintf(session.out, "bytes  %zu for evaluation or sampling\n", total);
     r->arena_bytes = bytes + 64;
     r->arena = session_alloc(r->device, r->arena_bytes);
     if (r->arena == NULL)
-        return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
+        return session_fail(1, "out of memory: the step arena needs %zu bytes; give a --budget that "
+                               "fits this machine", bytes);
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         const int purpose = lm_purpose(i);
         gckpt_exec_desc e;
@@ -431,23 +438,23 @@ static void lm_report_plan(lm_run *r)
         kinds[i] = gckpt_plan_kind_bytes(p, i);
     fprintf(
         session.out,
-        "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, %.1f %% extra work, "
-        "%.4g units of work in all\n",
+        "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes\n"
+        "cost   %.4g units per step, %.1f %% more than without recomputation\n",
         name, r->device != NULL ? ", on cuda" : "", (long long)gckpt_plan_rows(p),
         (long long)lm.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
         precisions[lm.precision == GCKPT_FP32   ? 0
                    : lm.precision == GCKPT_BF16 ? 1
                                                 : 2],
-        (long long)lm.threads, session_plural(lm.threads), lm_plan_bytes(r), 100 * gckpt_plan_overhead(p),
-        (double)gckpt_plan_step_cost(p));
+        (long long)lm.threads, session_plural(lm.threads), lm_plan_bytes(r), (double)gckpt_plan_step_cost(p),
+        100 * gckpt_plan_overhead(p));
     if (gckpt_plan_overhead(p) > 2)
         fprintf(session.out,
-                "note   a step has %.1f times the least work; --budget 1 names the bytes for 1.5 "
-                "times\n",
+                "note   a step costs %.1f times the least work; --budget 1 prints the bytes for 1.5\n"
+                "       times\n",
                 1 + gckpt_plan_overhead(p));
     fprintf(session.out,
-            "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
-            "activations %zu, workspace %zu)\n",
+            "bytes  parameters %zu, optimiser %zu, arena %zu\n"
+            "peak   of the arena: gradients %zu, activations %zu, workspace %zu\n",
             kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
@@ -509,7 +516,7 @@ static int lm_report_end(const lm_run *r)
         fprintf(session.out, "%zu bytes measured, ", measured);
     fprintf(session.out, "weights %016llx\n", hash);
     if (session.interrupted && lm.save != NULL && step > session.first)
-        fprintf(session.out, "interrupted; --resume %s goes on\n", lm.save);
+        fprintf(session.out, "interrupted; continue with --resume %s\n", lm.save);
     session_event("{\"event\":\"end\",\"step\":%llu,\"bytes_measured\":%zu,"
                   "\"weights_hash\":\"%016llx\",\"seconds\":%.9g,\"skipped\":%llu",
                   (unsigned long long)step, measured, hash, seconds,

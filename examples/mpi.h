@@ -1,6 +1,6 @@
-/* mpi.h - a gckpt_transport by MPI 3 (OpenMPI, MPICH). Copy it into your project, include it after
- * gradckpt.h; C99 or C++11, by mpicc or mpicxx. Its folder must not be an -I path, or it would hide
- * MPI's <mpi.h>.
+/* mpi.h - a gckpt_transport on MPI 3 (OpenMPI, MPICH). Copy it into your project and include it
+ * after gradckpt.h; compile with mpicc or mpicxx as C99 or C++11. Its folder must not be an -I
+ * path, or it would hide MPI's <mpi.h>.
  *
  *     mpi_ranks_open(&m, MPI_COMM_WORLD, 60); // timeout of an exchange: 60 seconds
  *     gckpt_store_ranks(store, m.ranks.rank, m.ranks.size, GCKPT_SHARD_VALUES);
@@ -15,11 +15,13 @@ enum { MPI_RANKS_DATA = 1, MPI_RANKS_ABORT, MPI_RANKS_CHUNKS = 256, MPI_RANKS_CH
 typedef struct {
     gckpt_transport ranks;
     MPI_Comm comm;
-    MPI_Request request[MPI_RANKS_CHUNKS]; /* of the exchange, in chunks of 1 GiB; receives first */
-    int count, receives, gone;             /* requests; of them receives; gone: a rank aborted */
+    /* requests of the exchange in chunks of 1 GiB, receives first */
+    MPI_Request request[MPI_RANKS_CHUNKS];
+    /* number of requests, number of receives among them, whether a rank aborted */
+    int count, receives, gone;
 } mpi_ranks;
 
-/* Starts to send `from`, to receive `to` or, with peer -1, to sum `to` over all ranks. */
+/* Starts to send `from` and to receive `to` or, if peer is -1, to sum `to` over all ranks. */
 static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_CHUNK) {
@@ -76,13 +78,14 @@ static inline void mpi_ranks_abort(void *user)
             MPI_Cancel(&m->request[i]);
     for (int i = 0; i < m->ranks.size; i++)
         if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_ABORT, m->comm, &r))
-            MPI_Request_free(&r); /* the other may be dead: does not wait */
+            MPI_Request_free(&r); /* without waiting, since the peer may have died */
     m->gone = 1;
 }
 
 static inline double mpi_ranks_clock(void *user) { return (void)user, MPI_Wtime(); }
 
-static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout) /* 0: MPI failed */
+/* returns 0 if MPI failed */
+static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout)
 {
     memset(m, 0, sizeof *m);
     m->ranks.exchange = mpi_ranks_exchange;

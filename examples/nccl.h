@@ -1,9 +1,11 @@
-/* nccl.h - a gckpt_transport by NCCL 2.7 or newer, for ranks with a CUDA device each. Copy it into
- * your project, include it after gradckpt.h; C99 or C++11, POSIX; link with -lnccl -lcudart. It has
- * not run on two GPUs yet: it compiles, links, and runs on a simulation of NCCL. Gradients, values
- * go from device to device in a queue of the backend's; no host waits for them. The id is rank 0's,
- * from ncclGetUniqueId; the program sends it to the others (MPI_Bcast, a file) and calls
- * cudaSetDevice before:
+/* nccl.h - a gckpt_transport on NCCL 2.7 or newer, for ranks with one CUDA device each. Copy it
+ * into your project and include it after gradckpt.h; C99 or C++11, POSIX; link with -lnccl
+ * -lcudart.
+ *
+ * Status: not yet run on two GPUs; it compiles, links, and passes its tests on a simulation of
+ * NCCL. Gradients and values go from device to device in a queue of the backend, without waiting on
+ * the host. The id is rank 0's, from ncclGetUniqueId; the program sends it to the others
+ * (MPI_Bcast, a file) and calls cudaSetDevice before:
  *
  *     nccl_ranks_open(&m, rank, size, id, 60); // timeout of an exchange: 60 seconds
  *     ...                                      // gckpt_exec_desc.transport = &m.ranks
@@ -17,12 +19,12 @@
 #include <time.h>
 typedef struct {
     gckpt_transport ranks;
-    ncclComm_t comm, queue_comm; /* for exchanges, for enqueued ones; NULL: aborted */
+    ncclComm_t comm, queue_comm; /* for exchanges; for enqueued ones; NULL after an abort */
     cudaStream_t stream;
-    cudaEvent_t done_event, queue_event; /* after the exchange; after all enqueued ones */
-    char *staging, *incoming;        /* device memory: for host bytes to send; for received ones, */
-    void *host_target;               /* which are then copied there */
-    size_t incoming_bytes, capacity; /* of incoming; of staging */
+    cudaEvent_t done_event, queue_event; /* end of the exchange; end of all enqueued ones */
+    char *staging, *incoming;        /* device memory for host bytes to send; for received ones */
+    void *host_target;               /* host destination of received bytes */
+    size_t incoming_bytes, capacity; /* bytes in `incoming`; capacity of `staging` */
 } nccl_ranks;
 
 static inline int nccl_ranks_is_on_host(const void *p, size_t bytes)
@@ -55,7 +57,7 @@ static inline int nccl_ranks_exchange(void *user, int peer, const void *send, si
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->done_event, m->stream);
 }
 
-static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* device memory */
+static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* of device memory */
 {
     nccl_ranks *m = (nccl_ranks *)user;
     m->incoming_bytes = 0;
@@ -110,7 +112,7 @@ static inline int nccl_ranks_done(void *user)
     return status;
 }
 
-static inline void nccl_ranks_abort(void *user) /* the others notice it by their timeout */
+static inline void nccl_ranks_abort(void *user) /* other ranks notice it by their timeout */
 {
     nccl_ranks *m = (nccl_ranks *)user;
     if (m->queue_comm != NULL)
@@ -130,7 +132,7 @@ static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueI
     memset(&other, 0, sizeof other);
     if (ncclCommInitRank(&m->comm, size, id, rank) || (rank == 0 && ncclGetUniqueId(&other)))
         return 0;
-    m->capacity = 1 << 20; /* growing it would wait for the device */
+    m->capacity = 1 << 20; /* large enough to avoid growing, which would wait for the device */
     return !cudaMalloc((void **)&m->staging, m->capacity) &&
            !cudaMemcpy(m->staging, &other, sizeof other, cudaMemcpyHostToDevice) &&
            !ncclBroadcast(m->staging, m->staging, sizeof other, ncclChar, 0, m->comm, m->stream) &&

@@ -1,14 +1,14 @@
-/* options.h - command-line options from one table, which is the parser and the --help text. To copy;
- * C99 and the C library suffice.
+/* options.h - command-line options from one table, which drives both the parser and the --help
+ * text. To use it, copy the file; it needs C99 and the C library only.
  *
  *     static struct { int64_t steps, help; double lr; const char *save; } o;
- *     static const options_row rows[] = {
- *         { "steps", OPTIONS_WHOLE, &o.steps, "1000", 0, 1e12, NULL, "steps in all" },
+ *     static const options_desc descs[] = {
+ *         { "steps", OPTIONS_INT, &o.steps, "1000", 0, 1e12, NULL, "steps in all" },
  *         { "lr", OPTIONS_REAL, &o.lr, "1e-3", 0, 10, NULL, "learning rate" },
- *         { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL, "where the weights go" },
- *         { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+ *         { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL, "file for the weights" },
+ *         { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
  *     };
- *     static const options_table options = { "train", rows, sizeof rows / sizeof rows[0], 14, "",
+ *     static const options_table options = { "train", descs, sizeof descs / sizeof descs[0], 14, "",
  *                                            NULL, 0, NULL };
  *
  *     if (options_parse(&options, argc, argv) != 0)
@@ -16,8 +16,9 @@
  *     if (o.help)
  *         options_print(&options);
  *
- * "--name value" and "--name=value" are the same, -h is --help, and of an option that is given
- * twice, the last one counts. Rows that several programs share stand in a table of their own. */
+ * "--name value" and "--name=value" are equivalent, and -h is --help. If an option is given twice,
+ * the last one counts. Options that several programs share go into a second table,
+ * options_table.common. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 #include <stdint.h>
@@ -26,39 +27,41 @@
 #include <string.h>
 
 typedef enum {
-    OPTIONS_INT,         /* an int64_t from min to max */
+    OPTIONS_INT,         /* int64_t from min to max */
     OPTIONS_INT_OR_AUTO, /* the same, or OPTIONS_AUTO for "auto" */
-    OPTIONS_REAL,          /* a double from min to max */
-    OPTIONS_BYTES,  /* an int64_t from min to max; 20M is 20MiB, 20 * 2^20; 20MB: 20 * 10^6 */
-    OPTIONS_CHOICE, /* an int64_t: which of the row's choices */
-    OPTIONS_TEXT,   /* a const char * */
-    OPTIONS_FILE,   /* the same, not empty */
-    OPTIONS_FOLDER, /* the same, */
-    OPTIONS_PATH,   /* and of what may be a folder or a file */
-    OPTIONS_FLAG    /* an int64_t: 1 when given; takes no value */
+    OPTIONS_REAL,          /* double from min to max */
+    OPTIONS_BYTES,  /* int64_t from min to max; 20M and 20MiB are 20 * 2^20, 20MB is 20 * 10^6 */
+    OPTIONS_CHOICE, /* int64_t, an index into `choices` */
+    OPTIONS_TEXT,   /* const char * */
+    OPTIONS_FILE,   /* const char *, not empty: a file */
+    OPTIONS_FOLDER, /* const char *, not empty: a folder */
+    OPTIONS_PATH,   /* const char *, not empty: a folder or a file */
+    OPTIONS_FLAG    /* int64_t, 1 if given; takes no value */
 } options_kind;
 enum { OPTIONS_AUTO = -1 };
 
 typedef struct {
-    const char *name; /* without the -- */
+    const char *name; /* name without the leading "--" */
     options_kind kind;
-    void *variable;         /* the variable, of the type above */
-    const char *default_text; /* read like an argument; NULL: the variable is left as it is */
+    void *variable;         /* pointer to a variable of the kind's type */
+    /* default, parsed like an argument; if NULL, parsing leaves the variable unchanged */
+    const char *default_text;
     double min, max;
-    const char *const *choices; /* of a CHOICE, ended by NULL */
+    const char *const *choices; /* values of a CHOICE, ended by NULL */
     const char *help;
 } options_desc;
 
 typedef struct {
-    const char *program; /* in messages */
+    const char *program; /* program name for messages */
     const options_desc *options;
     int count;
-    int width;                 /* of the names in the help */
-    const char *choice_label;        /* what stands for the value of a CHOICE in the help */
-    const options_desc *common; /* behind `rows`: those of several programs, or NULL */
+    int width;                 /* column width of the names in the help */
+    const char *choice_label;        /* placeholder for the value of a CHOICE in the help */
+    /* options shared by several programs, listed after `options`, or NULL */
+    const options_desc *common;
     int common_count;
     const char *const
-        *defaults; /* of this program: names and what is initial, ended by NULL; or NULL */
+        *defaults; /* this program's defaults of common options: name, value, .., NULL; or NULL */
 } options_table;
 
 static inline int options_is_text(options_kind kind)
@@ -73,7 +76,7 @@ static const options_desc *options_at(const options_table *t, int i)
     return i < t->count ? &t->options[i] : &t->common[i - t->count];
 }
 
-/* What an option is when it is not given; NULL: left as it is. */
+/* Returns the default of an option as text, or NULL if it has none. */
 static const char *options_default(const options_table *t, const options_desc *p)
 {
     for (int i = 0; t->defaults != NULL && t->defaults[i] != NULL; i += 2)
@@ -82,7 +85,7 @@ static const char *options_default(const options_table *t, const options_desc *p
     return p->default_text;
 }
 
-/* What values an option takes, in words: a text in `to`. */
+/* Writes the allowed values of an option, in words, into to[0..capacity-1] and returns `to`. */
 static const char *options_allowed(char *to, size_t capacity, const options_desc *p)
 {
     if (p->kind == OPTIONS_INT || p->kind == OPTIONS_INT_OR_AUTO)
@@ -108,7 +111,7 @@ static const char *options_allowed(char *to, size_t capacity, const options_desc
     return to;
 }
 
-/* A text in lines of 80 columns at most, from column `indent` on, where the first one begins. */
+/* Prints text in lines of at most 80 columns, starting at column `indent` and continuing there. */
 static void options_wrap(const char *text, int indent)
 {
     for (int column = indent; *text != 0;) {
@@ -127,8 +130,8 @@ static void options_wrap(const char *text, int indent)
     putchar('\n');
 }
 
-/* Prints an option: its help, then in brackets the values that are allowed, unless it is a text or a
- * flag, and the default. */
+/* Prints an option with its help, then in brackets its allowed values (not for texts and flags) and
+ * its default. */
 static void options_print_option(const options_table *t, const options_desc *p)
 {
     const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice_label,
@@ -154,7 +157,7 @@ static void options_print_option(const options_table *t, const options_desc *p)
     options_wrap(text, indent);
 }
 
-/* Whether `names`, words, has the name. */
+/* Returns 1 if `names`, words separated by blanks, contains `name`, else 0. */
 static int options_is_in(const char *names, const char *name)
 {
     const size_t n = strlen(name);
@@ -164,8 +167,9 @@ static int options_is_in(const char *names, const char *name)
     return 0;
 }
 
-/* The help. groups: a heading and the names of options below it, in their order, and so on, ended by
- * NULL; those that no group names come last. NULL: all of them, as the table has them. */
+/* Prints the help of all options. `groups` lists a heading, then the names of its options in order,
+ * and so on, ended by NULL; options that no group names come last, under "Others". If `groups` is
+ * NULL, prints the options in the table's order. */
 static void options_print_groups(const options_table *t, const char *const *groups)
 {
     static const char *const none[] = { NULL };
@@ -191,14 +195,15 @@ static void options_print_groups(const options_table *t, const char *const *grou
             options_print_option(t, options_at(t, i));
     }
     putchar('\n');
-    options_wrap("--name=value does as well as --name value, and -h as --help; of an option that "
+    options_wrap("--name=value is the same as --name value, and -h the same as --help. If an option "
                  "is given twice, the last one counts.",
                  0);
 }
 
 static inline void options_print(const options_table *t) { options_print_groups(t, NULL); }
 
-/* What a unit of bytes, in any case, multiplies by; 0: it is none. */
+/* Returns the factor of a unit of bytes, such as "MiB" in any case, or 0 if the text is not a
+ * unit. */
 static double options_unit(const char *text)
 {
     static const char units[] = "kmgKMG";
@@ -213,7 +218,7 @@ static double options_unit(const char *text)
     return binary && unit == NULL ? 0 : multiplier;
 }
 
-/* Reads a number into where the option says; 0 when it is not allowed. */
+/* Parses a number into the option's variable. Returns 0 if the value is not allowed, else 1. */
 static int options_set_number(const options_desc *p, const char *text)
 {
     char *end;
@@ -222,7 +227,7 @@ static int options_set_number(const options_desc *p, const char *text)
     const int empty = end == text || multiplier == 0;
     x *= multiplier;
     if (empty || !(x >= p->min && x <= p->max) ||
-        (p->kind == OPTIONS_BYTES && x > 0 && x < 1) || /* such as 0.5 of something */
+        (p->kind == OPTIONS_BYTES && x > 0 && x < 1) || /* a fraction of a byte, such as 0.5 */
         (p->kind <= OPTIONS_INT_OR_AUTO && (double)(int64_t)x != x))
         return 0;
     if (p->kind == OPTIONS_REAL)
@@ -232,7 +237,7 @@ static int options_set_number(const options_desc *p, const char *text)
     return 1;
 }
 
-/* Reads `text` into where the option says; 0 when it is not allowed. */
+/* Parses `text` into the option's variable. Returns 0 if the value is not allowed, else 1. */
 static int options_set(const options_desc *p, const char *text)
 {
     if (p->kind == OPTIONS_FLAG)
@@ -249,8 +254,8 @@ static int options_set(const options_desc *p, const char *text)
     return 0;
 }
 
-/* Letters to change, add, leave out or swap with the next to make b of a (Wagner 1974); names of up
- * to 31. */
+/* Returns the number of letters to change, insert, delete or swap with the next to turn a into b
+ * (Wagner 1974), or 99 if a name is longer than 31. */
 static int options_distance(const char *a, const char *b)
 {
     const size_t n = strlen(a), m = strlen(b);
@@ -273,7 +278,8 @@ static int options_distance(const char *a, const char *b)
     return d[n][m];
 }
 
-/* Says which option was meant, where one is near: a few letters away, or begun. */
+/* Reports an unknown option on stderr and suggests the most similar name: a few letters away, or
+ * one that begins so. Returns 2. */
 static int options_suggest(const options_table *t, const char *word)
 {
     char name[32];
@@ -283,7 +289,7 @@ static int options_suggest(const options_table *t, const char *word)
     const size_t n = strlen(name);
     for (size_t i = 0; i < n; i++)
         name[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 'a' - 'A' : name[i]);
-    int least = n < 6 ? 3 : 4; /* allowed: fewer */
+    int least = n < 6 ? 3 : 4; /* accepts smaller distances only */
     for (int i = 0; i < options_count(t) && n > 1; i++) {
         const options_desc *p = options_at(t, i);
         int distance = options_distance(name, p->name);
@@ -298,15 +304,15 @@ static int options_suggest(const options_table *t, const char *word)
         fprintf(stderr, "%s: %s: --%s takes no value\n", t->program, word, nearest->name);
         return 2;
     }
-    fprintf(stderr, "%s: %s: no such option; ", t->program, word);
+    fprintf(stderr, "%s: %s: unknown option; ", t->program, word);
     if (nearest != NULL)
-        fprintf(stderr, "--%s? ", nearest->name);
+        fprintf(stderr, "did you mean --%s? ", nearest->name);
     fprintf(stderr, "see --help\n");
     return 2;
 }
 
-/* The row of the option at argv[*i], and its text ("" of a flag, NULL: it is missing); *i is then
- * its last word. NULL: there is no such option, or a flag with a value. */
+/* Returns the description of the option at argv[*i], or NULL if there is no such option or a flag
+ * has a value. Sets *text to its value ("" for a flag, NULL if missing) and *i to its last word. */
 static const options_desc *options_parse_one(const options_table *t, int argc, char **argv, int *i,
                                        const char **text)
 {
@@ -328,8 +334,8 @@ static const options_desc *options_parse_one(const options_table *t, int argc, c
     return NULL;
 }
 
-/* The text that option `name` is given on the command line, the last one ("" of a flag); NULL: it is
- * not given. Of a line that options_parse took. */
+/* Returns the value that the command line gives option `name` (its last one; "" for a flag), or
+ * NULL if it is not given. The command line must have passed options_parse. */
 static inline const char *options_given(const options_table *t, int argc, char **argv,
                                         const char *name)
 {
@@ -342,7 +348,8 @@ static inline const char *options_given(const options_table *t, int argc, char *
     return text;
 }
 
-/* Sets all options; 0, or 2, an exit status, after saying on stderr what is allowed. */
+/* Sets all options from defaults and the command line. Returns 0, or exit status 2 after printing
+ * the error and the allowed values on stderr. */
 static int options_parse(const options_table *t, int argc, char **argv)
 {
     for (int i = 0; i < options_count(t); i++)

@@ -1,28 +1,31 @@
-/* pattern.h - small regular expressions over short texts, by sets of places: to copy; C99 or C++11.
+/* pattern.h - small regular expressions for short texts, matched without backtracking. To use it,
+ * copy it; C99 or C++11.
  *
  *     int at_end = pattern_match("h.3.attn.c_attn", 1, "h.[0-5].*c_(attn|proj)", 22); // 1
  *
- * Understood are . [a-z] [^a-z] \d \w, a backslash before other signs, ( ) (?: ) | ^ $ and * + ?
- * behind a character, class or group. A set of places is a word whose bit i stands for the place
- * before character i: an expression maps the places where a match may begin to those where it may
- * end (Kleene 1956), so nothing is tried twice. */
+ * The syntax: . [a-z] [^a-z] \d \w, a backslash before other characters, ( ) (?: ) | ^ $, and * + ?
+ * after a character, class or group. A set of positions is a word whose bit i stands for the
+ * position before character i. An expression maps the positions where a match may begin to those
+ * where it may end (Kleene 1956), so no position is tried twice. */
 #ifndef PATTERN_H
 #define PATTERN_H
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { PATTERN_MAX_TEXT = 62, PATTERN_MAX_DEPTH = 16 }; /* the longest text; groups in groups */
+/* longest text; deepest nesting of groups */
+enum { PATTERN_MAX_TEXT = 62, PATTERN_MAX_DEPTH = 16 };
 
 typedef struct {
-    const char *text, *p, *end; /* p: in the pattern */
-    int invalid;                  /* 1: this is not understood */
-    int depth;                   /* groups around p */
+    const char *text, *p, *end; /* the text; position in the pattern and its end */
+    int invalid;                  /* nonzero after a syntax error */
+    int depth;                   /* number of groups around p */
 } pattern_state;
 
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at);
 
-/* Behind the one character, class or group at p, from `at`. p moves behind it. */
+/* Matches the character, class or group at p from the positions `at` and moves p to its end.
+ * Returns the positions where a match may end. */
 static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
 {
     const size_t n = strlen(m->text);
@@ -34,7 +37,7 @@ static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
     if (c == '(') {
         if (m->p + 1 < m->end && m->p[0] == '?' && m->p[1] == ':')
             m->p += 2;
-        m->invalid |= ++m->depth > PATTERN_MAX_DEPTH; /* which ends it */
+        m->invalid |= ++m->depth > PATTERN_MAX_DEPTH; /* the error ends the recursion */
         to = pattern_branches(m, at);
         m->depth--;
         m->invalid |= m->p == m->end || *m->p != ')';
@@ -73,7 +76,8 @@ static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
     return to;
 }
 
-/* Branches with | between them, to the end or a closing parenthesis. */
+/* Matches branches separated by |, up to the end or a closing parenthesis. Returns the positions
+ * where a match may end. */
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
 {
     uint64_t all = 0, now = at;
@@ -98,9 +102,9 @@ static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
     return all | now;
 }
 
-/* Whether the pattern of n characters matches text, of at most PATTERN_TEXT, from one of the places
- * in `from` (bits; 1: the beginning) to its end. -1: it is not understood, its groups are too deep,
- * or the text is longer. */
+/* Returns 1 if the pattern of n characters matches `text` to its end from one of the positions
+ * `from` (a set; 1 is the beginning), 0 if not, -1 after a syntax error, if groups are nested too
+ * deeply, or if the text is longer than PATTERN_MAX_TEXT. */
 static inline int pattern_match(const char *text, uint64_t from, const char *pattern, size_t n)
 {
     pattern_state m = { text, pattern, pattern + n, 0, 0 };

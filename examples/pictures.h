@@ -1,21 +1,23 @@
-/* pictures.h - plans, frontiers and graphs as SVG, by public calls of gradckpt.h: a file to copy.
+/* pictures.h - draws plans, frontiers and graphs as SVG pictures. To use it, copy it: it calls the
+ * public API of gradckpt.h only.
  *
  *     #include "gradckpt.h"
  *     #include "pictures.h"
  *
- *     pictures_plan(plan, write, user);            what runs, live bytes, the arena, the peak
+ *     pictures_plan(plan, write, user);            instructions, live bytes, the arena, the peak
  *
- *     pictures_modes modes;                        what a frontier is compared with
+ *     pictures_modes modes;                        fixed modes, for comparison with a frontier
  *     pictures_compare(graph, terms, count, &desc, &modes);
  *     pictures_frontier(frontier, &modes, mark, write, user);
  *     pictures_table(frontier, &modes, write, user);          the comparison as text
  *
- *     pictures_graph(graph, &shown, write, user);  tensors and ops; values and gradients in them
+ *     pictures_graph(graph, &overlay, write, user);  tensors and ops with values and gradients
  *
  *     pictures_bars(title, names, n, kind_names, kinds, bytes, write, user);      bytes by kind
  *
- * write is a gckpt_write_fn. Each returns GCKPT_E_ARG for NULL (but the modes of a picture may be:
- * nothing to compare with) and GCKPT_E_FILE when write failed. No heap, no locale, C99 or C++11. */
+ * `write` is a gckpt_write_fn. Each function returns GCKPT_E_ARG for NULL (except for the modes of
+ * a picture, which are optional) and GCKPT_E_FILE if `write` failed. No heap, independent of the
+ * locale, C99 or C++11. */
 #ifndef PICTURES_H
 #define PICTURES_H
 #include <stdarg.h>
@@ -23,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- text on its way out: gathered, and nothing more after a failure ---- */
+/* ---- buffered output; nothing more is written after a failure ---- */
 typedef struct {
     gckpt_write_fn write;
     void *user;
@@ -54,7 +56,7 @@ static inline gckpt_result pictures_close(pictures_out *o)
     return o->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
-/* Six digits, with a point whatever the locale: 0.25, 1234.5. */
+/* Formats v with six digits and a decimal point in any locale: 0.25, 1234.5. */
 static inline pictures_number pictures_format(double v)
 {
     pictures_number out;
@@ -78,7 +80,7 @@ static inline pictures_number pictures_format(double v)
     return out;
 }
 
-/* 1, 1024 and so on, at most `bytes` */
+/* Returns the largest unit, 1, 1024 and so on, that is at most `bytes`, and its name. */
 static inline double pictures_unit(double bytes, const char **name)
 {
     static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
@@ -90,7 +92,7 @@ static inline double pictures_unit(double bytes, const char **name)
     return unit;
 }
 
-/* 12.8 MiB: three digits */
+/* Formats bytes with three digits: 12.8 MiB. */
 static inline pictures_number pictures_bytes(size_t bytes)
 {
     const char *name;
@@ -104,7 +106,8 @@ static inline pictures_number pictures_bytes(size_t bytes)
     return out;
 }
 
-/* %s text, %i int, %I int64_t, %z size_t, %b size_t as in 12.8 MiB, %g double */
+/* Prints with these formats: %s text, %i int, %I int64_t, %z size_t, %b size_t as in 12.8 MiB, %g
+ * double. */
 static inline void pictures_vprintf(pictures_out *o, const char *format, va_list args)
 {
     pictures_number number;
@@ -152,7 +155,8 @@ static inline void pictures_text(pictures_out *o, double x, double y, const char
 }
 
 /* ---- names ---- */
-/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+/* Returns the bytes of the UTF-8 character at s, or 0 if it is invalid: overlong, a surrogate, or
+ * incomplete. */
 static inline int pictures_character(const char *s)
 {
     static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -161,17 +165,17 @@ static inline int pictures_character(const char *s)
     c &= n > 1 ? 0x7fu >> n : 0xffu;
     for (int i = 1; i < n; i++) {
         if (((unsigned char)s[i] & 0xc0) != 0x80)
-            return 0; /* the end, too */
+            return 0; /* also at the end of the text */
         c = c << 6 | ((unsigned char)s[i] & 0x3f);
     }
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* A name of at most `most` columns; a character that is not ASCII counts as two, and "?" stands for
- * what is none. Returns its columns. */
+/* Prints a name of at most `most` columns, where a character that is not ASCII counts as two and
+ * "?" replaces invalid bytes. Returns its columns. */
 static inline int pictures_name(pictures_out *o, const char *s, int most)
 {
-    int columns = 0, last = 0; /* where the dots would stand */
+    int columns = 0, last = 0; /* place for the dots */
     for (const char *c = s; *c && last <= most; c++)
         last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
     last = last > most ? most - 1 : most;
@@ -195,7 +199,7 @@ static inline int pictures_name(pictures_out *o, const char *s, int most)
     return columns;
 }
 
-/* "linear h.0.fc", "gelu #7", "h.0.fc.weight"; where there is little room the name alone. */
+/* Prints "linear h.0.fc", "gelu #7" or "h.0.fc.weight"; if space is short, the name alone. */
 static inline void pictures_label(pictures_out *o, const gckpt_plan *plan, int id, int most)
 {
     const char *op = gckpt_plan_op(plan, id), *name = gckpt_plan_name(plan, id);
@@ -215,8 +219,8 @@ static inline double pictures_round(double v) { return (double)(int64_t)(v * 10 
 
 /* ---- a plan; lengths in pixels ---- */
 #define PICTURES_PAGE         1260
-#define PICTURES_LEFT         96  /* of the charts */
-#define PICTURES_WIDTH        860 /* the same; also most columns */
+#define PICTURES_LEFT         96  /* left edge of the charts */
+#define PICTURES_WIDTH        860 /* width of the charts; also the most columns */
 #define PICTURES_SIDE         972
 #define PICTURES_LANES        130
 #define PICTURES_LANE         16
@@ -235,15 +239,18 @@ enum {
 typedef struct {
     pictures_out out;
     const gckpt_plan *plan;
-    size_t length, columns;         /* a column is one instruction; several if there is no room */
-    size_t most_at[PICTURES_WIDTH]; /* of a column's instructions, the one with most live bytes */
-    size_t peak, body, body_end;    /* the body runs for each micro-batch */
-    uint64_t work;                  /* of all instructions, or 1 */
-    int kinds;                      /* of buffers; the last is there where virtual ranks are summed */
+    /* number of instructions; number of columns, each of one or more instructions */
+    size_t length, columns;
+    size_t most_at[PICTURES_WIDTH]; /* for each column, its instruction with most live bytes */
+    /* instruction at the peak; first and last of the body, which runs for each micro-batch */
+    size_t peak, body, body_end;
+    uint64_t work;                  /* cost of all instructions, or 1 */
+    /* kinds of buffers; the last one exists if virtual ranks are summed */
+    int kinds;
 } pictures_timeline;
 
-/* A forward, backward or update (gckpt_kind), a recompute, a copy to slower memory or back, or a
- * reduce. */
+/* Returns the lane of an instruction: forward, backward or update (gckpt_kind), recompute, a copy
+ * to or from slower memory, or reduce. */
 static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *u)
 {
     gckpt_instruction ins;
@@ -255,7 +262,8 @@ static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *
                                        : (int)ins.kind;
 }
 
-/* Reads the plan once: its costs, the peak, the body, and what each column shows. */
+/* Reads the plan once: its costs, the peak, the body, and the instruction that each column
+ * shows. */
 static inline void pictures_measure(pictures_timeline *s)
 {
     size_t most[PICTURES_WIDTH] = { 0 }, top = 0; /* live bytes + 1 */
@@ -286,7 +294,7 @@ static inline double pictures_x(const pictures_timeline *s, size_t column)
     return pictures_round(PICTURES_LEFT + (double)column * PICTURES_WIDTH / (double)s->columns);
 }
 
-/* Title, style, legend. */
+/* Draws title, style and legend. */
 static inline void pictures_header(pictures_timeline *s)
 {
     static const int legend_x[] = { 96, 176, 328, 520, 714, 820 };
@@ -335,7 +343,7 @@ static inline void pictures_header(pictures_timeline *s)
     }
 }
 
-/* Where each phase runs, a lane each, and what of it for each micro-batch. */
+/* Draws a lane for each phase, and marks the part that runs for each micro-batch. */
 static inline void pictures_lanes(pictures_timeline *s)
 {
     static const char *const names[] = { "forward",   "backward",        "update",
@@ -351,7 +359,7 @@ static inline void pictures_lanes(pictures_timeline *s)
                                    : phase == PICTURES_REDUCE && s->kinds < PICTURES_KINDS)
             continue;
         double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
-        size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
+        size_t count = 0, begin = 0, end = 0; /* columns of the current bar */
         uint64_t work = 0;
         pictures_text(o, PICTURES_LEFT - 8, y + 11, " class=\"e\"", "%s", names[phase]);
         pictures_printf(o, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", PICTURES_LEFT, y,
@@ -388,7 +396,7 @@ static inline void pictures_lanes(pictures_timeline *s)
     }
 }
 
-/* A chart's title and its grid of bytes, for a height of `most` bytes. */
+/* Draws a chart's title and its grid of bytes, for a height of `most` bytes. */
 static inline void pictures_grid(pictures_out *o, double top, double height, size_t most,
                                  const char *title, const char *name)
 {
@@ -409,8 +417,8 @@ static inline void pictures_grid(pictures_out *o, double top, double height, siz
                   top + height / 2, name, unit);
 }
 
-/* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
- * greatest instruction. */
+/* Draws live bytes: an area for each kind and those below it, the largest first. A column shows its
+ * largest instruction. */
 static inline void pictures_live(pictures_timeline *s)
 {
     static const int order[] = {
@@ -420,7 +428,8 @@ static inline void pictures_live(pictures_timeline *s)
     size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_peak(s->plan);
     double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
     gckpt_buffer b;
-    for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) { /* changes */
+    /* changes of live bytes */
+    for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
         size_t from = (size_t)b.start * s->columns / s->length, to = s->columns;
         if ((size_t)b.end < s->length)
             to = (size_t)b.end * s->columns / s->length;
@@ -451,8 +460,8 @@ static inline void pictures_live(pictures_timeline *s)
     }
 }
 
-/* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
- * first one, and what lives between two of those is left out. */
+/* Draws the arena: a rectangle for each buffer. If a column holds several instructions, it shows
+ * its first one and omits buffers that live between two of those. */
 static inline void pictures_arena(pictures_timeline *s)
 {
     static const char *const what[] = { "value of",    "kept by",      "gradient of",
@@ -492,7 +501,8 @@ static inline void pictures_arena(pictures_timeline *s)
     }
 }
 
-/* The buffer that comes after number `last` by size among those live at the peak: its number. */
+/* Returns the number of the largest buffer after number `last`, by size, among those live at the
+ * peak. */
 static inline int pictures_next_largest(const pictures_timeline *s, int last, gckpt_buffer *best)
 {
     gckpt_buffer b, before;
@@ -516,7 +526,7 @@ static inline void pictures_side_label(pictures_timeline *s, double x, double y,
     pictures_printf(&s->out, "</text>\n");
 }
 
-/* Writes, next to the chart of live bytes, the peak and what it consists of. */
+/* Writes the peak and its parts next to the chart of live bytes. */
 static inline void pictures_side_live(pictures_timeline *s)
 {
     static const char *const verbs[] = { "forward of", "backward of", "update of",
@@ -567,7 +577,7 @@ static inline void pictures_side_arena(pictures_timeline *s)
     pictures_text(o, PICTURES_SIDE, y + 17, "", "first to its last use, at its place.");
 }
 
-/* Over both charts: where the peak is; below: the instructions' numbers. */
+/* Marks the peak over both charts, and numbers the instructions below them. */
 static inline void pictures_peak(pictures_timeline *s)
 {
     pictures_out *o = &s->out;
@@ -589,9 +599,9 @@ static inline void pictures_peak(pictures_timeline *s)
                   "instruction, in the order they run");
 }
 
-/* Draws a step: which phase runs when, live bytes over the instructions, the arena with all
- * buffers, and the buffers at the peak. The plan may have any size; above 860 instructions several
- * share a column. */
+/* Draws a step: the phases over time, live bytes over the instructions, the arena with all buffers,
+ * and the buffers at the peak. Plans may have any size; above 860 instructions, several share a
+ * column. */
 static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     pictures_timeline s;
@@ -625,14 +635,15 @@ static const char *const pictures_mode_names[] = {
     "store-all", "segments", "sqrt", "memory-poor", "optimal, least bytes", "optimal, this budget"
 };
 typedef struct {
-    gckpt_point mode[PICTURES_MODES]; /* store-all, segments, sqrt, memory-poor; 0 bytes: none */
+    /* store-all, segments, sqrt, memory-poor; 0 bytes if not planned */
+    gckpt_point mode[PICTURES_MODES];
     size_t resident;                  /* parameters and optimiser state */
     int ops;
 } pictures_modes;
 
-/* Plans each mode with desc, with which the frontier was made (NULL if without). Memory-poor is
- * left out where there are many ops, since its list grows with their square. A mode without a plan
- * is left out, and its error stays on the graph. Returns E_MEMORY when out of memory for planning. */
+/* Plans each mode with `desc`, the options of the frontier (NULL if it had none). Omits memory-poor
+ * for many ops, since its list grows with their square. Omits modes without a plan and leaves their
+ * error on the graph. Returns E_MEMORY if planning is out of memory. */
 static inline gckpt_result pictures_compare(gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *desc, pictures_modes *modes)
 {
@@ -675,15 +686,15 @@ typedef struct {
     pictures_out out;
     const gckpt_frontier *f;
     const pictures_modes *modes;
-    double top, beyond;       /* extra time where the axis breaks; the greatest, if it is more */
-    double least, most, unit; /* bytes */
+    double top, beyond;       /* extra time at which the axis breaks; largest extra time */
+    double least, most, unit; /* ends of the axis of bytes; its unit */
     double step;              /* cost of the fastest plan without recomputation */
     const char *unit_name;
-    int log; /* whether the axis of bytes is logarithmic: they differ by more than a factor of four */
+    int log; /* nonzero if the axis of bytes is logarithmic, for a range above a factor of four */
 } pictures_chart;
 
-/* Returns the extra time of a cost. For a mode it is relative to the frontier's step; the mode's
- * own may be longer, where the frontier chose a faster lowering of an op. */
+/* Returns the extra time of a cost. For a mode it is relative to the frontier's step, because the
+ * mode's step may be longer if the frontier chose a faster lowering of an op. */
 static inline double pictures_overhead(const pictures_chart *c, uint64_t work)
 {
     return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
@@ -704,7 +715,8 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->f = f;
     c->modes = modes;
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
-    c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
+    /* larger values are needed only for the smallest budgets */
+    c->top = c->top < 0.6 ? c->top : 0.6;
     c->beyond = first.overhead;
     c->step = (double)last.cost / (1 + last.overhead);
     c->least = (double)first.bytes;
@@ -721,7 +733,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     return GCKPT_OK;
 }
 
-/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+/* Prints v >= 0 with one decimal between two texts, right-aligned in 12 columns. */
 static inline void pictures_column(pictures_out *o, const char *before, double v,
                                    const char *after)
 {
@@ -733,8 +745,8 @@ static inline void pictures_column(pictures_out *o, const char *before, double v
     pictures_put(o, number, n);
 }
 
-/* A line of the tables: bytes, extra time, what is recomputed, and the least extra time in as many
- * bytes. */
+/* Prints a line of the tables: bytes, extra time, recomputed part, and the frontier's extra time at
+ * the same bytes. */
 static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const char *name)
 {
     gckpt_point least;
@@ -749,7 +761,7 @@ static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const c
     pictures_printf(&c->out, "  %s", name);
 }
 
-/* The modes as a table, to stand below gckpt_frontier_print's. */
+/* Prints the modes as a table, to follow gckpt_frontier_print's. */
 static inline gckpt_result pictures_table(const gckpt_frontier *f, const pictures_modes *modes,
                                           gckpt_write_fn write, void *user)
 {
@@ -767,7 +779,7 @@ static inline gckpt_result pictures_table(const gckpt_frontier *f, const picture
     return pictures_close(&c.out);
 }
 
-/* Returns the natural logarithm of x >= 1: x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z = (m-1) /
+/* Returns the natural logarithm of x >= 1, where x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z = (m-1) /
  * (m+1). */
 static inline double pictures_log(double x)
 {
@@ -787,8 +799,8 @@ static inline double pictures_chart_x(const pictures_chart *c, double bytes)
     return pictures_round(100 + 640 * (span > 0 ? at / span : 0.5));
 }
 
-/* Extra time, of which there may be much at few bytes: above c->top the axis is broken, and goes on
- * logarithmically. */
+/* Returns the height of an extra time, which may be large at few bytes: above c->top the axis
+ * breaks and continues logarithmically. */
 static inline double pictures_chart_y(const pictures_chart *c, double overhead)
 {
     const int broken = c->beyond > c->top;
@@ -816,7 +828,7 @@ static inline void pictures_hline(pictures_chart *c, double v)
                   v < 1 ? pictures_round(1000 * v) / 10 : (double)(int64_t)(100 * v + 0.5));
 }
 
-/* Grid, ticks and their labels; what the axes are. */
+/* Draws the grid, ticks with labels, and titles of the axes. */
 static inline void pictures_axes(pictures_chart *c)
 {
     pictures_out *o = &c->out;
@@ -826,7 +838,7 @@ static inline void pictures_axes(pictures_chart *c)
         pictures_hline(c, v);
     if (c->beyond > c->top)
         pictures_hline(c, c->beyond);
-    for (double v = 1; v < c->beyond; v *= 10) /* where there is room */
+    for (double v = 1; v < c->beyond; v *= 10) /* where they fit */
         if (v > c->top && pictures_chart_y(c, v) > pictures_chart_y(c, c->beyond) + 15 &&
             pictures_chart_y(c, v) < 170)
             pictures_hline(c, v);
@@ -847,8 +859,8 @@ static inline void pictures_axes(pictures_chart *c)
                      "extra time of a step</text>\n");
 }
 
-/* Shades the area from the line down to the least extra time that is proven for that many bytes.
- * Between two points, the bound of the next one applies. */
+/* Shades the area from the line down to the proven lower bound of the extra time for that many
+ * bytes. Between two points, the bound of the next one applies. */
 static inline void pictures_unproven(pictures_chart *c)
 {
     pictures_out *o = &c->out;
@@ -866,7 +878,7 @@ static inline void pictures_unproven(pictures_chart *c)
     pictures_printf(o, "z\"/>\n");
 }
 
-/* The line, and its points as dots. */
+/* Draws the line and its points. */
 static inline void pictures_line(pictures_chart *c)
 {
     pictures_out *o = &c->out;
@@ -884,7 +896,7 @@ static inline void pictures_line(pictures_chart *c)
     }
 }
 
-/* Where the axis is broken, so is what crosses. */
+/* Breaks the frame and the line where the axis breaks. */
 static inline void pictures_break(pictures_chart *c)
 {
     if (c->beyond <= c->top)
@@ -895,10 +907,10 @@ static inline void pictures_break(pictures_chart *c)
     pictures_text(&c->out, 776, 170, " fill=\"#777\" class=\"e\"", "logarithmic above the break");
 }
 
-/* A point in the chart, and its line of the legend, which is a table. */
+/* Draws a point in the chart and its line of the legend, which is a table. */
 static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p, double y)
 {
-    /* square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
+    /* markers: square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
     static const char *const looks[] = {
         "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
         "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
@@ -915,8 +927,8 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
     pictures_printf(o, "</text>\n");
 }
 
-/* Draws what every budget costs, compared with the modes (or NULL) and the plan of a budget of
- * `mark` bytes (or 0). */
+/* Draws the cost of every budget, compared with the modes (or NULL), and marks the plan of a budget
+ * of `mark` bytes (or 0). */
 static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pictures_modes *modes,
                                              size_t mark, gckpt_write_fn write, void *user)
 {
@@ -967,42 +979,44 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
 }
 
 /* ---- a graph ------------------------------------------------------------------------------------
- * Boxes are inputs and results of ops, each below what it reads; parameters and constants stand
- * within the boxes of their readers. Rows are longest paths (Sugiyama 1981). Within a row, boxes
- * and lines that pass are sorted by the mean place of their neighbours, and lie as near to it as
- * their widths allow (isotonic regression). */
+ * Boxes are inputs and results of ops, each below the boxes that it reads; parameters and constants
+ * are listed in the boxes of their readers. Rows are longest paths (Sugiyama 1981). Within a row,
+ * boxes and passing lines are sorted by the mean position of their neighbours and placed as near to
+ * it as their widths allow (isotonic regression). */
 #define PICTURES_LINE 16
 #define PICTURES_GAP  30
 enum { PICTURES_NODES = 4096, PICTURES_CELLS = 4096, PICTURES_NUMBERS = 6, PICTURES_SWEEPS = 24 };
-/* What a graph shows in addition to ops and shapes; all of it may be NULL. */
+/* Information that a graph shows in addition to ops and shapes. All fields may be NULL. */
 typedef struct {
-    const gckpt_plan *plan; /* which tensors get a gradient */
-    gckpt_exec *exec;       /* values and gradients that its plan fetches, of the last call */
-    gckpt_store *store;     /* values of parameters */
+    const gckpt_plan *plan; /* marks the tensors that get a gradient */
+    /* provides the values and gradients that its plan fetched in the last call */
+    gckpt_exec *exec;
+    gckpt_store *store;     /* provides the values of parameters */
     const gckpt_feed *feeds;
-    int feed_count;             /* values of inputs */
-    const gckpt_report *report; /* the loss, and the count that makes gradients those of it */
+    int feed_count;             /* number of feeds, which provide the values of inputs */
+    const gckpt_report *report; /* provides the loss, and the count that gradients are divided by */
 } pictures_overlay;
 
 typedef struct {
-    int id, row, box;     /* box is 0 for a line that passes this row */
-    double x, half, height; /* its centre, half its width, its height */
-    double target, weight;  /* where it should be, and how much so */
-    int group;            /* the first of those that lie side by side up to this one */
+    int id, row, box;     /* box is 0 for a line that passes through this row */
+    double x, half, height; /* centre, half of the width, height */
+    double target, weight;  /* wanted position and its weight */
+    int group;            /* first cell of the group of adjacent cells that ends here */
 } pictures_cell;
 
 typedef struct {
-    pictures_out out, line; /* line: its block is a line of a box, never written as such */
+    pictures_out out, line; /* line: text of the current line of a box */
     const gckpt_graph *graph;
     const pictures_overlay *overlay;
     int nodes, rows, cells, losses, params;
-    int64_t floats;                   /* of parameters */
-    int draw, lines, columns, length; /* a box is measured, then drawn: its lines, and the longest */
-    double x, y, box, width;          /* of the present box; of the page */
-    short row[PICTURES_NODES], last[PICTURES_NODES]; /* last: the row of the last reader */
+    int64_t floats;                   /* elements of parameters */
+    /* whether the box is drawn or measured; its lines; its longest line */
+    int draw, lines, columns, length;
+    double x, y, box, width;          /* position and width of the current box; width of the page */
+    short row[PICTURES_NODES], last[PICTURES_NODES]; /* row of each node, and of its last reader */
     short readers[PICTURES_NODES];
     unsigned char gradient[PICTURES_NODES];
-    int first[PICTURES_NODES + 1]; /* the cells of a row */
+    int first[PICTURES_NODES + 1]; /* index of the first cell of each row */
     double top[PICTURES_NODES + 1];
     pictures_cell cell[PICTURES_CELLS];
 } pictures_layout;
@@ -1033,13 +1047,13 @@ static inline pictures_number pictures_short(double v)
     return out;
 }
 
-/* ---- boxes: lines of text that are measured, then drawn ---- */
+/* ---- boxes: lines of text, which are first measured, then drawn ---- */
 static inline void pictures_word(pictures_layout *m, const char *s)
 {
     m->length += pictures_name(&m->line, s, 40);
 }
 
-/* Ends a line, which is counted or drawn. style: its background, or NULL. */
+/* Ends a line and counts or draws it. `style` is its background, or NULL. */
 static inline void pictures_line_end(pictures_layout *m, const char *style, const char *look, int bar)
 {
     pictures_out *o = &m->out;
@@ -1059,7 +1073,7 @@ static inline void pictures_line_end(pictures_layout *m, const char *style, cons
     m->length = 0;
 }
 
-/* Writes "value 0.5 -1.2; 3 4": the first few rows of the last axis, with semicolons between them. */
+/* Prints "value 0.5 -1.2; 3 4": the first few rows of the last axis, separated by semicolons. */
 static inline void pictures_numbers(pictures_layout *m, const char *what, const float *x,
                                     const int32_t *index, const gckpt_shape *shape, double unit)
 {
@@ -1088,7 +1102,7 @@ static inline const void *pictures_value(const pictures_layout *m, const gckpt_n
     return s && s->exec ? gckpt_fetch(s->exec, id, 0) : NULL;
 }
 
-/* Name, shape, value and gradient of a tensor: the lines of a box, or some of them. */
+/* Adds name, shape, value and gradient of a tensor as lines of a box. */
 static inline void pictures_tensor(pictures_layout *m, int id)
 {
     gckpt_node n;
@@ -1151,7 +1165,8 @@ static inline void pictures_box(pictures_layout *m, int id)
 }
 
 /* ---- layout ---- */
-/* Rows: each tensor below what it reads, as deep as can be: just above its first reader. */
+/* Assigns rows: each tensor below its inputs, and as low as possible, just above its first
+ * reader. */
 static inline void pictures_rows(pictures_layout *m)
 {
     gckpt_node n, from;
@@ -1171,7 +1186,7 @@ static inline void pictures_rows(pictures_layout *m)
                 m->row[id] = (short)(m->row[n.input[i]] + 1);
         }
     }
-    for (int id = m->nodes - 1; id >= 0; id--) { /* last has the row of the first reader here */
+    for (int id = m->nodes - 1; id >= 0; id--) { /* last[] is the row of the first reader here */
         gckpt_graph_node(m->graph, id, &n);
         if (m->last[id] > 0)
             m->row[id] = (short)(m->last[id] - 1);
@@ -1189,7 +1204,7 @@ static inline void pictures_rows(pictures_layout *m)
     }
 }
 
-/* Cells: a box for each tensor, and a line in each row between it and its last reader's. */
+/* Creates cells: a box for each tensor, and a line in each row between it and its last reader. */
 static inline int pictures_cells(pictures_layout *m)
 {
     gckpt_node n;
@@ -1234,7 +1249,7 @@ static inline void pictures_pull(pictures_cell *c, const pictures_cell *other, d
     c->weight += weight;
 }
 
-/* Computes where the neighbours of a cell above (1), below (2) or both pull it. */
+/* Sets a cell's target position from its neighbours above (1), below (2) or both. */
 static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sides)
 {
     gckpt_node n;
@@ -1259,13 +1274,13 @@ static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sid
     c->weight = c->weight > 0 ? c->weight : 0.01;
 }
 
-/* Places the cells of a row in their order, as near to their targets as possible: cells that would
- * overlap are put next to each other around their mean (pool adjacent violators). */
+/* Places the cells of a row in order, as near to their targets as possible: cells that would
+ * overlap become adjacent, around their mean (pool adjacent violators). */
 static inline void pictures_place(pictures_layout *m, int row)
 {
     const int begin = m->first[row], end = m->first[row + 1];
     pictures_cell *const all = m->cell;
-    double at = 0; /* the position if all were next to each other */
+    double at = 0; /* position if all cells were adjacent */
     for (int i = begin; i < end; i++) {
         if (i > begin)
             at += all[i - 1].half + all[i].half + (all[i - 1].box || all[i].box ? 20 : 4);
@@ -1288,7 +1303,7 @@ static inline void pictures_place(pictures_layout *m, int row)
     }
 }
 
-/* Sorts a row by the targets of its cells, and places them. */
+/* Sorts a row by its cells' targets and places them. */
 static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int sort)
 {
     for (int i = m->first[row]; i < m->first[row + 1]; i++) {
@@ -1302,8 +1317,8 @@ static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int
     pictures_place(m, row);
 }
 
-/* Passes downwards and upwards alternately, then, in the order that was found, places each cell
- * between all its neighbours. In the end x begins at the page's margin. */
+/* Sorts rows downwards and upwards in turn, then places the cells in that order between all their
+ * neighbours. Finally shifts x to the page's margin. */
 static inline void pictures_arrange(pictures_layout *m)
 {
     double left = 0, right = 0, y = 130;
@@ -1333,8 +1348,8 @@ static inline void pictures_arrange(pictures_layout *m)
 }
 
 /* ---- drawing ---- */
-/* What leads to a cell from the row above; to a box at places in the order of where it comes from,
- * so that what is read twice shows as two lines. */
+/* Draws the lines to a cell from the row above. At a box they end in the order of their origins, so
+ * that an input read twice has two lines. */
 static inline void pictures_edges(pictures_layout *m, const pictures_cell *c)
 {
     const double y = m->top[c->row], from_y = y - PICTURES_GAP;
@@ -1428,15 +1443,15 @@ static inline void pictures_mark_grads(pictures_layout *m, const gckpt_plan *pla
         if ((b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT) &&
             b.id < m->nodes)
             m->gradient[b.id] = 1;
-    for (int id = 0; id < m->nodes; id++) { /* a view's is that of what it shows */
+    for (int id = 0; id < m->nodes; id++) { /* a view has the gradient of its base */
         gckpt_graph_node(m->graph, id, &n);
         if (!strcmp(n.op, "reshape"))
             m->gradient[id] = m->gradient[n.input[0]];
     }
 }
 
-/* Draws a graph: ops, names, shapes, and what `shown` adds. Returns E_MEMORY above PICTURES_NODES
- * tensors, or if a row needs more than PICTURES_CELLS cells. */
+/* Draws a graph: ops, names, shapes, and the information of `overlay`. Returns E_MEMORY above
+ * PICTURES_NODES tensors, or if a row needs more than PICTURES_CELLS cells. */
 static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictures_overlay *overlay,
                                           gckpt_write_fn write, void *user)
 {
@@ -1466,7 +1481,7 @@ static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictur
 }
 
 /* ---- bars ------------------------------------------------------------------------------------ */
-/* n bars, one below the other, of up to 6 kinds of bytes each: bytes[i * kinds + k]. */
+/* Draws n bars, one below the other, of up to 6 kinds of bytes each: bytes[i * kinds + k]. */
 static inline gckpt_result pictures_bars(const char *title, const char *const *names, int n,
                                          const char *const *kind_names, int kinds,
                                          const size_t *bytes, gckpt_write_fn write, void *user)

@@ -14,14 +14,15 @@ enum { PLOT_WIDTH = 560, PLOT_HEIGHT = 380 };
 
 typedef struct {
     const char *title, *x_name, *y_name;
-    double x0, x1, y0, y1; /* ranges of the axes */
+    double x0, x1, y0, y1; /* ranges of the two axes */
     FILE *file;
-    double left; /* of this panel in the picture */
+    double left; /* left edge of this panel in the picture */
     int lines;
-    int log; /* 1: heights are logarithmic, y0 > 0 */
+    int log; /* if nonzero, a logarithmic y axis (y0 > 0) */
 } plot;
 
-/* The distance between ticks: 1, 2 or 5 times a power of ten, at most 8 of them over `range`. */
+/* Returns the distance between ticks: 1, 2 or 5 times a power of ten, at most 8 of them over
+ * `range`. */
 static double plot_tick(double range)
 {
     static const double steps[] = { 1, 2, 5, 10 };
@@ -41,8 +42,8 @@ static double plot_x(const plot *p, double x)
     return p->left + 64 + (x - p->x0) / (p->x1 - p->x0) * (PLOT_WIDTH - 84);
 }
 
-/* The logarithm of x > 0 to the base of 2: x = 2^n m; log m = 2 (z + z^3 / 3 + ...), z = (m - 1) /
- * (m + 1). So nothing has to be linked. */
+/* Returns log2(x) for x > 0 without a math library: x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z =
+ * (m - 1) / (m + 1). */
 static double plot_log2(double x)
 {
     double n = 0, sum = 0;
@@ -103,9 +104,8 @@ static void plot_axes(plot *p, FILE *f, int panel)
         p->left + 14, p->y_name);
 }
 
-/* One line and its entry in the legend (name NULL: none), which stands at (0..1, 0..1) of the panel's
- * inside: legend_x, legend_y. What leaves the range is cut off at the frame. A negative width gives a
- * dashed line. */
+/* Draws a line and its entry in the legend (none if name is NULL) at (legend_x, legend_y), each 0
+ * to 1, within the panel. Cuts the line off at the frame. A negative width draws a dashed line. */
 static void plot_line(plot *p, const char *name, double width, const double *x, const double *y,
                       int n, double legend_x, double legend_y)
 {

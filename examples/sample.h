@@ -1,21 +1,22 @@
-/* sample.h - chooses a token from logits: temperature, top-k, top-p. To copy; C99 or C++11, and no
- * library.
+/* sample.h - chooses a token from logits by temperature, top-k and top-p. To use it, copy it; C99
+ * or C++11, without any library.
  *
  *     sample_options o = { 0.8, 40, 0.95, 1 };     // temperature, top_k, top_p, seed
- *     sample_place *room = malloc(V * sizeof *room);
- *     int32_t token = sample_token(logits, V, &o, which, position, room);
+ *     sample_entry *heap = malloc(V * sizeof *heap);
+ *     int32_t token = sample_token(logits, V, &o, sample, position, heap);
  *
- * What is drawn is a function of seed, sample number and position alone (no state), of arithmetic
- * that is the same on every machine. The order of the three is transformers': logits / temperature,
- * then the k greatest, then of them the greatest whose probabilities add up to p. */
+ * The token is a function of seed, sample number and position (there is no state), computed by
+ * arithmetic that is the same on every machine. The order is that of transformers: logits /
+ * temperature, then the k greatest, then of these the greatest whose probabilities add up to p. */
 #ifndef SAMPLE_H
 #define SAMPLE_H
 #include <stdint.h>
 
 typedef struct {
-    double temperature; /* 0: the greatest logit, always */
-    int64_t top_k;      /* only so many of the greatest; 0: all */
-    double top_p;       /* only the fewest that have this probability together; 0 or 1: all */
+    double temperature; /* divisor of the logits; 0 always selects the greatest logit */
+    int64_t top_k;      /* number of greatest logits to sample from; 0 for all */
+    /* probability that the sampled tokens must have together; 0 or 1 for all tokens */
+    double top_p;
     uint64_t seed;
 } sample_options;
 
@@ -24,7 +25,7 @@ typedef struct {
     int32_t token;
 } sample_entry;
 
-/* The finaliser of splitmix64 (Steele 2014). */
+/* Returns the finaliser of splitmix64 (Steele 2014). */
 static inline uint64_t sample_mix(uint64_t z)
 {
     z += 0x9e3779b97f4a7c15u;
@@ -33,13 +34,14 @@ static inline uint64_t sample_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* Random bits as a function of (seed, a, b) alone. */
+/* Returns random bits, a function of (seed, a, b). */
 static inline uint64_t sample_random(uint64_t seed, uint64_t a, uint64_t b)
 {
     return sample_mix(sample_mix(sample_mix(seed) ^ a) ^ b);
 }
 
-/* exp(x), x <= 0, to 1e-12 of it: the series of x / 4096, squared twelve times */
+/* Returns exp(x) for x <= 0 to a relative error of 1e-12: the series of x / 4096, squared twelve
+ * times. */
 static inline double sample_exp(double x)
 {
     double y = x > -745 ? x / 4096 : 0, e = 1;
@@ -50,13 +52,13 @@ static inline double sample_exp(double x)
     return x > -745 ? e : 0;
 }
 
-/* a before b: more likely, or the same and a smaller number */
+/* Returns whether a is more likely than b; on ties, the smaller token comes first. */
 static inline int sample_is_before(const sample_entry *a, const sample_entry *b)
 {
     return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
 }
 
-/* Lets room[i] sink to its place in the heap of n. */
+/* Moves heap[i] down to its place in a heap of n entries. */
 static inline void sample_sift(sample_entry *heap, int64_t n, int64_t i)
 {
     const sample_entry x = heap[i];
@@ -69,7 +71,7 @@ static inline void sample_sift(sample_entry *heap, int64_t n, int64_t i)
     heap[i] = x;
 }
 
-/* Moves the greatest of a heap of n to its end. */
+/* Moves the most likely entry of a heap of n to its end and returns its weight. */
 static inline double sample_pop(sample_entry *heap, int64_t n)
 {
     const sample_entry x = heap[0];
@@ -79,8 +81,8 @@ static inline double sample_pop(sample_entry *heap, int64_t n)
     return x.weight;
 }
 
-/* A token of 0..n-1 (n >= 1), from n logits; room: n places, whatever is in them. Logits that are
- * NaN or -infinity are never taken, unless all are: then it is 0. */
+/* Returns a token of 0..n-1 for n >= 1 logits. `heap` is scratch space for n entries. Never chooses
+ * a logit of NaN or -infinity, except if all are: then returns 0. */
 static inline int32_t sample_token(const float *logits, int64_t n, const sample_options *o,
                                    uint64_t sample, uint64_t position, sample_entry *heap)
 {
@@ -92,7 +94,8 @@ static inline int32_t sample_token(const float *logits, int64_t n, const sample_
     if (!(o->temperature > 0) || !(greatest - greatest == 0))
         return best;
     double all = 0, sum = 0;
-    int64_t kept = 0, popped = 0, use = 0; /* those popped stand last, the greatest at the end */
+    /* popped entries are at the end, the most likely one last */
+    int64_t kept = 0, popped = 0, use = 0;
     for (int64_t i = 0; i < n; i++) {
         heap[kept].weight = sample_exp(((double)logits[i] - greatest) / o->temperature);
         heap[kept].token = (int32_t)i;

@@ -1,10 +1,10 @@
-/* schedule.h - the learning rate over a training: constant, linear, cosine, one-cycle, behind a
- * warm-up. To copy, and to change: it uses public calls only. C99 or C++11; include gradckpt.h
- * first.
+/* schedule.h - learning-rate schedules: constant, linear, cosine and one-cycle, with warm-up. To
+ * use it, copy it and change it as you like: it calls the public API only. C99 or C++11; include
+ * gradckpt.h first.
  *
  *     hyper.lr = schedule_lr(SCHEDULE_LINEAR, step, 100, 5000, 1e-3f, 0); // step: from 0
  *
- * The same bits on every machine. Beside PyTorch and transformers:
+ * Results have the same bits on every machine. Equivalents in PyTorch and transformers:
  *
  *     SCHEDULE_CONSTANT   get_constant_schedule_with_warmup
  *     SCHEDULE_LINEAR     get_linear_schedule_with_warmup; with min_lr: get_polynomial_decay_..
@@ -12,25 +12,28 @@
  *     SCHEDULE_COSINE     get_cosine_schedule_with_warmup; without warm-up CosineAnnealingLR
  *     SCHEDULE_ONE_CYCLE  OneCycleLR (cycle_momentum=False)
  *
- * Behind the warm-up a step has the rate that it has there. In it ours is one step ahead: step 0 of
- * theirs has a rate of 0 and learns nothing, ours has lr / warmup. */
+ * After the warm-up the rates are equal. During the warm-up this file is one step ahead: there,
+ * step 0 has a rate of 0 and trains nothing; here it has lr / warmup. */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
 #include <stdint.h>
 
 typedef enum {
     SCHEDULE_CONSTANT,
-    SCHEDULE_LINEAR,   /* falls to min_lr at `steps` */
-    SCHEDULE_COSINE,   /* the same, by half a cosine (Loshchilov & Hutter 2017) */
-    SCHEDULE_ONE_CYCLE /* rises from lr / 25 and falls to min_lr (0: lr / 250000) by half cosines
-                          (Smith & Topin 2019) */
+    SCHEDULE_LINEAR,   /* falls linearly to min_lr at step `steps` */
+    SCHEDULE_COSINE,   /* falls by half a cosine (Loshchilov & Hutter 2017) */
+    /* rises from lr / 25 and falls to min_lr (0 selects lr / 250000) by half cosines (Smith & Topin
+     * 2019) */
+    SCHEDULE_ONE_CYCLE
 } schedule_kind;
 
-/* The top is at step warmup - 1, or where 0.3 of the steps are over; the end at the last step. */
+/* Returns the one-cycle rate. The top is at step warmup - 1 or, without warm-up, after 0.3 of the
+ * steps; the end is the last step. */
 static inline float schedule_one_cycle(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                        float min_lr)
 {
-    const uint64_t scale = warmup > 0 ? 1 : 10; /* of a step: a tenth, so that 0.3 of them count */
+    /* tenths of a step, so that 0.3 of the steps is an integer */
+    const uint64_t scale = warmup > 0 ? 1 : 10;
     const uint64_t up = warmup > 0 ? warmup : 3 * steps, top = up > scale ? up - scale : 0;
     const uint64_t end = steps > 1 ? scale * (steps - 1) : 0, at = scale * step;
     const float least = min_lr > 0 ? min_lr : lr / 250000;
@@ -39,7 +42,8 @@ static inline float schedule_one_cycle(uint64_t step, uint64_t warmup, uint64_t 
     return gckpt_lr_cosine(at - top, 0, end > top ? end - top : 0, lr, least);
 }
 
-/* Of `step`, from 0, of so many steps. warmup: steps in which lr rises; min_lr: see above. */
+/* Returns the learning rate of a step, counted from 0, of `steps` in all. It rises for `warmup`
+ * steps and ends at min_lr as above. */
 static inline float schedule_lr(schedule_kind kind, int64_t step, int64_t warmup, int64_t steps,
                                 float lr, float min_lr)
 {

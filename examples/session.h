@@ -1,7 +1,8 @@
-/* session.h - what a program that trains has around the training: messages, a progress line, JSON
- * events, data and outputs that are checked before anything is computed, an interrupt that is
- * answered at once, and options that a saved file keeps, so that --resume FILE needs no other. To
- * copy, with options.h and json.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+/* session.h - messages, a progress line, JSON events, interrupts and file checks of a training
+ * program, and options stored in the saved file so that --resume FILE alone continues a run.
+ *
+ * To use it, copy it with options.h and json.h; it needs POSIX and gradckpt.h. A program has one
+ * session, the variable `session` below. */
 #ifndef SESSION_H
 #define SESSION_H
 #include "gradckpt.h"
@@ -20,15 +21,15 @@
 #include <unistd.h>
 
 static struct {
-    const char *program; /* in messages */
-    FILE *out, *json;    /* people read out; NULL json: no events */
+    const char *program; /* program name for messages */
+    FILE *out, *json;    /* text for people; JSON events, or NULL if none are written */
     const char *json_path;
     int terminal, write_failed;
-    double start;     /* session_now of the first step */
-    uint64_t first;   /* and its number */
-    char *texts[128]; /* of options that came from a file */
+    double start;     /* session_now() at the first step */
+    uint64_t first;   /* number of the first step */
+    char *texts[128]; /* values of options restored from a file */
     int text_count;
-    const char *stdin_of; /* the option that reads standard input, or NULL */
+    const char *stdin_of; /* name of the option that reads standard input, or NULL */
     volatile sig_atomic_t interrupted;
 } session;
 
@@ -48,7 +49,7 @@ session_fail(int status, const char *format, ...)
     return status;
 }
 
-/* "step", or "steps" for any other number than 1, is "step%s" with this. */
+/* Returns the plural ending for n, so that "step%s" prints "1 step" and "2 steps". */
 static inline const char *session_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static double session_now(void)
@@ -58,7 +59,7 @@ static double session_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* One event on the JSON stream, if there is one. */
+/* Writes one event to the JSON stream, if one is open. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
@@ -66,7 +67,7 @@ static void
 session_event(const char *format, ...)
 {
     va_list args;
-    char text[2048]; /* what is longer, the program's options, is not written by this */
+    char text[2048]; /* the options event can be longer and is not written here */
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -74,7 +75,7 @@ session_event(const char *format, ...)
         json_write_finite(session.json, text);
 }
 
-/* A line of its own beside the progress line. */
+/* Prints a line without disturbing the progress line. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
@@ -89,7 +90,8 @@ session_print_line(const char *format, ...)
     fprintf(session.out, session.terminal ? "\r%-78s\n" : "%s\n", line);
 }
 
-/* On a terminal one line that changes, at most ten times a second; else a line now and then. */
+/* Reports progress. On a terminal, rewrites one line at most ten times a second; elsewhere prints
+ * about 20 lines in all. */
 static void session_progress(uint64_t step, uint64_t total, double loss, double rate, size_t bytes)
 {
     static double last;
@@ -108,13 +110,13 @@ static void session_progress(uint64_t step, uint64_t total, double loss, double 
     fprintf(session.out, session.terminal ? "\r%-78s" : "%s\n", line);
 }
 
-/* A gckpt_write_fn onto a stream. */
+/* Writes to a FILE; a gckpt_write_fn. */
 static inline size_t session_write(void *user, const void *bytes, size_t size)
 {
     return fwrite(bytes, 1, size, (FILE *)user);
 }
 
-/* Did everything written so far arrive? Complains the first time it did not. */
+/* Returns 1 if all output so far was written, else 0; prints an error the first time. */
 static int session_check_output(void)
 {
     FILE *const streams[2] = { session.out, session.json };
@@ -132,8 +134,8 @@ static int session_check_output(void)
     return 1;
 }
 
-/* What is asked before each instruction, as gckpt_exec_desc.progress: 1 cancels, and nothing is
- * changed. */
+/* Returns 1 after an interrupt, which cancels the step without changing anything
+ * (gckpt_exec_desc.progress). */
 static int session_cancelled(void *user, const gckpt_progress *at)
 {
     return (void)user, (void)at, session.interrupted != 0;
@@ -146,13 +148,14 @@ static void session_on_signal(int number)
     (void)number;
     session.interrupted = 1;
     if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
-        session.write_failed = 1; /* nobody listens */
+        session.write_failed = 1; /* stderr is closed */
     errno = error;
 }
 
-/* Before anything else. An interrupt is answered at once and ends the program as soon as it may, a
- * second one at once; a closed pipe is a write error like any other; a standard stream that is
- * closed would be the next file that is opened. */
+/* Must be called first. Installs signal handlers: the first interrupt stops the program at the next
+ * instruction, the second kills it. Ignores SIGPIPE, so that a closed pipe is a write error.
+ * Refuses closed standard streams, because the next file opened would take their place. Returns 0
+ * or an exit status. */
 static int session_start(const char *program)
 {
     struct sigaction action;
@@ -168,7 +171,7 @@ static int session_start(const char *program)
     return fcntl(STDOUT_FILENO, F_GETFD) < 0 ? session_fail(1, "standard output is closed") : 0;
 }
 
-/* The exit status, of a run that ended with `status`. */
+/* Flushes the output and returns the exit status of a run that ended with `status`. */
 static int session_end(int status)
 {
     if (session.out != NULL && !session_check_output())
@@ -180,10 +183,11 @@ static int session_end(int status)
     return status == 0 && session.interrupted ? 130 : status;
 }
 
-/* ---- what computes --------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 static const char *const session_devices[] = { "cpu", "cuda", NULL };
 
-/* The first CUDA device for number 1, in a program that was built with SESSION_CUDA. */
+/* Sets *device to NULL for number 0 (the processor), or to the first CUDA device for number 1,
+ * which needs a program built with SESSION_CUDA. Returns 0 or an exit status. */
 static int session_device(int64_t number, const gckpt_backend **device)
 {
     *device = NULL;
@@ -199,7 +203,7 @@ static int session_device(int64_t number, const gckpt_backend **device)
 #endif
 }
 
-/* Memory for arenas, the device's or (NULL) the host's. */
+/* Allocates memory for arenas: the device's or, if `device` is NULL, the host's. */
 static void *session_alloc(const gckpt_backend *device, size_t bytes)
 {
     return device != NULL ? device->allocate(device->context, bytes, 64) : malloc(bytes);
@@ -216,7 +220,8 @@ static void session_free(const gckpt_backend *device, void *memory, size_t bytes
 /* ---- files ----------------------------------------------------------------------------------- */
 static int session_is_dash(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
 
-/* It can be read once. */
+/* Reserves standard input for an option, because it can be read only once. Returns 0 or an exit
+ * status. */
 static int session_claim_stdin(const char *option)
 {
     if (session.stdin_of != NULL)
@@ -227,11 +232,11 @@ static int session_claim_stdin(const char *option)
     return 0;
 }
 
-/* All of a file or pipe ("-": standard input), with a 0 behind it; for option `name`. The caller
- * frees it. */
+/* Reads a whole file or pipe ("-" is standard input) and appends a zero byte. `name` is the option
+ * for messages. The caller frees *bytes. Returns 0 or an exit status. */
 static int session_read_file(const char *name, const char *path, unsigned char **bytes, size_t *size)
 {
-    enum { MOST = 1 << 30 }; /* a pipe may have no end */
+    enum { MOST = 1 << 30 }; /* limit, since a pipe may be endless */
     struct stat info;
     size_t capacity = 0, got = 1;
     int failed = 0;
@@ -272,8 +277,8 @@ static int session_read_file(const char *name, const char *path, unsigned char *
     return 0;
 }
 
-/* Where the log of a run ends that goes on at `step`: before the first line of a later step, or a
- * line that is not whole. -1: it is no log. */
+/* Returns the offset at which a run resumed at `step` continues the log: before the first line of a
+ * later step or an incomplete line. Returns -1 if the file is not a log. */
 static long session_log_end(const char *log, uint64_t step)
 {
     const char *at = log, *end;
@@ -287,7 +292,8 @@ static long session_log_end(const char *log, uint64_t step)
     return (long)(at - log);
 }
 
-/* Opens a log to append to, without what it has of later steps: none is there twice. */
+/* Opens a log for appending and first removes the events of later steps, so that no step is logged
+ * twice. */
 static int session_append_log(const char *path, uint64_t step)
 {
     unsigned char *log;
@@ -308,13 +314,13 @@ static int session_append_log(const char *path, uint64_t step)
     return session.json != NULL ? 0 : session_fail(1, "--json %s: %s", path, strerror(errno));
 }
 
-/* A JSON string. */
+/* Writes text as a JSON string. */
 static void session_write_string(FILE *f, const char *text)
 {
     json_write_string(f, text, strlen(text));
 }
 
-/* The first event: all options as they are now. */
+/* Writes the first event, the values of all options. */
 static void session_event_options(const options_table *t, uint64_t step)
 {
     FILE *f = session.json;
@@ -344,8 +350,9 @@ static void session_event_options(const options_table *t, uint64_t step)
     fputs("}\n", f);
 }
 
-/* events: a path, "-" for standard output (what people read is then on standard error), or NULL.
- * What a run that is resumed at `step` > 0 wrote there before is kept. */
+/* Opens the outputs. `events` is a path, "-" for standard output (text for people then goes to
+ * standard error), or NULL. A run resumed at `step` > 0 keeps its earlier events in that file.
+ * Returns 0 or an exit status. */
 static int session_open(const char *events, const options_table *t, uint64_t step)
 {
     int failed = 0;
@@ -365,7 +372,7 @@ static int session_open(const char *events, const options_table *t, uint64_t ste
     return failed;
 }
 
-/* FNV-1a 64. */
+/* Continues an FNV-1a 64 hash. */
 static inline uint64_t session_hash(uint64_t hash, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -375,12 +382,14 @@ static inline uint64_t session_hash(uint64_t hash, const void *bytes, size_t siz
 
 typedef enum { SESSION_READS, SESSION_WRITES, SESSION_SAVES } session_use;
 typedef struct {
-    const char *option, *path; /* path NULL: not used */
-    session_use use;           /* SAVES: to a new file beside it that takes its place */
-    int source;                  /* SAVES: may be the same file as this one, which was read; or -1 */
+    const char *option, *path; /* name of the option; path, or NULL if unused */
+    session_use use;           /* SESSION_SAVES: written to a temporary file, then renamed */
+    /* for SESSION_SAVES: index of an input that it may replace, or -1 */
+    int source;
 } session_file;
 
-/* Can a file be put beside `path`, or beside what it links to, as saving will do? */
+/* Checks that a save can create a temporary file next to `path` (or next to the target of a link).
+ * Returns 0 or an exit status. */
 static int session_check_save(const char *option, const char *path, const struct stat *info)
 {
     char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096];
@@ -397,8 +406,9 @@ static int session_check_save(const char *option, const char *path, const struct
     return 0;
 }
 
-/* Before anything is computed: can the outputs be written, and is none of them an input or another
- * output, by whatever name? Leaves everything as it is. At most 16 files, those read first. */
+/* Checks before any computation that all outputs can be written and that none is an input or
+ * another output, by any name. Leaves all files unchanged. Takes at most 16 files, inputs first.
+ * Returns 0 or an exit status. */
 static int session_check_files(const session_file *files, int count)
 {
     struct stat info[16];
@@ -409,7 +419,8 @@ static int session_check_files(const session_file *files, int count)
         if (f->path != NULL && f->use == SESSION_SAVES)
             status = session_check_save(f->option, f->path, exists ? &info[i] : NULL);
         if (f->path != NULL && f->use == SESSION_WRITES && (!exists || S_ISREG(info[i].st_mode))) {
-            int fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL, 0666); /* to have an identity */
+            /* creates it, to get its device and inode */
+            int fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL, 0666);
             created[i] = fd >= 0;
             if (fd < 0)
                 fd = open(f->path, O_WRONLY | O_CREAT, 0666);
@@ -432,8 +443,8 @@ static int session_check_files(const session_file *files, int count)
     return status;
 }
 
-/* ---- options that a file keeps --------------------------------------------------------------- */
-/* 1: `name` is one of `names`, "a b c". */
+/* ---- options stored in a saved file ---------------------------------------------------------- */
+/* Returns 1 if `names`, words separated by blanks, contains `name`, else 0. */
 static int session_is_in(const char *names, const char *name)
 {
     size_t n = strlen(name);
@@ -443,9 +454,9 @@ static int session_is_in(const char *names, const char *name)
     return 0;
 }
 
-/* Options that were not given are set to what the store's notes say. Of those among `fixed`, which
- * make the model, another value is refused: than the note, or, in a file of session_same_data, than
- * what an option without a note was. */
+/* Sets options that are not on the command line from the store's notes. Refuses a different value
+ * for an option in `fixed`, which determines the model: different from its note or, if the file has
+ * notes of a run, from its default. Returns 0 or an exit status. */
 static int session_restore_options(gckpt_store *store, const char *file, const options_table *t,
                            const char *fixed, int argc, char **argv)
 {
@@ -478,7 +489,8 @@ static int session_restore_options(gckpt_store *store, const char *file, const o
     return 0;
 }
 
-/* Notes the options that were given, but for those among `not_kept`; of files the whole path. */
+/* Stores the given options as notes, except those in `not_kept`; file names become absolute
+ * paths. */
 static int session_note_options(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
                         char **argv)
 {
@@ -499,8 +511,8 @@ static int session_note_options(gckpt_store *store, const options_table *t, cons
     return 0;
 }
 
-/* Brings notes of options and others ("a b c") to a store from another one; from NULL: takes them
- * away, for a file that is for other programs. */
+/* Copies the notes of options and the notes named in `others` ("a b c") from one store to another.
+ * If `from` is NULL, removes them, for a file that other programs will read. */
 static inline int session_copy_notes(gckpt_store *to, const gckpt_store *from, const options_table *t,
                                 const char *others)
 {
@@ -520,7 +532,7 @@ static inline int session_copy_notes(gckpt_store *to, const gckpt_store *from, c
     return 0;
 }
 
-/* A whole number that a file keeps. */
+/* Stores a whole number as a note. */
 static int session_note_number(gckpt_store *store, const char *key, uint64_t value)
 {
     char text[24];
@@ -536,7 +548,8 @@ static uint64_t session_read_note(const gckpt_store *store, const char *key, uin
     return note != NULL ? (uint64_t)strtoull(note, NULL, 10) : fallback;
 }
 
-/* What is learned must be what it was when the run began, unless another text is given now. */
+/* Checks that the training data is the same as when the run began, unless the option is given
+ * again. Stores its hash as a note. Returns 0 or an exit status. */
 static int session_check_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
                              int given)
 {

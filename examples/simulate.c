@@ -1,14 +1,14 @@
-/* simulate.c - plans models too large for one machine for 8 to 1,024 ranks, and simulates a step of
- * each plan: its seconds, how many of them wait for communication, and the bytes of a rank. Nothing runs.
+/* simulate.c - plans models too large for one machine for 8 to 1,024 ranks and simulates a step of
+ * each plan: its time, the time spent waiting for communication, and the bytes of a rank. It does
+ * not run the model.
  *
  *     cc -O2 -I. examples/simulate.c -o simulate && ./simulate
  *     ./simulate --model llama-7b --ranks 64 --shard values --network 10gb --json -
  *     ./simulate --help
  *
- * Every rank has --budget bytes. The planner keeps the activations that fit (with sharded values, also
- * the gathered parameters) and recomputes or gathers the rest again. examples/simulate.h has the model
- * of time. docs/distributed.md describes it.
- */
+ * Every rank has --budget bytes. The planner keeps the activations that fit (with sharded values,
+ * also the gathered parameters) and recomputes or gathers the rest again. examples/simulate.h has
+ * the model of time. docs/distributed.md describes it. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -23,7 +23,7 @@ enum { MODELS = 3, SHARDS = 4, NETWORKS = 4, MAX_RANKS = 16 };
 typedef struct {
     const char *name, *title;
     int64_t layers, heads, width, inner, context, vocabulary; /* inner is 0 for a GPT-2 */
-    int64_t batch, rows;                                      /* of a step, of a micro-batch */
+    int64_t batch, rows;                                      /* rows per step, rows per pass */
     double budget;
 } model;
 static const model models[MODELS] = {
@@ -34,7 +34,8 @@ static const model models[MODELS] = {
 static const char *const model_names[] = { "gpt2", "gpt2-xl", "llama-7b", "all", NULL };
 static const char *const shard_names[] = { "none", "state", "gradients", "values", "all", NULL };
 static const char *const shard_titles[SHARDS] = { "none", "state", "gradients", "values" };
-/* Bytes per second of a rank in each direction, and seconds of latency. NVLink 4 is sold as 450 GB/s. */
+/* Bandwidth of a rank in each direction, bytes per second, and latency in seconds. NVLink 4 is
+ * specified with 450 GB/s. */
 static const simulate_link nvlink = { 450e9, 5e-6 };
 static const simulate_link link_100gb = { 12.5e9, 10e-6 }, link_10gb = { 1.25e9, 30e-6 };
 static const char *const network_names[] = { "nodes", "nvlink", "100gb", "10gb", "all", NULL };
@@ -47,33 +48,49 @@ static struct {
     const char *ranks, *json;
 } o;
 static const options_desc option_descs[] = {
-    { "model", OPTIONS_CHOICE, &o.model, "all", 0, 0, model_names, "all: gpt2-xl and llama-7b" },
-    { "ranks", OPTIONS_TEXT, &o.ranks, "8,64,256,1024", 0, 0, NULL, "powers of two" },
-    { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names, "what is sharded among ranks" },
+    { "model", OPTIONS_CHOICE, &o.model, "all", 0, 0, model_names,
+      "model to plan; all plans gpt2-xl and llama-7b" },
+    { "ranks", OPTIONS_TEXT, &o.ranks, "8,64,256,1024", 0, 0, NULL,
+      "numbers of ranks, powers of two" },
+    { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names,
+      "tensors that are split among ranks; each choice includes the ones before it, all "
+      "simulates each" },
     { "network", OPTIONS_CHOICE, &o.network, "all", 0, 0, network_names,
-      "what joins ranks; nodes: 8 by NVLink, 100 Gb/s a rank between nodes" },
+      "network between ranks; nodes has NVLink within 8 ranks and 100 Gb/s per rank between "
+      "nodes; all simulates each" },
     { "bandwidth", OPTIONS_REAL, &o.bandwidth, "0", 0, 1e6, NULL,
-      "of the network, GB/s a rank each way, at least 1e-6; 0: that of --network" },
+      "bandwidth of the network, GB/s per rank in each direction, at least 1e-6; 0 takes that "
+      "of --network" },
     { "latency", OPTIONS_REAL, &o.latency, "0", 0, 1e6, NULL,
-      "microseconds per exchange, with --bandwidth" },
-    { "batch", OPTIONS_INT, &o.batch, "0", 0, 1 << 20, NULL, "rows of a step; 0: the model's" },
+      "microseconds per collective, with --bandwidth" },
+    { "batch", OPTIONS_INT, &o.batch, "0", 0, 1 << 20, NULL, "rows per step; 0 takes the model's" },
     { "micro-batch", OPTIONS_INT, &o.rows, "0", 0, 1 << 20, NULL,
-      "rows of a rank at once; 0: the model's, at most what a rank has" },
-    { "virtual-ranks", OPTIONS_INT, &o.virtual_ranks, "0", 0, 1 << 20, NULL, "0: the number of ranks" },
+      "rows per pass of a rank; 0 takes the model's, or fewer if a rank has fewer" },
+    { "virtual-ranks", OPTIONS_INT, &o.virtual_ranks, "0", 0, 1 << 20, NULL,
+      "parts of a batch with separate gradient sums; 0 takes the number of ranks" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
-      "bytes of a rank; 0: the model's, 8, 32 or 80 GB" },
+      "memory of a rank; 0 takes the model's, 8, 32 or 80 GB" },
     { "overlap", OPTIONS_INT, &o.overlap, "1", 0, 1, NULL,
-      "1: all-gathers of sharded values overlap computation; 0: each is issued at its first use" },
+      "if 1, all-gathers of sharded values overlap computation; if 0, each is issued at its "
+      "first use" },
     { "flops", OPTIONS_REAL, &o.flops, "50", 0.001, 1e6, NULL,
-      "10^12 floating-point operations per second; 50: an H200 in fp32" },
+      "10^12 floating-point operations per second; 50 is about an H200 in fp32" },
     { "memory-bandwidth", OPTIONS_REAL, &o.mem_bandwidth, "4.8", 0.0001, 1e6, NULL,
       "10^12 bytes of device memory per second" },
-    { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL, "an object a line; -: standard output" },
-    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+    { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL,
+      "write one JSON object per line; - writes to standard output" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
 };
 static const options_table options = { "simulate", option_descs, sizeof option_descs / sizeof option_descs[0],
                                        18,         "NAME",  NULL,
                                        0,          NULL };
+static const char *const groups[] = { "Model and plan",
+                                      "model batch micro-batch virtual-ranks shard budget overlap",
+                                      "Machine",
+                                      "ranks network bandwidth latency flops memory-bandwidth",
+                                      "Reports",
+                                      "json help",
+                                      NULL };
 
 /* ---- models ---------------------------------------------------------------------------------- */
 static gckpt_tensor *build(const model *m, gckpt_graph *g, int64_t n)
@@ -98,7 +115,7 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     int64_t parameters;
-    double planning; /* seconds of planning */
+    double planning; /* time of planning, seconds */
     size_t least;    /* without a plan: the bytes that one needs, or 0 after another error */
 } plan_result;
 
@@ -208,7 +225,8 @@ static void print_bytes(const simulate_ranks *r, const plan_result *p)
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
     const int64_t most = gckpt_plan_rows(p->plan);
-    const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks; /* of a virtual rank */
+    /* rows of a virtual rank */
+    const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks;
     printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
            shard_titles[r->shard], (long long)(r->virtual_ranks / r->ranks * ((rows + most - 1) / most)),
            (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
@@ -280,12 +298,12 @@ static int read_ranks(int *to)
     return *s == 0 ? n : 0;
 }
 
-/* Checks the options and reads --ranks. Returns 0, or the exit status after printing what is allowed. */
+/* Checks the options and reads --ranks. Returns 0, or the exit status after printing the error. */
 static int check_options(int *ranks, int *count)
 {
     *count = read_ranks(ranks);
     if (*count == 0) {
-        fprintf(stderr, "simulate: --ranks %s: allowed are up to %d powers of two, as 8,64\n",
+        fprintf(stderr, "simulate: --ranks %s: allowed are up to %d powers of two, such as 8,64\n",
                 o.ranks, MAX_RANKS);
         return 2;
     }
@@ -294,7 +312,7 @@ static int check_options(int *ranks, int *count)
                 (long long)o.virtual_ranks);
         return 2;
     }
-    if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* else a step's seconds overflow */
+    if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* smaller values overflow the step's seconds */
         fprintf(stderr, "simulate: --bandwidth %g: allowed is 0, or from 1e-6 to 1e6\n",
                 o.bandwidth);
         return 2;
@@ -306,7 +324,7 @@ static int simulate_model(const model *m, const int *ranks, int count, FILE *eve
 {
     if (events != stdout) {
         printf("\n%s, %lld tokens a step, %.0f GB a rank\n\n| ranks | shard | micro-batches | GB a "
-               "rank | weights, state | gradients | gathered | activations | again | GB sent",
+               "rank | weights, state | gradients | gathered | activations | recomputed | GB sent",
                m->title, (long long)((o.batch > 0 ? o.batch : m->batch) * m->context),
                1e-9 * (o.budget > 0 ? (double)o.budget : m->budget));
         for (int i = first_network(); i <= last_network(); i++)
@@ -332,22 +350,30 @@ int main(int argc, char **argv)
     if (options_parse(&options, argc, argv) != 0)
         return 2;
     if (o.help) {
-        printf("simulate - a step of many ranks, from its plan\n\n"
-               "Usage: simulate [--OPTION VALUE ..]\n\n");
-        options_print(&options);
+        printf("simulate - simulates a training step of many ranks from its plan\n\n"
+               "Usage: simulate [--OPTION VALUE ..]\n\n"
+               "Example:\n"
+               "    simulate --model llama-7b --ranks 64 --shard values --network 10gb\n\n");
+        options_print_groups(&options, groups);
         return fflush(stdout) != 0;
     }
     if (check_options(ranks, &count) != 0)
         return 2;
     FILE *events = o.json == NULL ? NULL : strcmp(o.json, "-") == 0 ? stdout : fopen(o.json, "w");
     if (o.json != NULL && events == NULL) {
-        fprintf(stderr, "simulate: %s: %s\n", o.json, strerror(errno));
+        fprintf(stderr, "simulate: --json %s: %s\n", o.json, strerror(errno));
         return 1;
     }
     for (int i = 0; i < MODELS && good; i++)
         if (o.model == i || (o.model == MODELS && i > 0))
             good = simulate_model(&models[i], ranks, count, events);
-    if (events != NULL && events != stdout)
-        good = fclose(events) == 0 && good;
-    return fflush(stdout) != 0 || !good;
+    if (events != NULL && events != stdout && fclose(events) != 0) {
+        fprintf(stderr, "simulate: --json %s: %s\n", o.json, strerror(errno));
+        good = 0;
+    }
+    if (fflush(stdout) != 0) {
+        fprintf(stderr, "simulate: standard output: %s\n", strerror(errno));
+        good = 0;
+    }
+    return !good;
 }

@@ -1,24 +1,28 @@
-/* simulate.h - simulates a step of many ranks from its plan: how long it takes and what it sends;
- * nothing runs, and no values are computed. To copy: public calls only. C99 or C++11; include gradckpt.h first.
- * 
+/* simulate.h - simulates a step of many ranks from its plan: its duration and the bytes it sends.
+ * Nothing runs and no values are computed. To use it, copy it: it calls the public API only. C99 or
+ * C++11; include gradckpt.h first.
+ *
  *     simulate_ranks all = { 0, 64, 64, GCKPT_SHARD_STATE }; // rank 0 of 64, 64 virtual ranks
  *     simulate_step s = simulate_run(plan, graph, &all, &machine);
  *     printf("%g s, of it %g s waiting; %.0f bytes sent\n", s.seconds, s.exposed, (double)s.sent);
- * 
- * It simulates what the executor does, with one rank standing for all:
- * - Instructions run one after the other, as long as gckpt_plan_usage says, in every micro-batch of
- *   every virtual rank; those that depend on parameters only, once a step.
- * - An exchange with a rank takes latency + bytes / bandwidth, sending and receiving at once, and one
- *   is in flight at a time. Partners differ in one bit of their number; those of a node have another
- *   network between them than nodes.
- * - A REDUCE waits for the previous one, adds up the virtual rank, and starts a reduce-scatter: half of
- *   what a rank has goes to each partner. The processor adds what it receives.
- * - A FORWARD of a sharded parameter copies this rank's shard into place and starts an all-gather; the
- *   first instruction that reads the parameter waits for it. After the updates, values that are sharded
- *   but held whole are gathered too; only the end of the step waits for those.
+ *
+ * It simulates the executor, with one rank representing all:
+ * - Instructions run one after the other, with the costs of gckpt_plan_usage, in every micro-batch
+ *   of every virtual rank; instructions that depend on parameters only run once per step.
+ * - An exchange with a rank takes latency + bytes / bandwidth, sends and receives at the same time,
+ *   and is the only one in flight. Partners differ in one bit of their rank; a node's ranks and
+ *   different nodes are joined by different networks.
+ * - A REDUCE waits for the previous one, adds up the virtual rank, and starts a reduce-scatter:
+ *   half of a rank's elements go to each partner. The processor adds the received ones.
+ * - A FORWARD of a sharded parameter copies this rank's shard into place and starts an all-gather;
+ *   the first instruction that reads the parameter waits for it. After the updates, values that are
+ *   updated in shards but held whole are gathered as well; only the end of the step waits for
+ *   those.
  * - A collective starts after the pending ones and makes progress between instructions only, so one
  *   that could finish during an instruction waits for its end.
- * - All ranks agree at the beginning, before the first update (the norm needs square sums), and at the end.
+ * - All ranks agree at the beginning, before the first update (the norm needs square sums), and at
+ *   the end.
+ *
  * Regularisers and fetched gradients are not simulated. */
 #ifndef SIMULATE_H
 #define SIMULATE_H
@@ -26,12 +30,13 @@
 #include <string.h>
 
 typedef struct {
-    double bandwidth, latency; /* bytes a second each way; seconds an exchange takes besides */
+    /* bytes per second in each direction; additional seconds per exchange */
+    double bandwidth, latency;
 } simulate_link;
 
 typedef struct {
-    double throughput;   /* gckpt_cost a second */
-    double mem_bandwidth; /* bytes a second that sums, copies and updates read and write */
+    double throughput;   /* gckpt_cost per second */
+    double mem_bandwidth; /* bytes per second read and written by sums, copies and updates */
     int node_size;      /* number of ranks, a power of two, joined by `intra_node`; 1 for none */
     simulate_link intra_node, inter_node;
     /* If nonzero, the processor moves the bytes itself (MPI within a machine): nothing overlaps. */
@@ -39,24 +44,25 @@ typedef struct {
 } simulate_machine;
 
 typedef struct {
-    int rank, ranks, virtual_ranks; /* powers of two; virtual_ranks: of the plan */
+    int rank, ranks, virtual_ranks; /* powers of two; virtual_ranks as in the plan */
     gckpt_shard shard;
 } simulate_ranks;
 
 typedef struct {
-    double seconds; /* of a step: what it computes and what it waits */
+    double seconds; /* duration of the step: compute + exposed */
     double compute, exposed;
-    double comm; /* seconds in which something is under way, waited for or not */
+    double comm; /* time in which a collective is pending, waited for or not */
     uint64_t sent, exchanges;
 } simulate_step;
 
-/* Of one level: with the rank that differs in `bit`; elements. */
+/* One level of a collective: exchange with the rank that differs in `bit`; elements to send,
+ * receive and add. */
 typedef struct {
     int bit;
     int64_t send, receive, add;
 } simulate_exchange;
-/* Bytes of a status barrier, in which ranks exchange errors and what must be alike; of a loss's sum
- * and count, and the rows; bytes of memory that an element's update touches: norm and AdamW. */
+/* Bytes of a status barrier (errors and values that must agree), bytes of a loss's sum, count and
+ * rows, and bytes of memory that the update of an element reads and writes (norm and AdamW). */
 enum {
     SIMULATE_PENDING = 8,
     SIMULATE_LEVELS = 31,
@@ -65,14 +71,14 @@ enum {
     SIMULATE_UPDATE_BYTES = 36
 };
 
-/* ---- what is exchanged ----------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 static inline int64_t simulate_blocks(int64_t elements)
 {
     return (elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
 }
 
-/* Returns the elements of a tensor, in blocks, that a rank still has after it gave away the halves
- * of all ranks that differ from it in a bit below `bit`. With bit = ranks: its shard. */
+/* Returns the elements, in whole blocks, that a rank still has after giving the halves to all ranks
+ * that differ from it in a bit below `bit`. With bit = ranks this is its shard. */
 static inline int64_t simulate_shard_size(int64_t elements, int rank, int bit)
 {
     int64_t low = 0, high = simulate_blocks(elements);
@@ -113,7 +119,7 @@ static inline int simulate_all_gather(simulate_exchange *x, int64_t elements, co
     return n;
 }
 
-/* Small things go whole at each level. */
+/* Sums a small tensor, which is sent whole at each level. Returns the number of levels. */
 static inline int simulate_all_reduce(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
@@ -124,7 +130,7 @@ static inline int simulate_all_reduce(simulate_exchange *x, int64_t elements, co
     return n;
 }
 
-/* Seconds of one exchange. */
+/* Returns the seconds of one exchange. */
 static inline double simulate_seconds(const simulate_machine *m, const simulate_exchange *x)
 {
     const simulate_link *l = x->bit < m->node_size ? &m->intra_node : &m->inter_node;
@@ -133,7 +139,7 @@ static inline double simulate_seconds(const simulate_machine *m, const simulate_
 }
 
 /* ---- the simulated rank ---------------------------------------------------------------------- */
-/* A sum or a gather: its exchanges, and the instruction that waits for it. */
+/* A pending collective: its exchanges, and the instruction that waits for it. */
 typedef struct {
     simulate_exchange x[2 * SIMULATE_LEVELS];
     int next, count, due;
@@ -143,13 +149,14 @@ typedef struct {
     const simulate_machine *machine;
     const simulate_ranks *ranks;
     int accumulates; /* whether gradients persist through the step: several micro-batches or virtual ranks */
-    simulate_pending pending[SIMULATE_PENDING]; /* in the order they were begun; the first is under way */
+    /* in the order of their start; the first is in flight */
+    simulate_pending pending[SIMULATE_PENDING];
     int pending_count;
-    double end_time; /* when its next exchange is */
+    double end_time; /* end of the exchange in flight */
     simulate_step result;
 } simulate_state;
 
-/* The next exchange of what is under way begins at time `from`. */
+/* Starts the next exchange of the first pending collective at time `from`. */
 static inline void simulate_begin(simulate_state *s, double from)
 {
     const simulate_exchange *x = &s->pending[0].x[s->pending[0].next];
@@ -159,7 +166,7 @@ static inline void simulate_begin(simulate_state *s, double from)
     s->result.exchanges += x->send > 0 || x->receive > 0;
 }
 
-/* The one that is over at time s->over is followed by the next. */
+/* Completes the exchange in flight and starts the next one at time `from`. */
 static inline void simulate_advance(simulate_state *s, double from)
 {
     simulate_pending *f = &s->pending[0];
@@ -169,7 +176,7 @@ static inline void simulate_advance(simulate_state *s, double from)
         simulate_begin(s, from);
 }
 
-/* Gathers go on meanwhile. */
+/* Advances time by a computation, during which all-gathers proceed. */
 static inline void simulate_compute(simulate_state *s, double seconds)
 {
     s->result.compute += seconds;
@@ -178,12 +185,13 @@ static inline void simulate_compute(simulate_state *s, double seconds)
         simulate_advance(s, s->end_time);
 }
 
-static inline void simulate_memory(simulate_state *s, double bytes) /* reads and writes them */
+/* Advances time by reading and writing `bytes` of memory. */
+static inline void simulate_memory(simulate_state *s, double bytes)
 {
     simulate_compute(s, bytes / s->machine->mem_bandwidth);
 }
 
-/* Between instructions: what has come is added, and the next exchange begins. */
+/* Makes progress between instructions: adds received elements and starts the next exchange. */
 static inline void simulate_poll(simulate_state *s)
 {
     while (s->pending_count > 0 && s->end_time <= s->result.seconds) {
@@ -192,7 +200,7 @@ static inline void simulate_poll(simulate_state *s)
     }
 }
 
-/* Until no more than `left` sums and gathers are not over. */
+/* Waits until at most `left` collectives are pending. */
 static inline void simulate_wait(simulate_state *s, int left)
 {
     for (simulate_poll(s); s->pending_count > left; simulate_poll(s)) {
@@ -201,7 +209,7 @@ static inline void simulate_wait(simulate_state *s, int left)
     }
 }
 
-/* Room for the exchanges of the next one, and, with `count` of them there, its begin. */
+/* Returns space for the exchanges of a new collective; simulate_start then starts it. */
 static inline simulate_exchange *simulate_slot(simulate_state *s)
 {
     simulate_wait(s, SIMULATE_PENDING - 1);
@@ -220,7 +228,7 @@ static inline void simulate_start(simulate_state *s, int count, int due)
     simulate_wait(s, s->machine->no_overlap ? 0 : SIMULATE_PENDING);
 }
 
-/* Before instruction i. */
+/* Waits for all collectives that instruction i needs. */
 static inline void simulate_wait_due(simulate_state *s, int i)
 {
     int left = SIMULATE_PENDING;
@@ -230,7 +238,7 @@ static inline void simulate_wait_due(simulate_state *s, int i)
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
-/* Of a tensor of the graph; *parameter: whether it is one. */
+/* Returns the elements of a tensor and sets *parameter to whether it is a parameter. */
 static inline int64_t simulate_elements(const gckpt_graph *graph, int id, int *parameter)
 {
     gckpt_node node;
@@ -248,7 +256,8 @@ static inline int simulate_is_sharded(const simulate_state *s, int64_t elements,
            elements > GCKPT_UPDATE_BLOCK;
 }
 
-/* Ends a virtual rank: merges its sum with those that wait; after the last one, with all ranks. */
+/* Ends a virtual rank: adds its sum to the pending partial sums; after the last one, starts the
+ * reduction over all ranks. */
 static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int vrank,
                                    int due)
 {
@@ -258,11 +267,12 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
     for (int rest = vrank; rest & 1; rest >>= 1)
         simulate_memory(s, 12 * (double)elements);
     if (!last)
-        simulate_memory(s, 8 * (double)elements); /* kept, and the accumulator zeroed */
+        simulate_memory(s, 8 * (double)elements); /* keeps the sum and zeroes the accumulator */
     if (!last || r->ranks == 1)
         return;
     if (simulate_is_sharded(s, elements, parameter) && r->shard > GCKPT_SHARD_STATE && !s->accumulates)
-        simulate_memory(s, 8 * (double)simulate_shard_size(elements, r->rank, r->ranks)); /* kept apart */
+        /* keeps the shard separately */
+        simulate_memory(s, 8 * (double)simulate_shard_size(elements, r->rank, r->ranks));
     simulate_exchange *x = simulate_slot(s);
     if (elements <= GCKPT_UPDATE_BLOCK)
         n = simulate_all_reduce(x, elements, r);
@@ -273,14 +283,14 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
     simulate_start(s, n, due);
 }
 
-/* Gathers a parameter from its shards. */
+/* Starts the all-gather of a parameter. */
 static inline void simulate_start_gather(simulate_state *s, int64_t elements, int due)
 {
     simulate_exchange *x = simulate_slot(s);
     simulate_start(s, simulate_all_gather(x, elements, s->ranks), due);
 }
 
-/* A small exchange of all, one that everybody waits for. */
+/* Runs a small all-reduce and waits for it. */
 static inline void simulate_agree(simulate_state *s, int64_t bytes)
 {
     simulate_wait(s, 0);
@@ -288,7 +298,7 @@ static inline void simulate_agree(simulate_state *s, int64_t bytes)
     simulate_wait(s, 0);
 }
 
-/* Whether an op reads tensor `id`, or a view of it. */
+/* Returns whether an op reads tensor `id` or a view of it. */
 static inline int simulate_reads(const gckpt_graph *graph, int op, int id)
 {
     gckpt_node node, view;
@@ -345,22 +355,22 @@ static inline void simulate_instruction(simulate_state *s, const gckpt_plan *pla
     }
 }
 
-/* A step of desc.batch rows. What runs once a step runs in the first micro-batch when it stands
- * before the end of what runs in each, else in the last one. */
+/* Simulates a step of desc.batch rows. Instructions that run once per step run in the first
+ * micro-batch if they precede the end of the repeated part, else in the last one. */
 static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_graph *graph,
                                          const simulate_ranks *ranks,
                                          const simulate_machine *machine)
 {
     const int per_rank = ranks->virtual_ranks / ranks->ranks, length = gckpt_plan_length(plan);
     const int64_t batch = gckpt_plan_batch(plan), most = gckpt_plan_rows(plan);
-    /* of a virtual rank, at most */
+    /* largest number of rows of a virtual rank */
     const int64_t rows = (batch + ranks->virtual_ranks - 1) / ranks->virtual_ranks;
     const int64_t micros = (rows + most - 1) / most;
     gckpt_instruction in;
     gckpt_usage usage;
     simulate_state s;
     int64_t blocks = 0;
-    int body = 0, parameter; /* body: after the last instruction of each micro-batch */
+    int body = 0, parameter; /* index after the last instruction of each micro-batch */
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;
@@ -385,7 +395,7 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
             if (usage.once ? !(i < body ? first : last)
                            : in.kind == GCKPT_REDUCE && of_vrank < micros - 1)
                 continue;
-            if (in.kind == GCKPT_UPDATE && blocks > 0) { /* the first */
+            if (in.kind == GCKPT_UPDATE && blocks > 0) { /* the first update */
                 simulate_agree(&s, SIMULATE_AGREE_BYTES);
                 simulate_agree(&s, SIMULATE_TOTAL_BYTES);
                 if (ranks->shard != GCKPT_SHARD_NONE)

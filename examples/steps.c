@@ -1,8 +1,7 @@
-/* steps.c - draws what the classic strategies keep, instruction by instruction, on a chain of 8 ops:
- * the picture of docs/memory.md, made from the plans that would run.
+/* steps.c - draws which values the classic strategies keep, instruction by instruction, on a chain
+ * of 8 ops. It draws the picture of docs/memory.md from plans that would run so.
  *
- *     cc -O2 -I. examples/steps.c -o steps && ./steps docs/steps.svg
- */
+ *     cc -O2 -I. examples/steps.c -o steps && ./steps docs/steps.svg */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <errno.h>
@@ -20,19 +19,21 @@ enum {
     MAX_ROWS = 128
 };
 
-/* One strategy, as a table: what happens to node c in row r, and what is in memory then. */
+/* One strategy as a table: event of node c in row r, and the tensors in memory then. */
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    int group, budget_of;       /* budget: a tensor less than that strategy; 0: none */
-    char event[MAX_ROWS][NODES];    /* F forward, R recompute, B backward, 0 nothing */
-    char value[MAX_ROWS][NODES];    /* the value of node c is in memory */
-    char gradient[MAX_ROWS][NODES]; /* its gradient is */
+    /* index of the strategy whose peak, less one tensor, is the budget; 0 for none */
+    int group, budget_of;
+    char event[MAX_ROWS][NODES];    /* F forward, R recompute, B backward, 0 none */
+    char value[MAX_ROWS][NODES];    /* nonzero if the value of node c is in memory */
+    char gradient[MAX_ROWS][NODES]; /* nonzero if its gradient is in memory */
     int rows, peak, forwards;
     size_t bytes;
 } strategy;
 
-/* Reads the plan: forwards and backwards are rows, buffers say what lives. Updates are left out. */
+/* Reads a plan into the table: forwards and backwards are rows, buffers give the tensors in memory.
+ * Omits updates. */
 static void read_plan(strategy *s, const gckpt_plan *plan, const int *ids)
 {
     int row_of[1024], seen[NODES] = { 0 };
@@ -109,7 +110,8 @@ static void draw(FILE *f, const strategy *s, int panel)
     }
 }
 
-/* x1 = x W1, x2 = x1 W2, ...: the backward of x3 reads x2, so x2 must be there then. */
+/* Plans the chain x1 = x W1, x2 = x1 W2, ..: the backward of x3 reads x2, so x2 must be in memory
+ * then. */
 static int plan_chain(strategy *s, size_t budget)
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
@@ -130,7 +132,7 @@ static int plan_chain(strategy *s, size_t budget)
     desc.mode = s->mode;
     desc.segment_size = s->group;
     desc.budget = budget;
-    desc.update_in_backward = 1; /* so that gradients of weights do not add up */
+    desc.update_in_backward = 1; /* so that gradients of weights do not accumulate in memory */
     ids[OPS] = gckpt_id(loss.loss);
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     if (plan == NULL) {

@@ -1,12 +1,11 @@
-/* strategies.c - every way to trade time for memory, on one network: bytes, cost, and the same
- * loss to the last bit.
+/* strategies.c - compares all strategies that trade time for memory on one network: bytes, cost,
+ * and the same loss to the last bit.
  *
  *     cc -O2 -I. examples/strategies.c -o strategies && ./strategies
  *     ./strategies 16          # a net of 16 layers instead of 48
  *
- * The net is a chain of residual layers, h + gelu(h W), as deep as you like. A training step of it
- * keeps every h for the backward (store-all), or throws values away and computes them again.
- */
+ * The net is a chain of residual layers, h + gelu(h W), of any depth. A training step keeps every h
+ * for the backward (store-all), or drops values and recomputes them. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -16,7 +15,7 @@
 #include <time.h>
 
 enum { BATCH = 256, WIDTH = 64, STRATEGIES = 8 };
-/* Turns of every strategy; its steps in a turn, of which the first is not timed. */
+/* Rounds over all strategies, and steps of each per round, the first of which is not timed. */
 enum { REPEATS = 5, STEPS = 3, TIMES = REPEATS * (STEPS - 1) };
 
 static float inputs[BATCH][WIDTH], targets[BATCH][WIDTH];
@@ -28,7 +27,7 @@ typedef struct {
     gckpt_feed feeds[2];
 } network;
 
-/* One layer is one segment: where GCKPT_SEGMENTS cuts. */
+/* Appends a layer, which is one segment of GCKPT_SEGMENTS. */
 static gckpt_tensor *layer(gckpt_tensor *h, void *user)
 {
     const gckpt_init normal = { 0.05f, 0, 0 };
@@ -64,8 +63,8 @@ static gckpt_plan *plan(const network *n, gckpt_mode mode, size_t budget)
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* The smallest point of the frontier (bytes ascending, work descending) that costs at most this:
- * recomputed work over that of the forward, or over that of forward and backward. */
+/* Returns the smallest point of the frontier (bytes ascending, cost descending) whose recomputation
+ * costs at most `most`, as a fraction of the forward or of forward and backward. */
 static gckpt_point cheapest(const gckpt_frontier *f, double most, int over_forward_only)
 {
     gckpt_point p = { 0, 0, 0, 0, 0 };
@@ -92,8 +91,9 @@ static double seconds(void *unused)
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    double fraction; /* of the bytes between the least and store-all; < 0: no budget */
-    network net; /* each trains a network of its own, from the same weights */
+    /* fraction of the bytes between the minimum and store-all; if < 0, no budget */
+    double fraction;
+    network net; /* a separate network with the same initial weights */
     gckpt_plan *plan;
     gckpt_exec *exec;
     double time[TIMES], predicted[REPEATS];
@@ -112,7 +112,7 @@ static double median(double *values, size_t n)
     return values[n / 2];
 }
 
-/* Times every op, on the store-all plan; any other plan's time is then a sum. */
+/* Times every op on the store-all plan; the time of any other plan is then a sum. */
 static int predict(strategy *all, int repeat)
 {
     const int ids = gckpt_id(all[0].net.loss.loss) + 1;
@@ -165,7 +165,8 @@ static int compare(int layers)
         if (!good)
             fprintf(stderr, "strategies: %s: %s\n", s->name, gckpt_error_text(s->net.graph));
     }
-    /* In turns, so that a busy machine slows all alike; a turn's first step warms the caches. */
+    /* in rounds, so that other load on the machine affects all alike; a round's first step warms
+     * the caches */
     for (int repeat = 0; repeat < REPEATS && good; repeat++) {
         for (int i = 0; i < STRATEGIES * STEPS && good; i++) {
             strategy *s = &all[i / STEPS];
@@ -201,7 +202,7 @@ static int compare(int layers)
 }
 
 /* ---- bytes over depth ---- */
-/* What every plan has: weights, their gradients, the optimiser's state. */
+/* Returns the bytes that every plan has: weights, their gradients, the optimiser's state. */
 static size_t fixed_bytes(const gckpt_plan *p, int layers)
 {
     return gckpt_plan_bytes(p) - gckpt_plan_arena(p) +
@@ -210,7 +211,7 @@ static size_t fixed_bytes(const gckpt_plan *p, int layers)
 
 static void print_depths(int most)
 {
-    const double unit = BATCH * WIDTH * sizeof(float); /* one tensor of activations */
+    const double unit = BATCH * WIDTH * sizeof(float); /* bytes of one activation tensor */
     printf("\nActivations and their gradients over depth, in tensors of %.0f bytes\n\n"
            "layers  store-all  sqrt  its recompute  optimal, one more forward\n",
            unit);
@@ -230,7 +231,7 @@ static void print_depths(int most)
     }
 }
 
-/* ---- what others have published ---- */
+/* ---- published trade-offs ---- */
 static void published(int layers)
 {
     network n = network_new(layers);
@@ -269,8 +270,17 @@ int main(int argc, char **argv)
 {
     int layers = argc > 1 ? atoi(argv[1]) : 48;
     if (layers < 4 || layers > 400 || argc > 2) {
-        fprintf(stderr, "usage: strategies [LAYERS, 4 to 400]\n");
-        return 2;
+        if (argc != 2 || (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "-h") != 0)) {
+            fprintf(stderr, "strategies: %s: allowed is one number of layers, 4 to 400; see --help\n",
+                    argv[argc - 1]);
+            return 2;
+        }
+        printf("strategies - compares the planner's strategies on a deep network\n\n"
+               "Usage: strategies [LAYERS]\n\n"
+               "LAYERS is the number of layers, 4 to 400 (default 48).\n\n"
+               "Example:\n"
+               "    strategies 100\n");
+        return fflush(stdout) != 0;
     }
     for (int i = 0; i < BATCH; i++)
         for (int k = 0; k < WIDTH; k++) {

@@ -1,22 +1,25 @@
-/* summary.h - what a model has, layer by layer, and where the time of its steps goes: tables of text,
- * by public calls of gradckpt.h. A file to copy, with pictures.h.
+/* summary.h - tables of a model's layers with shapes, parameters and bytes, and of the time of its
+ * steps. To use it, copy it with pictures.h: it calls the public API of gradckpt.h only.
  *
  *     #include "gradckpt.h"
  *     #include "summary.h"
  *
  *     summary s;
- *     if (summary_open(&s, graph, store, plan) == GCKPT_OK)  plan NULL: there is none yet
- *         summary_print(&s, 80, write, user);                shapes, parameters, what the plan keeps
+ *     if (summary_open(&s, graph, store, plan) == GCKPT_OK)  plan may be NULL
+ *         summary_print(&s, 80, write, user);                shapes, parameters, bytes kept
  *
- *     summary_time(&s, &profile, 80, write, user);           what gckpt_profile_step measured
+ *     summary_time(&s, &profile, 80, write, user);           times from gckpt_profile_step
  *     summary_close(&s);
  *
- * A layer is a tensor that has a name, or the op that is the first to read a parameter (its name, then,
- * without what stands behind the last dot); ops without either count with the layer before them. Layers
- * that differ in numbers of their names only (h.0.fc, h.1.fc) are one line. The rows can be read, too.
- * The graph may go when summary_open has returned, the plan must stay. Lines are of `columns` columns
- * (0: 80), 60 at least. write is a gckpt_write_fn. E_ARG: something is NULL, or the plan is another
- * graph's; E_MEMORY; E_FILE: write failed. C99 or C++11, no locale. */
+ * A layer is a tensor that has a name, or the first op that reads a parameter (it takes the
+ * parameter's name without the part after the last dot). Other ops belong to the preceding layer.
+ * Layers whose names differ in numbers only (h.0.fc, h.1.fc) share a line. summary.rows can be read
+ * directly.
+ *
+ * The graph may be freed after summary_open; the plan must live on. Lines have at most `columns`
+ * columns (at least 60; 0 selects 80). `write` is a gckpt_write_fn. Errors: E_ARG if an argument is
+ * NULL or the plan belongs to another graph, E_MEMORY, and E_FILE if `write` failed. C99 or C++11,
+ * independent of the locale. */
 #ifndef SUMMARY_H
 #define SUMMARY_H
 #include <stdlib.h>
@@ -24,23 +27,25 @@
 #include "pictures.h"
 
 typedef struct {
-    char name[72], last[72]; /* of the first and the last of `count` layers that are alike */
-    char ops[56];            /* "linear+gelu" */
-    gckpt_shape shape;       /* what the last op gives, with the rows of a micro-batch */
+    char name[72], last[72]; /* names of the first and the last of `count` similar layers */
+    char ops[56];            /* ops of the layer, such as "linear+gelu" */
+    gckpt_shape shape;       /* shape of the last op's output for a micro-batch */
     int count;
-    int64_t trained, frozen, running_stats; /* parameters; measured: running statistics */
-    size_t saved;                       /* bytes that wait for the backward when it begins */
-    size_t recomputed;                      /* bytes that are made again for it */
-    uint64_t work;                     /* of a micro-batch (gckpt_usage) */
-    int input;                         /* 1: it is fed, or a constant */
-    int shared;                        /* 1: it reads parameters that count in an earlier row */
+    /* elements: trained, frozen, running statistics */
+    int64_t trained, frozen, running_stats;
+    size_t saved;                       /* bytes kept at the beginning of the backward */
+    size_t recomputed;                      /* bytes recomputed for the backward */
+    uint64_t work;                     /* cost of a micro-batch (gckpt_usage) */
+    int input;                         /* nonzero for an input or a constant */
+    /* nonzero if it reads parameters counted in an earlier row */
+    int shared;
 } summary_row;
 
 typedef struct {
     const gckpt_plan *plan;
     summary_row *rows;
     int count;
-    int *row_of; /* by id of a tensor: its row, or -1 */
+    int *row_of; /* row of each tensor id, or -1 */
     int ids;
 } summary;
 
@@ -59,14 +64,14 @@ static inline void summary_copy(char *to, size_t size, const char *from, size_t 
     to[n] = 0;
 }
 
-/* Digits of a part that is a number: "11" of "11.fc"; 0: it is none. */
+/* Returns the number of digits if a part of a name is a number ("11" of "11.fc"), else 0. */
 static inline size_t summary_digits(const char *part)
 {
     const size_t n = strspn(part, "0123456789");
     return part[n] == 0 || part[n] == '.' ? n : 0;
 }
 
-/* Whether names are the same but for parts that are numbers. */
+/* Returns whether names are equal except for parts that are numbers. */
 static inline int summary_alike(const char *a, const char *b)
 {
     for (int begins = 1; *a && *b; begins = *a == '.', a++, b++) {
@@ -82,8 +87,8 @@ static inline int summary_alike(const char *a, const char *b)
 
 static inline int summary_is_op(const gckpt_node *n, const char *op) { return !strcmp(n->op, op); }
 
-/* A name of the parameters that an op reads: of those that no other read before, if there are some;
- * NULL: it reads none. row: they count in it, number `at`; or NULL. */
+/* Returns the name of a parameter that an op reads, preferably of one that no earlier op reads, or
+ * NULL if it reads none. If `row`, number `at`, is not NULL, counts the new parameters in it. */
 static inline const char *summary_read_params(summary *s, const gckpt_graph *g, const gckpt_store *store,
                                        const gckpt_node *n, summary_row *row, int at)
 {
@@ -113,7 +118,7 @@ static inline const char *summary_read_params(summary *s, const gckpt_graph *g, 
     return first != NULL ? first : shared;
 }
 
-/* A row for tensor `id`, or the one before, if it counts with that. */
+/* Adds a row for tensor `id`, or adds its op to the previous row. */
 static inline void summary_add(summary *s, const gckpt_graph *g, const gckpt_store *store, int id,
                                const gckpt_node *n)
 {
@@ -149,7 +154,7 @@ static inline int summary_same(const summary_row *a, const summary_row *b, int64
            a->running_stats == b->running_stats * count && summary_alike(a->name, b->name);
 }
 
-/* What rows are alike becomes one. */
+/* Merges similar rows. */
 static inline void summary_merge(summary *s)
 {
     int count = 0;
@@ -173,7 +178,7 @@ static inline void summary_merge(summary *s)
     s->count = count;
 }
 
-/* The first backward of a plan; its length: there is none. */
+/* Returns the index of a plan's first backward, or the plan's length if it has none. */
 static inline int summary_first_backward(const gckpt_plan *plan)
 {
     gckpt_instruction in;
@@ -188,7 +193,7 @@ static inline summary_row *summary_row_of(const summary *s, int id)
     return id >= 0 && id < s->ids && s->row_of[id] >= 0 ? &s->rows[s->row_of[id]] : NULL;
 }
 
-/* What the plan keeps, makes again, and works. */
+/* Adds the plan's kept and recomputed bytes and its costs to the rows. */
 static inline void summary_add_plan(summary *s)
 {
     const int backward = summary_first_backward(s->plan);
@@ -245,7 +250,7 @@ typedef struct {
     char text[112];
 } summary_cell;
 
-/* Columns that a text takes: a character each, as far as bytes tell. */
+/* Returns the columns of a text in UTF-8, one per character. */
 static inline int summary_width(const char *text)
 {
     int n = 0;
@@ -258,12 +263,12 @@ static inline summary_cell summary_text(const char *text)
 {
     summary_cell c;
     summary_copy(c.text, sizeof c.text, text, strlen(text));
-    for (char *p = c.text; *p; p++) /* what a terminal would obey */
+    for (char *p = c.text; *p; p++) /* control characters */
         *p = (*p > 0 && *p < 32) || *p == 127 ? '?' : *p;
     return c;
 }
 
-/* h.0.fc and h.11.fc, which are alike: h.0-11.fc */
+/* Joins the names of similar layers: h.0.fc and h.11.fc become h.0-11.fc. */
 static inline summary_cell summary_range(const char *a, const char *b)
 {
     summary_cell c;
@@ -285,7 +290,7 @@ static inline summary_cell summary_range(const char *a, const char *b)
     return summary_text(c.text);
 }
 
-/* 1234567: 1,234,567 */
+/* Formats a number with separators: 1,234,567. */
 static inline summary_cell summary_number(int64_t number)
 {
     char digits[24];
@@ -317,7 +322,7 @@ static inline summary_cell summary_fixed(double v, int decimals)
     return c;
 }
 
-/* Three digits and a unit, as --budget has them: 384K, 12.8M of 2^20 bytes. */
+/* Formats bytes with three digits and the units of --budget, powers of 1024: 384K, 12.8M. */
 static inline summary_cell summary_bytes(size_t bytes)
 {
     const char *name;
@@ -342,11 +347,11 @@ static inline summary_cell summary_shape(const gckpt_shape *shape)
     return c;
 }
 
-/* A table: rows of cells, the first the heads, the last what they add up to. */
+/* A table: the first row has the headings, the last one the totals. */
 typedef struct {
     const char *heads[SUMMARY_COLUMNS];
-    int texts;   /* columns that begin on the left; the others are numbers */
-    int columns; /* all of them */
+    int texts;   /* left-aligned columns, the first ones; the others hold numbers */
+    int columns; /* number of columns */
     int rows;
     summary_cell *cells; /* rows x columns */
     int width[SUMMARY_COLUMNS];
@@ -363,7 +368,7 @@ static inline int summary_add_row(summary_table *t)
     return ++t->rows;
 }
 
-/* Of the row that was added last. */
+/* Sets a cell of the row that was added last. */
 static inline void summary_set(summary_table *t, int column, summary_cell cell)
 {
     t->cells[(size_t)(t->rows - 1) * (size_t)t->columns + (size_t)column] = cell;
@@ -375,7 +380,7 @@ static inline void summary_pad(pictures_out *o, const char *fill, int n)
         pictures_put(o, fill, 1);
 }
 
-/* A text, cut where there is no room, in its column. */
+/* Prints a text in its column, cut to its width. */
 static inline void summary_put(pictures_out *o, const char *text, int width, int right)
 {
     const int wide = summary_width(text), cut = wide > width;
@@ -392,7 +397,7 @@ static inline void summary_put(pictures_out *o, const char *text, int width, int
 
 static inline void summary_line(pictures_out *o, const summary_table *t, int row)
 {
-    int last = t->columns - 1; /* nothing ends in blanks */
+    int last = t->columns - 1; /* no trailing blanks */
     const summary_cell *cells = row < 0 ? NULL : t->cells + (size_t)row * (size_t)t->columns;
     while (cells != NULL && last > 0 && cells[last].text[0] == 0)
         last--;
@@ -407,10 +412,10 @@ static inline void summary_line(pictures_out *o, const summary_table *t, int row
     }
 }
 
-/* Draws and frees it, in so many columns: texts give way, the widest first. */
+/* Prints and frees a table within `columns` columns by shortening texts, the widest first. */
 static inline void summary_draw(pictures_out *o, summary_table *t, int columns)
 {
-    int all = t->columns - 1 + t->texts; /* blanks: two behind a text */
+    int all = t->columns - 1 + t->texts; /* blanks between columns: two after a text */
     for (int i = 0; i < t->columns; i++) {
         t->width[i] = summary_width(t->heads[i]);
         for (int row = 0; row < t->rows; row++) {
@@ -515,8 +520,9 @@ enum { SUMMARY_FORWARD, SUMMARY_RECOMPUTE, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMM
 
 typedef struct {
     char name[72], last[72];
-    double seconds[SUMMARY_PHASES], all; /* other: updates, copies, sums over leaves and ranks */
-    double flops, bytes;                 /* of all runs */
+    /* other: updates, copies, sums over virtual ranks and ranks */
+    double seconds[SUMMARY_PHASES], all;
+    double flops, bytes;                 /* sums over all runs */
     int64_t runs;
 } summary_timing;
 
@@ -526,7 +532,7 @@ static inline int summary_by_time(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Adds instruction i to a line of its own kind. */
+/* Adds the time of instruction i to a line. */
 static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, int i,
                                  const gckpt_profile_entry *from)
 {
@@ -544,7 +550,7 @@ static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, 
     to->bytes += (double)from->runs * (double)from->bytes;
 }
 
-/* What line of `by op` an instruction belongs to. */
+/* Returns the name of the line of `by op` that an instruction belongs to. */
 static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruction *in)
 {
     static const char *const others[] = { "", "", "(update)", "(offload)", "(reload)", "(reduce)",
@@ -553,7 +559,8 @@ static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruc
     return in->kind > GCKPT_BACKWARD ? others[in->kind] : *op ? op : "(staging)";
 }
 
-/* Lines by op, or by layer; how many. `lines` has room for the plan's length, or for all rows. */
+/* Fills the lines by op or by layer and returns their number. `lines` has space for the plan's
+ * length or for all rows. */
 static inline int summary_lines(const summary *s, const gckpt_profile *p, int by_op,
                                 summary_timing *lines)
 {
@@ -584,7 +591,7 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
     return count;
 }
 
-/* Milliseconds a step, and rates while forwards and backwards ran. */
+/* Adds a line with milliseconds per step, and rates of forwards and backwards. */
 static inline int summary_time_row(summary_table *t, const summary_timing *l, const gckpt_profile *p)
 {
     const double steps = p->steps > 0 ? (double)p->steps : 1, ms = 1e3 / steps;
@@ -606,7 +613,8 @@ static inline int summary_time_row(summary_table *t, const summary_timing *l, co
     return 1;
 }
 
-/* Two tables: by op, and by layer: where the milliseconds of a step go. They add up to the whole. */
+/* Prints two tables of the milliseconds of a step, by op and by layer. Each adds up to the whole
+ * step. */
 static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p, int columns,
                                         gckpt_write_fn write, void *user)
 {

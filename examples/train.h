@@ -1,7 +1,7 @@
-/* train.h - a training loop: shuffled minibatches inside a byte budget, validation, accuracy,
- * schedules of the learning rate, early stopping, best weights, a log, resume; all at once or in
- * small pieces. To copy with train_run.h, train_data.h, train_log.h and schedule.h, and to change:
- * they use public calls only. C99 or C++11; include gradckpt.h first.
+/* train.h - a training loop: shuffled minibatches within a byte budget, validation, accuracy,
+ * learning-rate schedules, early stopping, best weights, a log and resuming, in one call or in
+ * small pieces. To use it, copy it with train_run.h, train_data.h, train_log.h and schedule.h, and
+ * change them as you like: they call the public API only. C99 or C++11; include gradckpt.h first.
  *
  *     static void model(train_net *net, void *user)
  *     {
@@ -19,7 +19,7 @@
  *     if (train_fit(store, model, &data, &o, &r) != 0)
  *         fprintf(stderr, "%s\n", r.error);
  *
- * A program with an event loop trains a piece at a time, to the same bits:
+ * A program with an event loop trains one piece at a time, to the same bits:
  *
  *     train_run t;
  *     int more = train_begin(&t, store, model, &data, &o, &r) == 0;
@@ -28,11 +28,11 @@
  *     if (train_end(&t) != 0)                  // with o.save: a later run resumes here
  *         fprintf(stderr, "%s\n", r.error);
  *
- * Rows are shuffled by seed and epoch alone, so weights have the same bits for every budget,
- * micro-batch, thread count and machine. Where a model compares rows (gckpt_plan_split_exact), a
- * batch is computed whole: the last rows of an epoch that do not fill a batch are left out. So are
- * those of validation, if the model compares rows in inference as well (batch norms do not).
- * A note names the op. */
+ * The seed and the epoch alone determine the order of rows, so the weights have the same bits for
+ * every budget, micro-batch, thread count and machine. If an op mixes the rows of a batch
+ * (gckpt_plan_split_exact), a batch is computed whole: rows at the end of an epoch that do not fill
+ * a batch are skipped. If an op mixes rows in inference as well (batch norms do not), the same
+ * holds for validation, and a note names the op. */
 #ifndef TRAIN_H
 #define TRAIN_H
 #include "schedule.h"
@@ -47,70 +47,79 @@
 #include <time.h>
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
-#define TRAIN_IS_TERMINAL isatty(2) /* a line that is written over and over is for people only */
+#define TRAIN_IS_TERMINAL isatty(2) /* the line for terminals, rewritten in place */
 #else
 #define TRAIN_IS_TERMINAL 1
 #endif
 
 enum { TRAIN_LOSSES = 9 };
 
-/* What the model's function is given, and sets. */
+/* Input and result of the model's function. */
 typedef struct {
     gckpt_graph *graph;
-    int64_t rows;                      /* of a micro-batch */
-    gckpt_tensor *in[TRAIN_COLUMNS];   /* the columns */
-    gckpt_tensor *loss;                /* set it: what is minimised */
-    gckpt_tensor *output;              /* set it: the prediction (rows,..), or NULL */
-    gckpt_term extra[TRAIN_LOSSES - 1]; /* further losses, */
-    int extra_count;                         /* so many */
+    int64_t rows;                      /* rows of a micro-batch */
+    gckpt_tensor *in[TRAIN_COLUMNS];   /* the data's columns as graph inputs */
+    gckpt_tensor *loss;                /* set by the function: the loss to minimise */
+    gckpt_tensor *output;              /* set by the function: the prediction (rows,..), or NULL */
+    gckpt_term extra[TRAIN_LOSSES - 1]; /* set by the function: further losses */
+    int extra_count;                         /* number of `extra` */
 } train_net;
 typedef void (*train_model)(train_net *net, void *user);
 
-/* After a step, after an epoch, and in the end: of the epoch whose weights stay. */
+/* State after a step, after an epoch, and at the end, where it describes the epoch whose weights
+ * were kept. */
 typedef struct {
-    int epoch, epochs;   /* from 1 */
-    int64_t step, steps; /* of the epoch, from 1; step is 0 when the epoch is over */
-    double loss;         /* of the step; of an epoch: the mean of its steps */
-    double validation;   /* of the rows for validation: the mean of their batches; else as loss */
-    int losses;          /* net->loss and so many more, each by itself and without its weight: */
+    int epoch, epochs;   /* epoch, counted from 1; number of epochs */
+    /* step of the epoch, counted from 1, or 0 after its end; steps per epoch */
+    int64_t step, steps;
+    double loss;         /* loss of the step; after an epoch, the mean over its steps */
+    double validation;   /* mean loss of the validation batches; without validation rows, `loss` */
+    int losses;          /* 1 + net->extra_count; below, the mean of each loss without its weight */
     double term_loss[TRAIN_LOSSES], term_validation[TRAIN_LOSSES];
-    /* 0 to 1: how often the greatest of an output (..,V) is the label in the last column (..), i32;
-     * negative labels do not count. -1 if there are no such columns. */
+    /* Fraction of rows whose largest output, over the last axis of output (..,V), is at the label
+     * in the last column (..), an i32. Negative labels do not count. -1 if the output is not of
+     * that kind. */
     double accuracy;
-    const float *output; /* of the rows for validation, in order; in `watch` after an epoch */
-    int is_best;            /* whether no earlier epoch had less validation loss */
+    /* outputs of the validation rows, in order; set for `watch` after an epoch only */
+    const float *output;
+    int is_best;            /* nonzero if no earlier epoch had a smaller validation loss */
     float lr;
-    size_t bytes;    /* parameters, optimiser state and the one arena of training and validation */
-    int log_failed;    /* the first epoch whose line could not be written to the log, or 0 */
-    char notes[768]; /* warnings, a line each, which are also printed on stderr; "" if none */
-    char error[512]; /* what went wrong, and what helps; "" */
+    /* bytes of parameters, optimiser state and the arena shared by training and validation */
+    size_t bytes;
+    int log_failed;    /* first epoch whose line could not be written to the log, or 0 */
+    char notes[768]; /* warnings, one per line, also printed on stderr; "" if none */
+    char error[512]; /* error and remedy; "" if none */
 } train_report;
 
 typedef struct {
-    gckpt_hyper hyper;    /* lr, weight_decay, clip, .. */
-    gckpt_plan_desc plan; /* budget, batch (0: 32 rows a step), threads, ..: as for gckpt_fit */
-    int64_t micro_batch;  /* rows computed at once, a divisor of the batch; if 0, gckpt_fit chooses */
+    gckpt_hyper hyper;    /* learning rate, weight decay, clipping, .. */
+    /* options for gckpt_fit: budget, batch (0 selects 32 rows per step), threads, .. */
+    gckpt_plan_desc plan;
+    int64_t micro_batch;  /* rows per pass, a divisor of the batch; if 0, gckpt_fit chooses */
     int epochs;           /* 0 selects 10 */
-    schedule_kind schedule; /* of lr, over all steps: SCHEDULE_COSINE, .. (schedule.h) */
-    int64_t warmup;         /* steps in which lr rises */
-    float min_lr;           /* and what it falls to */
-    int patience;           /* stops after this many epochs without a better one; 0 for never */
-    uint64_t seed; /* of the rows' order and train_random (the store's: of weights, dropout) */
-    /* A file with all that is needed to resume, written after each epoch and where a training ends
-     * within one. If it exists, training resumes from it. SAVE.best has the best weights so far. */
+    schedule_kind schedule; /* shape of the learning rate over all steps (schedule.h) */
+    int64_t warmup;         /* steps in which the learning rate rises */
+    float min_lr;           /* learning rate at the end */
+    int patience;           /* epochs without improvement after which training stops; 0 for never */
+    /* seed of the order of rows and of train_random (the store's seed: weights, dropout) */
+    uint64_t seed;
+    /* File with all that is needed to resume, written after each epoch and when training ends
+     * within one. If it exists, training resumes from it. SAVE.best holds the best weights so
+     * far. */
     const char *save;
-    int64_t save_steps; /* also saves after this many steps of each epoch; 0 for never */
-    /* A CSV file with a line per epoch. A training that resumes from SAVE appends to it, after
-     * removing the lines of later epochs; else it is overwritten. A full disk ends the log, not the
-     * training: see report.log_failed, and a line on stderr. */
+    int64_t save_steps; /* steps between additional saves within an epoch; 0 for none */
+    /* CSV file with one line per epoch. A training that resumes from `save` appends to it, after
+     * removing the lines of later epochs; otherwise the file is overwritten. A full disk ends the
+     * log, not the training: report.log_failed and a line on stderr say so. */
     const char *log;
-    int print_every; /* epochs between lines on stdout (0 means 1); -1 hides these and stderr's clock */
+    /* epochs between lines on stdout (0 means 1); -1 prints neither these nor the time left */
+    int print_every;
     int (*watch)(void *user, const train_report *now); /* called after steps and epochs; returns 1 to stop */
-    /* Fills columns without values, or changes rows. Called once for the rows of a step, or of a
-     * batch for validation (see train_data.h). Returns 0, or another value after an error. */
+    /* Fills columns without values, or changes rows. Called once per step and once per validation
+     * batch (see train_data.h). Returns 0, or another value after an error. */
     int (*batch)(void *user, train_batch *batch);
-    int known;  /* train_predict with `batch`: number of columns that are known; 0 for all */
-    void *user; /* for watch, batch and the model's function */
+    int known;  /* for train_predict with `batch`: number of known columns; 0 for all */
+    void *user; /* passed to watch, batch and the model's function */
 } train_options;
 
 static inline train_options train_defaults(float lr)
@@ -124,7 +133,8 @@ static inline train_options train_defaults(float lr)
 #include "train_run.h"
 
 /* ---- the loop ---- */
-/* Goes to the next epoch, or continues the one in which a file ended. Returns 0 if there is none. */
+/* Begins the next epoch, or continues the one in which the saved training ended. Returns 0 if there
+ * is none. */
 static inline int train_next_epoch(train_run *t)
 {
     train_report *r = t->r;
@@ -143,13 +153,13 @@ static inline int train_watch(train_run *t)
     return t->o.watch != NULL && t->o.watch(t->o.user, t->r) != 0;
 }
 
-/* All steps and validation are done. */
+/* Ends an epoch after its last step and validation batch: reports, saves, logs. */
 static inline int train_end_epoch(train_run *t)
 {
     const int lines = t->o.print_every > 0 ? t->o.print_every : 1;
     train_report *r = t->r;
     r->step = 0;
-    r->lr = train_lr(t, train_global_step(t) - 1); /* which another process may have taken */
+    r->lr = train_lr(t, train_global_step(t) - 1); /* another process may have run that step */
     r->loss = r->validation = train_mean_loss(t, &t->sums, r->term_loss);
     memcpy(r->term_validation, r->term_loss, sizeof r->term_validation);
     if (t->valid_rows > 0) {
@@ -175,10 +185,10 @@ static inline int train_end_epoch(train_run *t)
     return t->o.save != NULL ? train_save(t) : 0;
 }
 
-/* Begins a training of the model's parameters in `store`. Existing parameters are used, and frozen
- * ones stay frozen. Plans, and reads a file to resume from. Store, report and what data and options
- * point to must live until train_end. Returns -1 with r->error on failure; train_end is then
- * optional. */
+/* Begins a training of the model's parameters in `store`: plans, and loads the file to resume from.
+ * Existing parameters are kept, and frozen ones stay frozen. The store, the report and the arrays
+ * that data and options point to must live until train_end. Returns -1 with r->error on failure;
+ * train_end is then optional. */
 static inline int train_begin(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *options, train_report *r)
 {
@@ -196,10 +206,10 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
     return 0;
 }
 
-/* Runs a piece of the training: that many instructions of a step (gckpt_run_some), or for 0 a step;
- * or a batch of rows for validation. The last one of an epoch also writes lines, log and files.
- * Returns 1 if there is more, 0 if it is over or `watch` stopped it, -1 with r->error after an
- * error. */
+/* Runs a piece of the training: `instructions` instructions of a step (gckpt_run_some), or a whole
+ * step if it is 0; after the last step of an epoch, one validation batch. The last piece of an
+ * epoch also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over or
+ * `watch` stopped it, -1 with r->error after an error. */
 static inline int train_tick(train_run *t, int instructions)
 {
     train_report *r = t->r;
@@ -228,11 +238,11 @@ static inline int train_tick(train_run *t, int instructions)
     return failed ? -1 : t->ended == 0;
 }
 
-/* Ends the training, over or not. A step in progress is completed first, so that no weights are
- * half updated; then options.save receives all that is needed to resume to the same bits. With rows
- * for validation the weights of the best epoch stay, and r describes it. Otherwise the last step's
- * weights stay, also where no epoch ended (then r describes that step: r->step > 0). Returns -1
- * after an error, or with that of train_tick. */
+/* Ends the training at any time. First completes a step in progress, so that no weights are half
+ * updated, then saves to options.save all that is needed to resume to the same bits. With
+ * validation rows, restores the weights of the best epoch, and r describes that epoch. Otherwise
+ * keeps the last step's weights, even if no epoch ended (then r describes that step: r->step > 0).
+ * Returns -1 after an error, also one of train_tick. */
 static inline int train_end(train_run *t)
 {
     train_report *r = t->r;
@@ -257,7 +267,7 @@ static inline int train_end(train_run *t)
     return failed ? -1 : 0;
 }
 
-/* All of it: train_begin, train_tick until there is no more, train_end. */
+/* Trains completely: train_begin, train_tick until nothing is left, train_end. */
 static inline int train_fit(gckpt_store *store, train_model model, const train_data *data,
                             const train_options *options, train_report *r)
 {
@@ -269,9 +279,9 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     return train_end(&t);
 }
 
-/* Writes the outputs of all rows to `out` (rows times the output's width), which may be NULL. Where
- * all columns are known, also computes the loss, the mean of the batches (also r->validation), and
- * the accuracy. Used options: `user`, `batch`, `known`, `seed`, and of `plan` the rows at once
+/* Writes the outputs of all rows to `out` (rows times the output's width) unless it is NULL. If all
+ * columns are known, also computes the loss, the mean of the batches (also r->validation), and the
+ * accuracy. Uses these options: `user`, `batch`, `known`, `seed`, and of `plan` the rows per pass
  * (batch), threads, precision and backend. Fails if a parameter of the model was neither loaded,
  * set nor trained. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,

@@ -1,6 +1,6 @@
 /* train_data.h - datasets for train.h: in memory, optionally as bytes, or from a callback, with
- * shuffling and augmentation. To copy, and to change: it uses public calls only. C99 or C++11; include
- * gradckpt.h first. */
+ * shuffling and augmentation. To use it, copy it and change it as you like: it calls the public API
+ * only. C99 or C++11; include gradckpt.h first. */
 #ifndef TRAIN_DATA_H
 #define TRAIN_DATA_H
 #include <stdint.h>
@@ -8,42 +8,43 @@
 
 enum { TRAIN_COLUMNS = 8 };
 
-/* Values in fewer bytes than the graph's: each becomes the float that it is when a batch is put
- * together; in the graph the column is GCKPT_F32. */
+/* Column types that need fewer bytes than the graph's: putting a batch together converts each value
+ * to float, and the graph's input is GCKPT_F32. */
 enum {
     TRAIN_U8 = 100, /* unsigned char: 0 to 255 */
     TRAIN_F16       /* uint16_t: IEEE binary16 */
 };
 
-/* Arrays of rows. The last column is what is to be predicted. */
+/* A column: an array of rows. The last column of a dataset is the one to predict. */
 typedef struct {
-    const char *name; /* of the graph's input */
+    const char *name; /* name of the graph's input */
     int type;         /* GCKPT_F32, GCKPT_I32, TRAIN_U8, TRAIN_F16 */
-    int64_t width;    /* values a row, as (rows,width); 0: one, as (rows) */
-    /* Of all rows, one after the other. NULL: the callback's, train_options.batch; without such a
-     * callback (train_predict): unknown. */
+    int64_t width;    /* values per row, input (rows,width); if 0, one value, input (rows) */
+    /* Values of all rows, one row after the other. If NULL, train_options.batch fills them in;
+     * without that callback (train_predict) the column is unknown. */
     const void *values;
 } train_column;
 typedef struct {
-    train_column column[TRAIN_COLUMNS]; /* up to the first without a name */
-    /* all; of them the last ones, which are not trained on (train_shuffle_rows: any) */
+    train_column column[TRAIN_COLUMNS]; /* columns, up to the first without a name */
+    /* ^Number of rows, and how many of them, the last ones, are for validation (with
+     * train_shuffle_rows: random ones). */
     int64_t rows, validation;
 } train_data;
 
-/* What the callback is given: rows whose columns it fills, or changes. So that budgets, threads and
- * a training that was ended and gone on with give the same bits, what it makes of a row must be a
- * function of the row, epoch and seed: train_random is one. */
+/* Argument of the callback train_options.batch, which fills or changes the columns of these rows.
+ * Its result for a row must be a function of row, epoch and seed (such as train_random), so that
+ * budgets, threads and resuming do not change the bits. */
 typedef struct {
-    int epoch; /* from 1; 0: rows for validation or prediction, which are to be as they are */
+    int epoch; /* epoch from 1; if 0, validation or prediction, where rows must not be augmented */
     uint64_t seed;
-    int64_t n;               /* rows, */
-    const int64_t *rows;     /* and which: 0 to train_data.rows - 1 */
-    void *values[TRAIN_COLUMNS]; /* of each column n rows of floats or int32_t, one after the other:
-                                values, where the column has some, else to be filled */
-    char error[256];         /* what went wrong, when it returns anything but 0 */
+    int64_t n;               /* number of rows */
+    const int64_t *rows;     /* their indices, 0 to train_data.rows - 1 */
+    /* for each column n rows of floats or int32_t: its values or, if it has none, space to fill */
+    void *values[TRAIN_COLUMNS];
+    char error[256];         /* error message, for a return value other than 0 */
 } train_batch;
 
-/* The finaliser of splitmix64 (Steele 2014). */
+/* Returns the finaliser of splitmix64 (Steele 2014). */
 static inline uint64_t train_mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -51,8 +52,8 @@ static inline uint64_t train_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* 64 random bits for the batch's row i: a function of seed, epoch, row and `which`, and of nothing
- * else. */
+/* Returns 64 random bits for row i of the batch: a function of seed, epoch, row and `stream`
+ * only. */
 static inline uint64_t train_random(const train_batch *b, int64_t i, uint64_t stream)
 {
     const uint64_t key[4] = { b->seed, (uint64_t)b->epoch, (uint64_t)b->rows[i], stream };
@@ -62,13 +63,13 @@ static inline uint64_t train_random(const train_batch *b, int64_t i, uint64_t st
     return x;
 }
 
-/* The same as a float in [0,1): its 24 high bits. */
+/* Returns a random float in [0,1), made from the 24 high bits of train_random. */
 static inline float train_uniform(const train_batch *b, int64_t i, uint64_t stream)
 {
     return (float)(train_random(b, i, stream) >> 40) * 5.9604644775390625e-8f;
 }
 
-/* The order of rows in an epoch: Fisher & Yates 1938. */
+/* Writes the order of rows in an epoch, a random permutation (Fisher & Yates 1938). */
 static inline void train_shuffle(int64_t *order, int64_t n, uint64_t seed, int epoch)
 {
     uint64_t state = seed * 0xd1342543de82ef95u + (uint64_t)epoch;
@@ -81,7 +82,7 @@ static inline void train_shuffle(int64_t *order, int64_t n, uint64_t seed, int e
 
 static inline int64_t train_width(const train_column *c) { return c->width > 0 ? c->width : 1; }
 
-/* Bytes of a value as it is stored. */
+/* Returns the bytes of a stored value. */
 static inline int64_t train_value_bytes(const train_column *c)
 {
     return c->type == TRAIN_U8 ? 1 : c->type == TRAIN_F16 ? 2 : 4;
@@ -104,9 +105,9 @@ static inline float train_from_f16(uint16_t half)
     return x;
 }
 
-/* Puts the rows of all columns with values into an order that `seed` says, in place (the arrays must
- * not be const): before train_fit, where rows are sorted, so that the last ones, which validate, are
- * like the others. Each row keeps its columns. */
+/* Shuffles the rows of all columns with values, in place (the arrays must not be const), by `seed`.
+ * Call it before train_fit if rows are sorted, so that the last ones, for validation, resemble the
+ * others. Columns stay aligned. */
 static inline void train_shuffle_rows(train_data *data, uint64_t seed)
 {
     uint64_t state = seed;
@@ -125,7 +126,7 @@ static inline void train_shuffle_rows(train_data *data, uint64_t seed)
     }
 }
 
-/* A row as the graph has it. */
+/* Converts a row to the graph's type. */
 static inline void train_convert_row(const train_column *c, int64_t row, void *to)
 {
     const int64_t n = train_width(c);
@@ -141,7 +142,8 @@ static inline void train_convert_row(const train_column *c, int64_t row, void *t
         memcpy(to, from, (size_t)n * 4);
 }
 
-/* FNV-1a of all values in memory, by words (bytes, halves) as numbers: the same on any machine. */
+/* Returns the FNV-1a hash of all values in memory, taken as numbers of 1, 2 or 4 bytes: the same on
+ * any machine. */
 static inline uint64_t train_hash(const train_data *data, int columns)
 {
     uint64_t hash = 14695981039346656037u;

@@ -1,12 +1,12 @@
-/* train_log.h - numbers for people, and a log for other programs: a CSV file with a line an epoch,
- * in which none is there twice, however often a training was ended and gone on with. To copy, and
- * to change; train.h has it for its option `log`. C99 or C++11.
+/* train_log.h - a CSV log with one line per epoch, none of them twice even if a training was
+ * stopped and resumed, and numbers formatted for people. To use it, copy it and change it as you
+ * like; train.h has it for its option `log`. C99 or C++11.
  *
- *     if (train_log_open(path, head, epochs_done, error) != 0) ..
- *     const double *const cells[] = { &epoch, &loss, NULL };    // NULL: nothing is known
+ *     if (train_log_open(path, header, epochs_done, error) != 0) ..
+ *     const double *const cells[] = { &epoch, &loss, NULL };    // NULL for an empty cell
  *     if (train_log_add(path, cells, 3) != 0) ..                // errno says why
  *
- * The file is closed between lines, so a program that reads it meets whole ones. */
+ * The file is closed between lines, so other programs can read it at any time. */
 #ifndef TRAIN_LOG_H
 #define TRAIN_LOG_H
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Digits enough to see: 0.000012 is not 0.0000. */
+/* Formats x with enough digits to tell small values from 0: 0.000012 is not 0.0000. */
 static inline const char *train_format(double x, char text[32])
 {
     const double size = x < 0 ? -x : x;
@@ -22,8 +22,8 @@ static inline const char *train_format(double x, char text[32])
     return text;
 }
 
-/* How many bytes of a log are its head and whole lines of epochs up to this one; 0: the file is
- * empty, -1: it is something else. */
+/* Returns the bytes of the header and the complete lines of epochs up to `epochs`, 0 if the file is
+ * empty, or -1 if it is not a log. */
 static inline long train_log_end(FILE *f, const char *header, int epochs)
 {
     char line[1024];
@@ -38,8 +38,8 @@ static inline long train_log_end(FILE *f, const char *header, int epochs)
     return end;
 }
 
-/* The file begins with `head`, a line, and keeps its lines of epochs 1 to `epochs`, no others; a
- * file that does not begin so is not touched. -1: `error` says why. */
+/* Writes `header`, a line, to the file, and keeps its lines of epochs 1 to `epochs` only. Leaves a
+ * file with another header unchanged. Returns 0, or -1 with `error`. */
 static inline int train_log_open(const char *path, const char *header, int epochs, char error[512])
 {
     FILE *f = fopen(path, "rb");
@@ -49,9 +49,10 @@ static inline int train_log_open(const char *path, const char *header, int epoch
     int failed = end < 0 || text == NULL;
     errno = 0;
     if (end < 0)
-        snprintf(error, 512, "log: %s is no log of a training: remove it, or take another", path);
+        snprintf(error, 512, "log: %s is not the log of a training; remove it or give another",
+                 path);
     else if (text == NULL)
-        snprintf(error, 512, "log: out of memory: %.0f bytes", (double)size);
+        snprintf(error, 512, "log: out of memory for %.0f bytes", (double)size);
     else if (end > 0)
         rewind(f), failed = fread(text, 1, size, f) != size;
     else
@@ -64,12 +65,13 @@ static inline int train_log_open(const char *path, const char *header, int epoch
         failed = (f != NULL && fclose(f) != 0) || failed;
     }
     if (failed && end >= 0 && text != NULL)
-        snprintf(error, 512, "log: %s: %s", path, errno != 0 ? strerror(errno) : "not read whole");
+        snprintf(error, 512, "log: %s: %s", path,
+                 errno != 0 ? strerror(errno) : "could not be read completely");
     free(text);
     return failed ? -1 : 0;
 }
 
-/* A line of n cells behind the others. -1: errno says why. */
+/* Appends a line of n cells. Returns 0, or -1 with errno. */
 static inline int train_log_add(const char *path, const double *const *cells, int n)
 {
     char text[32];
@@ -79,7 +81,7 @@ static inline int train_log_add(const char *path, const double *const *cells, in
         const double x = cells[i] != NULL ? *cells[i] : 0;
         const int is_integer = x > -1e15 && x < 1e15 && x == (double)(long long)x;
         snprintf(text, sizeof text, is_integer ? "%.0f" : "%.9g", x);
-        for (char *c = text; *c != 0; c++) /* a point, whatever the program's locale is */
+        for (char *c = text; *c != 0; c++) /* decimal points in any locale */
             *c = *c == ',' ? '.' : *c;
         failed = fprintf(f, "%s%c", cells[i] != NULL ? text : "", i < n - 1 ? ',' : '\n') < 0;
     }

@@ -1,11 +1,12 @@
-/* train_run.h - the inside of train.h, which includes it: a training under way, its plans and
- * batches, steps and validation, files and lines. To copy with train.h, and to change. */
+/* train_run.h - the implementation of train.h, which includes it: the state of a training, its
+ * plans, batches, steps, validation and files. To use it, copy it with train.h. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
-typedef struct { /* of an epoch's steps, or of the rows for validation */
-    double loss, count;
-    double sum[TRAIN_LOSSES], counts[TRAIN_LOSSES]; /* each by itself, and of so many */
-    int64_t correct, targets;
+typedef struct { /* sums over the steps of an epoch, or over the validation rows */
+    double loss, count;          /* of all losses together */
+    double sum[TRAIN_LOSSES];    /* sum of each loss */
+    double counts[TRAIN_LOSSES]; /* count of each loss */
+    int64_t correct, targets;    /* rows with the right output, rows with a label */
 } train_sums;
 
 typedef struct {
@@ -13,29 +14,40 @@ typedef struct {
     train_model model;
     train_data data;
     train_options o;
-    train_report *r, best;
-    int columns, known;             /* known: before the first that is not */
-    int collated;                     /* 1: batches are put together in `fed` for validation, too */
-    int64_t train_rows, valid_rows;       /* rows: the first ones; those for validation */
-    int64_t batch, width;           /* width: of an output */
-    int64_t *order, *rows;          /* of the rows trained on; rows: of a batch for validation */
-    int ids[TRAIN_COLUMNS], output_id; /* ids of tensors */
-    gckpt_tensor *result;           /* the output in the graph that was built last */
-    gckpt_term terms[TRAIN_LOSSES]; /* and its losses' weights */
-    gckpt_plan *plan, *forward_plan;
-    gckpt_exec *exec, *forward;
-    gckpt_feed feeds[TRAIN_COLUMNS];  /* of the step under way */
-    void *arena, *buffers[TRAIN_COLUMNS]; /* fed: a batch of each column */
-    float *outputs, *best_weights;         /* weights: the best */
-    int in_epoch, in_step, ended;        /* an epoch; a step; over: 1: nothing is left; -1: an error */
-    int64_t done, validated;          /* of the epoch: steps; rows for validation */
-    train_sums sums, validation;      /* of these */
-    int64_t resumed_steps;                  /* steps that others did */
-    time_t start_time, printed_at;               /* printed_at: last line of the clock on stderr, */
-    int line_length;                        /* and its length */
-    int nan_noted;                     /* nonzero after a note of a validation loss of NaN */
-    char path[1024];                  /* of the best weights */
-    char values_hash[20];                  /* a hash of all rows' values, for the file's note */
+    train_report *r;              /* the caller's report */
+    train_report best;            /* report of the best epoch */
+    int columns;                  /* number of columns */
+    int known;                    /* columns before the first unknown one */
+    int collated;                 /* if nonzero, validation batches are put together in `buffers` */
+    int64_t train_rows;           /* training rows, the first ones */
+    int64_t valid_rows;           /* validation rows */
+    int64_t batch;                /* rows per step */
+    int64_t width;                /* floats per row of the output */
+    int64_t *order;               /* order of the training rows in this epoch */
+    int64_t *rows;                /* rows of a validation batch */
+    int ids[TRAIN_COLUMNS];       /* tensor ids of the columns */
+    int output_id;                /* tensor id of the output */
+    gckpt_tensor *result;         /* output of the graph that was built last */
+    gckpt_term terms[TRAIN_LOSSES]; /* losses of that graph with their weights */
+    gckpt_plan *plan, *forward_plan; /* plans for training and for inference */
+    gckpt_exec *exec, *forward;      /* their executors */
+    gckpt_feed feeds[TRAIN_COLUMNS]; /* feeds of the current step */
+    void *arena;                     /* arena of both executors */
+    void *buffers[TRAIN_COLUMNS];    /* a batch of each column */
+    float *outputs;                  /* outputs of the validation rows */
+    float *best_weights;             /* weights of the best epoch */
+    int in_epoch, in_step;           /* nonzero within an epoch, within a step */
+    int ended;                       /* 1 if nothing is left to do, -1 after an error */
+    int64_t done;                    /* completed steps of the epoch */
+    int64_t validated;               /* evaluated validation rows of the epoch */
+    train_sums sums, validation;     /* their losses */
+    int64_t resumed_steps;           /* steps of earlier processes */
+    time_t start_time;               /* start of this process's training */
+    time_t printed_at;               /* time of the last line on stderr */
+    int line_length;                 /* length of that line */
+    int nan_noted;                   /* nonzero after the note about a validation loss of NaN */
+    char path[1024];                 /* file of the best weights */
+    char values_hash[20];            /* hash of all rows' values, for the file's note */
 } train_run;
 
 static inline int train_fail(train_run *t, const char *format, ...)
@@ -47,7 +59,7 @@ static inline int train_fail(train_run *t, const char *format, ...)
     return -1;
 }
 
-/* Adds a line to the report's notes, and prints it on stderr. */
+/* Appends a line to the report's notes and prints it on stderr. */
 static inline void train_note(train_run *t, const char *format, ...)
 {
     char *notes = t->r->notes;
@@ -77,22 +89,22 @@ static inline int train_init(train_run *t, gckpt_store *store, train_model model
     r->accuracy = -1;
     t->train_rows = data->rows - data->validation;
     if (data->validation < 0 || t->train_rows < 1)
-        return train_fail(t, "data: %.0f rows, %.0f of them for validation: none to train on",
+        return train_fail(t, "data: %.0f rows, %.0f of them for validation, leave none for training",
                           (double)data->rows, (double)data->validation);
     if (o->save != NULL && snprintf(t->path, sizeof t->path, "%s.best", o->save) >= 1024)
-        return train_fail(t, "options: save: a path of 1018 characters at most");
+        return train_fail(t, "options: save: allowed is a path of at most 1018 characters");
     if (o->epochs < 0 || o->patience < 0)
         return train_fail(t,
-                          "options: epochs %i, patience %i: negative; 0 epochs are 10, patience 0 "
-                          "waits for ever",
+                          "options: epochs %i, patience %i: allowed is 0 or more (0 epochs selects 10, "
+                          "patience 0 never stops)",
                           o->epochs, o->patience);
     t->collated = o->batch != NULL;
     for (; t->columns < TRAIN_COLUMNS && data->column[t->columns].name != NULL; t->columns++) {
         const int type = data->column[t->columns].type, narrow = type >= TRAIN_U8;
         if (type != GCKPT_F32 && type != GCKPT_I32 && type != TRAIN_U8 && type != TRAIN_F16)
             return train_fail(t,
-                              "data: column %i has type %i; GCKPT_F32, GCKPT_I32, TRAIN_U8 and "
-                              "TRAIN_F16 are known",
+                              "data: column %i has type %i; allowed is GCKPT_F32, GCKPT_I32, TRAIN_U8 or "
+                              "TRAIN_F16",
                               t->columns, type);
         t->collated |= narrow;
     }
@@ -116,16 +128,17 @@ static inline void train_free(train_run *t)
     free(t->outputs);
     free(t->best_weights);
     memset(t, 0, sizeof *t);
-    t->ended = -1; /* for who asks */
+    t->ended = -1; /* so that train_tick and train_end fail */
 }
 
-/* There is no plan: unless the model is known to be why, the graph or store says it. */
+/* Reports why there is no plan: the model's error, if it set one, else the graph's or the
+ * store's. */
 static inline int train_fail_plan(train_run *t, const void *object)
 {
     return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", gckpt_error_text(object));
 }
 
-/* The columns as inputs, then the user's model. */
+/* Builds the graph: the columns as inputs, then the user's model. Returns the number of losses. */
 static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
 {
     train_net net;
@@ -140,8 +153,8 @@ static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t ro
     }
     t->model(&net, t->o.user);
     if (net.extra_count < 0 || net.extra_count >= TRAIN_LOSSES) {
-        train_fail(t, "model: net->mores is %i; there is room for %i", net.extra_count, TRAIN_LOSSES - 1);
-        net.loss = NULL; /* so there is no plan */
+        train_fail(t, "model: net->extra_count is %i; allowed is 0 to %i", net.extra_count, TRAIN_LOSSES - 1);
+        net.loss = NULL; /* makes planning fail */
         net.extra_count = 0;
     }
     const gckpt_shape s = gckpt_shape_of(net.output);
@@ -159,7 +172,7 @@ static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t ro
     return t->r->losses;
 }
 
-/* gckpt_fit's gckpt_build_fn */
+/* Builds a graph for gckpt_fit; a gckpt_build_fn. */
 static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
 {
     train_run *t = (train_run *)run;
@@ -167,7 +180,7 @@ static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *term
     return accepted ? train_build_graph(t, graph, rows, terms) : -1;
 }
 
-/* The plan that only computes: losses (where all columns are known) and the output. */
+/* Plans inference for `rows` rows: losses (if all columns are known) and the output. */
 static inline int train_plan_forward(train_run *t, int64_t rows)
 {
     gckpt_plan_desc desc = t->o.plan;
@@ -178,10 +191,10 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
     desc.update_in_backward = 0;
-    desc.bf16_weights = 0; /* of the training alone: each executor would have its own */
+    desc.bf16_weights = 0; /* for training only: each executor would have copies */
     desc.fetch = &pick;
     desc.fetches = t->result != NULL;
-    if (t->plan != NULL && desc.budget > 0) /* beside the optimiser's state */
+    if (t->plan != NULL && desc.budget > 0) /* the optimiser's state stays in memory */
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
     t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
     const int failed = t->forward_plan == NULL ? train_fail_plan(t, g) : 0;
@@ -189,14 +202,14 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     return failed;
 }
 
-/* Executors of both plans in one arena (on a backend each has its own). */
+/* Creates the executors of both plans in one arena (on a backend, each has a separate one). */
 static inline int train_bind(train_run *t)
 {
     gckpt_exec_desc desc;
     size_t size = gckpt_plan_arena(t->forward_plan);
     memset(&desc, 0, sizeof desc);
     desc.backend = t->o.plan.backend;
-    desc.allow_initial = t->plan != NULL; /* validation before the first step */
+    desc.allow_initial = t->plan != NULL; /* validation may precede the first step */
     if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
         size = gckpt_plan_arena(t->plan);
     if (desc.backend == NULL) {
@@ -218,7 +231,8 @@ static inline int train_bind(train_run *t)
 }
 
 /* ---- batches ---- */
-/* Room for those of `columns`; behind `before` rows of the order, of their own. */
+/* Allocates a batch of the first `columns` columns, and `reserved` row indices for the order plus a
+ * batch of them. Returns nonzero without memory. */
 static inline int train_alloc_rows(train_run *t, int64_t reserved, int columns)
 {
     t->order = (int64_t *)malloc((size_t)(reserved + t->batch) * sizeof *t->order);
@@ -231,7 +245,7 @@ static inline int train_alloc_rows(train_run *t, int64_t reserved, int columns)
     return failed;
 }
 
-/* Puts n rows of the known columns together. */
+/* Collects n rows of the known columns in the buffers and calls options.batch. */
 static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, int epoch,
                                gckpt_feed *feeds)
 {
@@ -256,7 +270,7 @@ static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, in
                       b.error[0] != 0 ? ": " : "", b.error);
 }
 
-/* An executor's error; one of a row of the batch names the row of the data. */
+/* Reports an executor's error, with the row of the batch replaced by the row of the data. */
 static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_t *rows, int64_t n)
 {
     const char *text = gckpt_error_text(e), *at = strstr(text, "at row ");
@@ -269,7 +283,7 @@ static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_
                : train_fail(t, "%.*s%.0f%s", (int)(at - text), text, (double)rows[row], end);
 }
 
-/* What a call lost, to the sums; `each` gets each loss's mean, unless it is NULL. */
+/* Adds the losses of a call to the sums. Sets `means`, unless NULL, to the mean of each loss. */
 static inline void train_add_loss(const train_run *t, gckpt_exec *e, const gckpt_report *report,
                              train_sums *to, double *means)
 {
@@ -287,7 +301,8 @@ static inline void train_add_loss(const train_run *t, gckpt_exec *e, const gckpt
     }
 }
 
-/* Several losses may count unlike things, so each has a mean of its own. */
+/* Returns the weighted mean loss and sets `means`. Several losses may have different counts, so
+ * each has a separate mean. */
 static inline double train_mean_loss(const train_run *t, const train_sums *sums, double *means)
 {
     double all = 0;
@@ -298,7 +313,8 @@ static inline double train_mean_loss(const train_run *t, const train_sums *sums,
     return t->r->losses > 1 ? all : sums->count > 0 ? sums->loss / sums->count : 0;
 }
 
-/* Of the last column, where an output is one of so many; 0: it is not. */
+/* Returns the number of classes if an output per label of the last column has several values, else
+ * 0. */
 static inline int64_t train_classes(const train_run *t)
 {
     const train_column *c = &t->data.column[t->columns > 0 ? t->columns - 1 : 0];
@@ -307,7 +323,7 @@ static inline int64_t train_classes(const train_run *t)
     return counted && t->width % positions == 0 && c->type == GCKPT_I32 ? classes : 0;
 }
 
-/* How often the greatest of n rows' outputs is at the target. */
+/* Counts the labels at which the outputs of n rows are largest. */
 static inline void train_count_correct(const train_run *t, int64_t n, const float *outputs,
                                const int32_t *labels, train_sums *to)
 {
@@ -328,7 +344,7 @@ static inline double train_accuracy(const train_run *t, const train_sums *sums)
     return train_classes(t) > 0 ? (double)sums->correct / (double)targets : -1;
 }
 
-/* Loss, outputs (unless NULL) and accuracy of n rows from `first` on, a batch at most. */
+/* Computes loss, outputs (unless NULL) and accuracy of n rows from `first` on, at most a batch. */
 static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *outputs,
                                  train_sums *to)
 {
@@ -352,20 +368,20 @@ static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *
     return 0;
 }
 
-/* Of the whole training, from 0: the step under way, or the next. */
+/* Returns the number of the current or next step, counted from 0 over the whole training. */
 static inline int64_t train_global_step(const train_run *t)
 {
     return (t->r->epoch - 1) * t->r->steps + t->done;
 }
 
-/* Its learning rate. */
+/* Returns the learning rate of a step. */
 static inline float train_lr(const train_run *t, int64_t step)
 {
     return schedule_lr(t->o.schedule, step, t->o.warmup, t->r->epochs * t->r->steps, t->o.hyper.lr,
                        t->o.min_lr);
 }
 
-/* How long it still takes, on stderr, at most once a second. */
+/* Prints the remaining time on stderr, at most once a second. */
 static inline void train_print_eta(train_run *t)
 {
     const train_report *r = t->r;
@@ -382,7 +398,7 @@ static inline void train_print_eta(train_run *t)
     fflush(stderr);
 }
 
-/* Some instructions of a step, or (0) all that are left of it. */
+/* Runs `instructions` instructions of a step, or its rest if 0. */
 static inline int train_step(train_run *t, int instructions)
 {
     const int64_t first = t->done * t->batch, left = t->train_rows - first;
@@ -407,7 +423,7 @@ static inline int train_step(train_run *t, int instructions)
         return 0;
     r->loss = report.loss;
     if (result == GCKPT_SKIPPED)
-        return train_fail(t, "epoch %i, step %.0f: %s; or there is NaN in the data", r->epoch,
+        return train_fail(t, "epoch %i, step %.0f: %s; or the data contains NaN", r->epoch,
                           (double)r->step, gckpt_error_text(t->exec));
     if (result != GCKPT_OK)
         return train_fail_row(t, t->exec, rows, n);
@@ -418,7 +434,8 @@ static inline int train_step(train_run *t, int instructions)
 }
 
 /* ---- files ---- */
-/* Copies what is not frozen to t->weights (1), or back (-1), or only counts its floats (0). */
+/* Copies the parameters that are not frozen to t->best_weights (direction 1) or back (-1). Returns
+ * their number of floats. */
 static inline int64_t train_copy_best(train_run *t, int direction)
 {
     gckpt_parameter p;
@@ -433,15 +450,15 @@ static inline int64_t train_copy_best(train_run *t, int direction)
     return at;
 }
 
-/* Notes in the file say how far the training is, what the best epoch was, and of what it is: values
- * in other rows have another hash. */
+/* Writes the description of a training for the notes of its file: a file of another training is
+ * refused. */
 static inline void train_signature(const train_run *t, char text[256])
 {
     snprintf(text, 256, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
              (double)t->data.rows, (double)t->valid_rows, (double)t->batch, (double)t->o.seed);
 }
 
-/* Of epochs that are over, or (t->within) of a part of one. */
+/* Saves the training after an epoch or (in_epoch) within one. */
 static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
@@ -471,7 +488,7 @@ static inline int train_save(train_run *t)
     return 0;
 }
 
-/* What the notes of a file that was loaded say. */
+/* Restores the state of a training from the notes of the loaded file. */
 static inline int train_read_notes(train_run *t)
 {
     train_report *b = &t->best;
@@ -492,14 +509,14 @@ static inline int train_read_notes(train_run *t)
         sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
                &b->accuracy, &at) != 5 ||
         strcmp(note + at, signature) != 0 || malformed)
-        return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
+        return train_fail(t, "%s belongs to another training (%s; this one: %s); remove it or give another",
                           t->o.save, note != NULL ? note + at : "no note", signature);
     if (t->r->epoch < 0 || b->epoch < 0 || b->epoch > t->r->epoch ||
         !(done >= 0 && done <= (double)t->r->steps))
         return train_fail(
             t,
-            "%s is damaged: its notes say epoch %i, best %i, step %.0f of %.0f: remove "
-            "it, or take another",
+            "%s is damaged: its notes say epoch %i, best %i, step %.0f of %.0f; remove "
+            "it or give another",
             t->o.save, t->r->epoch, b->epoch, done, (double)t->r->steps);
     t->done = (int64_t)done;
     b->losses = t->r->losses;
@@ -507,21 +524,19 @@ static inline int train_read_notes(train_run *t)
     for (int i = 0, n = 0; note != NULL && i < t->r->losses; i++, note += n)
         if (sscanf(note, "%lf %lf%n", &b->term_loss[i], &b->term_validation[i], &n) != 2)
             break;
-    if (b->epoch > 0) { /* what no note needs to say */
+    if (b->epoch > 0) { /* not stored */
         b->is_best = 1;
         b->lr = train_lr(t, b->epoch * t->r->steps - 1);
     }
     note = gckpt_store_note(t->store, "train.values"); /* older files have none */
     if (note != NULL && strcmp(note, t->values_hash) != 0)
         return train_fail(t,
-                          "%s is of a training with other values in its rows: remove it, or take "
-                          "another",
+                          "%s belongs to a training on other values; remove it or give another",
                           t->o.save);
     return 0;
 }
 
-/* Nothing is there to go on from. A folder that no file can be written to is reported before the first
- * epoch, not behind it. */
+/* Checks before the first epoch that files can be written next to options.save. */
 static inline int train_check_save(train_run *t)
 {
     FILE *f = fopen(t->path, "rb"), *probe = f == NULL ? fopen(t->path, "wb") : f;
@@ -533,8 +548,9 @@ static inline int train_check_save(train_run *t)
     return 0;
 }
 
-/* The best weights, then all else from the file itself. A training that ended within its first
- * epoch has no best ones yet: there may be no such file, or one of another training. */
+/* Loads the best weights, then everything else from the file itself. A training that ended within
+ * its first epoch has no best weights yet: there may be no such file, or one of another
+ * training. */
 static inline int train_load(train_run *t)
 {
     gckpt_file_desc values;
@@ -556,7 +572,7 @@ static inline int train_load(train_run *t)
     return t->best.epoch > 0 && no_best ? train_fail(t, "%s", error) : 0;
 }
 
-/* Notes rows that look sorted: no target of those for validation lies among the others'. */
+/* Prints a note if rows look sorted: no validation target lies within the range of the others. */
 static inline void train_check_order(train_run *t)
 {
     const train_column *c = &t->data.column[t->columns - 1];
@@ -581,11 +597,11 @@ static inline void train_check_order(train_run *t)
         train_note(
             t,
             "\"%s\" is %g to %g in the rows for validation, which are the last, and %g to %g "
-            "in the others: are the rows sorted? train_shuffle_rows(&data, 1) mixes them",
+            "in the others; if the rows are sorted, mix them with train_shuffle_rows(&data, 1)",
             c->name, least[1], most[1], least[0], most[0]);
 }
 
-/* Notes the first epoch whose validation loss is not finite. */
+/* Prints a note for the first epoch whose validation loss is not finite. */
 static inline void train_check_validation(train_run *t)
 {
     const train_report *r = t->r;
@@ -593,12 +609,12 @@ static inline void train_check_validation(train_run *t)
         return;
     t->nan_noted = 1;
     train_note(t,
-               "the validation loss of epoch %i is not a number: NaN or infinity in rows %.0f to "
-               "%.0f of the data, or weights that have grown without bound (a smaller lr helps)",
+               "the validation loss of epoch %i is not finite: rows %.0f to %.0f of the data contain NaN "
+               "or infinity, or the weights have diverged (give a smaller lr)",
                r->epoch, (double)t->train_rows, (double)(t->train_rows + t->valid_rows) - 1);
 }
 
-/* Plans, memory, what a file has to go on from, executors. */
+/* Makes plans, allocates memory, loads the file to resume from, and creates executors. */
 static inline int train_prepare(train_run *t)
 {
     const char *op;
@@ -606,20 +622,20 @@ static inline int train_prepare(train_run *t)
         return train_fail(
             t, "data: column %i has no name, or no values (options.batch can fill it)", t->known);
     if (t->o.micro_batch > 0 && t->batch % t->o.micro_batch != 0)
-        return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
+        return train_fail(t, "options: a batch of %.0f rows is not a multiple of micro_batch %.0f",
                           (double)t->batch, (double)t->o.micro_batch);
     if (t->o.warmup < 0 || t->o.save_steps < 0 || !(t->o.min_lr >= 0) || (int)t->o.schedule < 0 ||
         (int)t->o.schedule > SCHEDULE_ONE_CYCLE)
         return train_fail(t,
-                          "options: schedule %i, warmup %.0f, min_lr %g, save_steps %.0f: 0 to %i, "
-                          "the others 0 or above",
+                          "options: schedule %i, warmup %.0f, min_lr %g, save_steps %.0f: allowed is a "
+                          "schedule of 0 to %i, and 0 or more for the others",
                           (int)t->o.schedule, (double)t->o.warmup, (double)t->o.min_lr,
                           (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
     if (t->plan == NULL)
         return train_fail_plan(t, t->store);
     if (gckpt_plan_overhead(t->plan) > 2)
-        train_note(t, "a step takes %.1f times the least work: a little more budget takes much less",
+        train_note(t, "a step costs %.1f times the least work; a slightly larger budget costs much less",
                    1 + gckpt_plan_overhead(t->plan));
     int unsplit = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;
@@ -627,10 +643,10 @@ static inline int train_prepare(train_run *t)
         return -1;
     unsplit = !gckpt_plan_split_exact(t->forward_plan, &op);
     t->valid_rows = t->data.validation - (unsplit ? t->data.validation % t->batch : 0);
-    if (unsplit) /* batch norms are not among these: they mix rows in training alone */
+    if (unsplit) /* not for batch norms, which mix rows in training only */
         train_note(t,
-                   "%s mixes the rows of a batch, so that each row's output depends on the others: "
-                   "where that is not meant, two shapes broadcast, such as (B,1) with (B)",
+                   "%s mixes the rows of a batch, so that each row's output depends on the others; "
+                   "if unintended, look for shapes that broadcast, such as (B,1) with (B)",
                    op);
     train_check_order(t);
     t->best_weights = (float *)malloc((size_t)train_copy_best(t, 0) * sizeof *t->best_weights);
@@ -646,8 +662,9 @@ static inline int train_prepare(train_run *t)
     return train_load(t) != 0 ? -1 : train_bind(t);
 }
 
-/* ---- what is printed and logged ---- */
-/* The log's first line; several losses have columns of their own, for validation, too. */
+/* ---- printing and logging ---- */
+/* Writes the log's first line. Several losses have separate columns, for training and
+ * validation. */
 static inline const char *train_log_header(const train_run *t, char text[512])
 {
     int at = snprintf(text, 512, "epoch,step,lr,loss,validation,accuracy,best");
@@ -657,7 +674,7 @@ static inline const char *train_log_header(const train_run *t, char text[512])
     return text;
 }
 
-/* A line of an epoch that is over. */
+/* Logs the epoch that has ended. */
 static inline void train_log(train_run *t)
 {
     train_report *r = t->r;
@@ -678,11 +695,11 @@ static inline void train_log(train_run *t)
         return;
     r->log_failed = r->epoch;
     if (t->o.print_every >= 0)
-        fprintf(stderr, "log: %s ends before epoch %i: %s; the training goes on\n", t->o.log,
+        fprintf(stderr, "log: %s ends before epoch %i: %s; training continues\n", t->o.log,
                 r->epoch, strerror(errno));
 }
 
-/* Where there are several: " (0.1234, 0.0056)" */
+/* Prints the single losses if there are several: " (0.1234, 0.0056)". */
 static inline void train_print_terms(const train_report *r, const double *losses)
 {
     char text[32];

@@ -1,14 +1,15 @@
-/* anomaly.c - a machine is watched: an autoencoder, 16-8-3-8-16, that the host has trained on how
- * the machine vibrates when all is well gives back what it knows and little else, so rows that it
- * gives back badly are anomalies. Nothing is learned here: weights stay in flash, and what trains
- * is left out (GCKPT_NO_TRAINING). PLAN trains, finds what error is still normal, and prints weights
- * and plan. */
+/* anomaly.c - watches a machine: an autoencoder, 16-8-3-8-16, trained on the host with vibrations
+ * of the healthy machine, reproduces such rows and few others, so rows that it reproduces badly are
+ * anomalies. The chip does not train: weights stay in flash, and training code is omitted
+ * (GCKPT_NO_TRAINING). With PLAN, the program trains, determines the largest normal error, and
+ * prints weights and plan. */
 #include "job.h"
 #include "anomaly.h"
 
 enum { ROWS = 64, EVERY = 8 };
 
-/* The squared error of what the network makes of a row, on average; less than 0: it failed. */
+/* Returns the mean squared error of the network's output for a row, or a negative number after an
+ * error. */
 static float error_of(gckpt_exec *e, int x, int y, const float row[READINGS])
 {
     const gckpt_feed feed = { x, row };
@@ -47,7 +48,7 @@ static gckpt_tensor *autoencoder(gckpt_graph *g, gckpt_tensor *x)
     return x;
 }
 
-/* 1: it failed. */
+/* Trains the network. Returns 1 after an error, else 0. */
 static int train(gckpt_store *s)
 {
     static float rows[ROWS][READINGS];
@@ -83,7 +84,7 @@ int main(void)
         const float error = error_of(e, gckpt_id(x), gckpt_id(back.tensor), row);
         worst = error > worst ? error : worst;
     }
-    /* a fifth more than the worst of rows that are well */
+    /* a fifth more than the worst healthy row */
     printf("#define MOST_ERROR %.9gf\n", 1.2 * (double)worst);
     return job_print_plan(g, NULL, &desc);
 }

@@ -1,16 +1,17 @@
-/* anomaly.h - a machine and its sensor, made by a formula, for anomaly.c: READINGS values a row of
- * how it vibrates when all is well, and when something is not. */
+/* anomaly.h - a simulated machine and its sensor for anomaly.c: rows of READINGS vibration values
+ * of the healthy machine and of faulty ones. */
 #ifndef ANOMALY_H
 #define ANOMALY_H
 #include <stdint.h>
 
 enum { READINGS = 16 };
 
-/* What is wrong with the machine, or with its sensor. */
+/* State of the machine or its sensor. */
 typedef enum { HEALTHY, KNOCKS, TOO_FAST, STUCK } machine_fault;
 
-/* Row `number` of the sensor: two turns of a shaft, as loud as the load is, with an overtone and
- * noise, from a phase that is chance. In whole numbers, which are the same on every machine. */
+/* Computes row `number` of the sensor: two turns of a shaft, with an amplitude that depends on the
+ * load, an overtone, noise and a random phase. Uses integers, so that all machines compute the same
+ * values. */
 static void sense(uint32_t number, machine_fault what, float row[READINGS])
 {
     static const int16_t sine[32] = { 0,      6393,   12540,  18205,  23170,  27246,  30274,

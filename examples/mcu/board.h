@@ -1,5 +1,5 @@
-/* board.h - what a job asks of the board it runs on: cortex_m.c or riscv.c with semihosting.c, in
- * QEMU, and host.c. Nothing here needs a C library. */
+/* board.h - the functions that a job requires from its board: cortex_m.c or riscv.c with
+ * semihosting.c, in QEMU, or host.c. None needs a C library. */
 #ifndef BOARD_H
 #define BOARD_H
 #include <stddef.h>
@@ -7,22 +7,24 @@
 
 void board_print(const char *text);
 void board_exit(int status);
-/* The number that the run was started with; -1: none. */
+/* Returns the number that the run was started with, or -1 without one. */
 int board_argument(void);
-/* Instructions since the start, in QEMU with -icount shift=0 (each takes a nanosecond of the
- * board's time, which a timer counts); host: 0. */
+/* Returns the instructions since the start, in QEMU with -icount shift=0 (each takes a nanosecond
+ * of the board's time, which a timer counts); 0 on the host. */
 uint64_t board_instructions(void);
-/* Bytes, from the linker: RAM with the stack's, flash with what start-up copies from there; and the
- * deepest that the stack has been. Host: 0. */
+/* Return bytes: of RAM including the stack and of flash including initial values of RAM, both from
+ * the linker, and of the deepest stack so far. 0 on the host. */
 size_t board_ram(void);
 size_t board_flash(void);
 size_t board_stack(void);
-/* From now on the board is reset when board_feed is not called for so long. */
+/* Starts the watchdog, which resets the board unless board_feed is called at least once in every
+ * `milliseconds`. */
 void board_watchdog(unsigned milliseconds);
 void board_feed(void);
-/* Resets that were the watchdog's, since power came. */
+/* Returns the number of resets by the watchdog since power-on. */
 int board_watchdog_resets(void);
-/* The medium behind the modelled flash (chip.h), a file: bytes read or written, from `at` on. */
+/* Read or write bytes from offset `at` of the file that models the flash (chip.h). Return the
+ * bytes moved. */
 size_t board_read(size_t at, void *bytes, size_t size);
 size_t board_write(size_t at, const void *bytes, size_t size);
 #endif

@@ -1,17 +1,18 @@
-/* chip.h - flash as chips have it, modelled on a file (board_read, board_write): pages are erased
- * to 0xff, words are programmed once after that, and the power may fail at each operation. */
+/* chip.h - a model of flash memory on a file (board_read, board_write): pages are erased to 0xff,
+ * words are programmed once after that, and the power may fail at each operation. */
 #ifndef CHIP_H
 #define CHIP_H
 #include <string.h>
 
 enum { CHIP_PAGE = 1024, CHIP_PAGES = 16, CHIP_BYTES = 2 * CHIP_PAGES * CHIP_PAGE };
 
-/* Operations so far; at number cut / 4 (from 0 on) the power fails, and leaves by cut % 4: nothing
- * done; some bits done; other ones; all done. cut < 0: it does not fail. */
+/* Operations so far, and the failure: power fails at operation chip_fail_at / 4, counted from 0.
+ * chip_fail_at % 4 selects the result: nothing done, some bits done, other bits done, all done. If
+ * negative, power does not fail. */
 static int chip_operations, chip_fail_at = -1;
-static void chip_power_fails(void); /* the job's; it does not return */
+static void chip_power_fails(void); /* defined by the job; does not return */
 
-/* One word goes from `from` to `to`, or by the cut to something between. */
+/* Writes `to` over `from` or, if the power fails, something between them. */
 static int chip_write(size_t at, const unsigned char *from, unsigned char *to, size_t size)
 {
     const int fails = chip_fail_at >= 0 && chip_operations == chip_fail_at / 4, how = chip_fail_at % 4;

@@ -1,6 +1,6 @@
-/* cortex_m.c - start-up, clock and watchdog of a Cortex-M: M0 to M55, with an FPU or without, on
- * Arm's MPS2 and MPS3 boards. BOARD_HZ is the core's clock; WATCHDOG and WATCHDOG_HZ are the CMSDK
- * APB watchdog's address and clock. */
+/* cortex_m.c - start-up, clock and watchdog of a Cortex-M, M0 to M55, with or without an FPU, on
+ * Arm's MPS2 and MPS3 boards. BOARD_HZ is the core's clock; WATCHDOG and WATCHDOG_HZ are the
+ * address and clock of the CMSDK APB watchdog. */
 #include "board.h"
 #include "start.h"
 
@@ -18,19 +18,20 @@
 #define WDOG_CONTROL      REGISTER(WATCHDOG + 8u)
 #define WDOG_INTCLR       REGISTER(WATCHDOG + 12u)
 
-static volatile uint32_t wraps; /* of SysTick's 24 bits */
+static volatile uint32_t wraps; /* wraps of SysTick's 24 bits */
 
-/* Where the stack has run over, the core faults: by its limit of the stack, or by its MPU, which
- * lets nobody have the 4 KB below RAM. Without either there must be no memory there. */
+/* Makes the core fault when the stack overflows: by its stack limit, or by its MPU, which denies
+ * access to the 4 KB below RAM. A core without either needs a board without memory there. */
 static void guard_stack(void)
 {
 #if defined(__ARM_ARCH_8M_MAIN__) || defined(__ARM_ARCH_8_1M_MAIN__)
     __asm__ volatile("msr msplim, %0" ::"r"(board_ram_begin));
 #else
     if (MPU_TYPE >> 8 & 0xff) {
-        MPU_RBAR = ((uint32_t)board_ram_begin - 4096) | 1u << 4; /* of region 0 */
+        MPU_RBAR = ((uint32_t)board_ram_begin - 4096) | 1u << 4; /* region 0 */
         MPU_RASR = 11u << 1 | 1;                                 /* 2^12 bytes, no access */
-        MPU_CTRL = 5;                                            /* on; elsewhere as without it */
+        /* enabled, with the default map elsewhere */
+        MPU_CTRL = 5;
         __asm__ volatile("dsb\n isb" ::: "memory");
     }
 #endif
@@ -39,14 +40,14 @@ static void guard_stack(void)
 void board_reset(void)
 {
 #ifdef __ARM_FP
-    SCB_CPACR |= 0xfu << 20; /* the FPU is off at first */
+    SCB_CPACR |= 0xfu << 20; /* the FPU is off after a reset */
     __asm__ volatile("dsb\n isb" ::: "memory");
 #endif
     guard_stack();
     start_memory();
     SYST_RVR = 0xffffff;
     SYST_CVR = 0;
-    SYST_CSR = 7; /* counts the core's clock, interrupts at 0 */
+    SYST_CSR = 7; /* counts the core's clock and interrupts at 0 */
     board_exit(main());
 }
 
@@ -54,7 +55,7 @@ static void on_systick(void) { wraps++; }
 
 void faulted(const char *sp)
 {
-    start_fault(SCB_CFSR & 1u << 20 ? NULL : sp); /* the limit stopped it, and sp with it */
+    start_fault(SCB_CFSR & 1u << 20 ? NULL : sp); /* after a stack-limit fault sp is invalid */
 }
 
 __attribute__((naked)) static void on_fault(void)
@@ -62,7 +63,7 @@ __attribute__((naked)) static void on_fault(void)
     __asm__("mov r0, sp\n ldr r1, =board_stack_top\n mov sp, r1\n bl faulted\n.ltorg");
 }
 
-static void on_nmi(void) /* the watchdog's first call; at the second it resets */
+static void on_nmi(void) /* first expiry of the watchdog; the second one resets */
 {
     start_watchdog_reset();
     for (;;)
@@ -86,14 +87,14 @@ uint64_t board_instructions(void)
         before = wraps;
         ticks = 0xffffff - SYST_CVR;
     } while (before != wraps);
-    const uint64_t all = ((uint64_t)before << 24) + ticks; /* and nothing to divide at 25 MHz */
+    const uint64_t all = ((uint64_t)before << 24) + ticks; /* needs no division at 25 MHz */
     return all * (1000000000u / BOARD_HZ) + all * (1000000000u % BOARD_HZ) / BOARD_HZ;
 }
 
 void board_watchdog(unsigned milliseconds)
 {
     WDOG_LOAD = milliseconds * (WATCHDOG_HZ / 1000u);
-    WDOG_CONTROL = 3; /* counts; resets when it comes to 0 a second time */
+    WDOG_CONTROL = 3; /* counts down and resets at the second 0 */
 }
 
 void board_feed(void) { WDOG_INTCLR = 1; }

@@ -1,29 +1,29 @@
-/* flash.h - a store's state in flash, whole whatever happens: two slots take turns. A save erases
- * the older one, programs the state behind its head, reads it back, and programs the head last:
- * until that is complete the newest state is the other slot's. The head has a sequence number and
- * check sums of the state and of itself, so what was cut off, torn or half erased is no state.
- * No copy of the state is held: some 150 bytes of stack. */
+/* flash.h - keeps a store's state in flash, safe against power failures, in two slots that are used
+ * in turn. A save erases the older slot, programs the state after its header, reads it back, and
+ * programs the header last; until then the other slot has the newest state. The header has a
+ * sequence number and checksums of the state and of itself, so an incomplete, torn or half-erased
+ * slot is ignored. Needs no copy of the state, only about 150 bytes of stack. */
 #ifndef FLASH_H
 #define FLASH_H
 #include <string.h>
 
-enum { FLASH_WORD = 8 }; /* bytes that are programmed at once, and only once after an erase */
+enum { FLASH_WORD = 8 }; /* bytes that are programmed together, only once after an erase */
 
 typedef struct {
-    size_t page;  /* bytes that are erased at once, to 0xff */
-    size_t pages; /* of each slot; the second one begins behind the first */
-    /* 1: done */
+    size_t page;  /* bytes that are erased together, to 0xff */
+    size_t pages; /* pages of each slot; the second slot follows the first */
+    /* functions of the chip, which return 1 after success, else 0 */
     int (*read)(size_t at, void *bytes, size_t size);
     int (*erase)(size_t at);
     int (*program)(size_t at, const unsigned char *word);
 } flash_chip;
 
 typedef struct {
-    uint32_t sequence, size; /* of the state */
-    uint64_t state_sum, sum; /* the last one, of this head */
+    uint32_t sequence, size; /* sequence number of the save; bytes of the state */
+    uint64_t state_sum, sum; /* checksum of the state; checksum of the fields above */
 } flash_header;
 
-/* A state on its way. */
+/* A state that is being written or read. */
 typedef struct {
     const flash_chip *chip;
     size_t at, end;
@@ -61,7 +61,8 @@ static uint64_t flash_state_sum(const flash_chip *chip, int slot, size_t size)
     return sum;
 }
 
-/* The slot with the newest state, whose head it is; -1: there is none. */
+/* Returns the slot with the newest complete state and copies its header, or returns -1 if there is
+ * none. */
 static int flash_newest(const flash_chip *chip, flash_header *newest)
 {
     int found = -1;
@@ -79,7 +80,7 @@ static int flash_newest(const flash_chip *chip, flash_header *newest)
     return found;
 }
 
-/* Bytes on to the slot, as whole words (gckpt_write_fn). */
+/* Appends bytes to the slot, in whole words; a gckpt_write_fn. */
 static size_t flash_put(void *user, const void *bytes, size_t size)
 {
     flash_stream *s = (flash_stream *)user;
@@ -93,7 +94,7 @@ static size_t flash_put(void *user, const void *bytes, size_t size)
     return size;
 }
 
-static size_t flash_get(void *user, void *bytes, size_t size) /* gckpt_read_fn */
+static size_t flash_get(void *user, void *bytes, size_t size) /* a gckpt_read_fn */
 {
     flash_stream *s = (flash_stream *)user;
     size = s->chip->read(s->at, bytes, size) ? size : 0;
@@ -101,7 +102,8 @@ static size_t flash_get(void *user, void *bytes, size_t size) /* gckpt_read_fn *
     return size;
 }
 
-/* 1: saved; 0: perhaps not, and then what was saved before still is. */
+/* Saves the store. Returns 1 after success. After a failure returns 0, and the newest complete
+ * state stays in flash: the previous one or, if only the check failed, the new one. */
 static int flash_save(const flash_chip *chip, gckpt_store *store)
 {
     flash_header h;
@@ -110,7 +112,7 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
     flash_stream s = {
         chip, begin + sizeof h, begin + chip->pages * chip->page, flash_sum_begin, { 0 }
     };
-    for (size_t page = 0; page < chip->pages; page++) /* the head's first */
+    for (size_t page = 0; page < chip->pages; page++) /* the header's page first */
         if (!chip->erase(begin + page * chip->page))
             return 0;
     if (gckpt_store_write(store, flash_put, &s) != GCKPT_OK)
@@ -127,9 +129,9 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
            flash_put(&s, &h, sizeof h) == sizeof h;
 }
 
-/* 1: the newest state is in the store, which has the parameters, but no values yet (one of another
- * GCKPT_CONTRACT, too: training goes on, to other bits); 0: there is none, or the store's error
- * says why not. */
+/* Loads the newest state into the store, which has the parameters but no values yet. Returns 1
+ * after success, also for a state of another GCKPT_CONTRACT, from which training continues with
+ * other bits. Returns 0 if there is no state, or if loading failed (the store has the error). */
 static int flash_load(const flash_chip *chip, gckpt_store *store)
 {
     flash_header h;

@@ -1,7 +1,6 @@
-/* gpt256.c - a transformer of four blocks trains in 256 KB, where it does not fit when everything
- * is kept: compiled by the plan that STORE_ALL prints, the linker refuses it ("region RAM
- * overflowed by .. bytes"). The planner computes some activations again instead; the weights come
- * out the same. */
+/* gpt256.c - trains a transformer of four blocks in 256 KB, which are too few to keep all
+ * activations: with the plan of STORE_ALL the linker refuses the program ("region RAM overflowed by
+ * .. bytes"). The planner recomputes some activations instead; the weights are the same. */
 #include "job.h"
 #include "transformer.h"
 

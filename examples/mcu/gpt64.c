@@ -1,5 +1,5 @@
-/* gpt64.c - a causal transformer trains in 64 KB: weights, AdamW's state, gradients, activations,
- * tables and stack. mcu.ld is given no more RAM, so the linker would refuse it otherwise. */
+/* gpt64.c - trains a causal transformer in 64 KB: weights, AdamW's state, gradients, activations,
+ * tables and stack. mcu.ld has no more RAM, so the linker would refuse a larger program. */
 #include "job.h"
 #include "transformer.h"
 

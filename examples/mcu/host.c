@@ -1,4 +1,4 @@
-/* host.c - the board that is this machine: what a job prints here, it prints on every board. */
+/* host.c - this machine as a board: a job prints here the same lines as on every board. */
 #include "board.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,15 @@
-/* job.h - what the jobs have in common. Each is one file that is compiled three ways: with PLAN it
+/* job.h - code common to all jobs. A job is one file that is compiled in three ways: with PLAN it
  * is a program of the host that prints its plan as C (JOB_plan.h); with cortex_m.c or riscv.c it is
- * firmware; with host.c it is that firmware's job on this machine, which prints the same losses and
+ * firmware; with host.c it runs the firmware's job on this machine and prints the same losses and
  * the same hash of the weights. */
 #ifndef JOB_H
 #define JOB_H
-#ifndef PLAN /* GCKPT_SMALL is all of these, and leaves out the texts of errors */
+#ifndef PLAN /* GCKPT_SMALL implies these and also omits error texts */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
-#if !defined(JOB_QUANTISED) && !defined(GCKPT_NO_QUANT) /* JOB_PACKS: not all weights are floats */
+/* JOB_QUANTISED: some weights are quantised */
+#if !defined(JOB_QUANTISED) && !defined(GCKPT_NO_QUANT)
 #define GCKPT_NO_QUANT
 #endif
 #endif
@@ -25,8 +26,8 @@ static size_t job_to_stdout(void *user, const void *bytes, size_t size)
     return fwrite(bytes, 1, size, stdout);
 }
 
-/* Prints a plan of this name, and the bytes of its arena. term NULL: it is one of inference. Returns
- * an exit status. */
+/* Prints a plan of this name and the bytes of its arena. If `term` is NULL, the plan is for
+ * inference. Returns an exit status. */
 static inline int job_print_plan_as(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc,
                                const char *name)
 {
@@ -43,14 +44,15 @@ static inline int job_print_plan_as(gckpt_graph *g, const gckpt_term *term, gckp
     return 0;
 }
 
-/* What a plan's program ends with, if it has one. */
+/* Prints the plan named "plan", for jobs with a single plan. Returns an exit status. */
 static inline int job_print_plan(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
 {
     return job_print_plan_as(g, term, desc, "plan");
 }
 #else
 
-static void job_print_number(uint32_t n) /* of 32 bits: dividing 64 takes 700 bytes of flash */
+/* 32 bits, because dividing 64 bits takes 700 bytes of flash */
+static void job_print_number(uint32_t n)
 {
     char text[11];
     int i = 10;
@@ -61,7 +63,7 @@ static void job_print_number(uint32_t n) /* of 32 bits: dividing 64 takes 700 by
     board_print(text + i);
 }
 
-static void job_print_real(double x) /* 0 or more; four digits behind the point */
+static void job_print_real(double x) /* x >= 0, with four digits after the point */
 {
     const uint64_t n = (uint64_t)(x * 10000 + 0.5);
     char digits[6] = { '.', 0, 0, 0, 0, 0 };
@@ -81,16 +83,16 @@ static void job_print_hash(uint64_t hash)
     board_print(text);
 }
 
-/* A training under way, and what is printed at its end. */
+/* A training in progress, and the values that are printed at its end. */
 typedef struct {
     gckpt_store *store;
     gckpt_exec *exec;
-    double first_loss, last_loss;    /* losses */
-    uint64_t instructions; /* of all steps */
+    double first_loss, last_loss;    /* loss of the first and of the last step */
+    uint64_t instructions; /* instructions of all steps */
     int steps;
 } job;
 
-/* What failed goes to the board's text; 1: it did. */
+/* Prints the error of a failed call. Returns 1 if `result` is an error, else 0. */
 static int job_failed(const job *j, gckpt_result result)
 {
     if (result == GCKPT_OK)
@@ -100,7 +102,7 @@ static int job_failed(const job *j, gckpt_result result)
     return 1;
 }
 
-/* An empty store in a block. */
+/* Creates an empty store in a block of memory. */
 static void job_new_store(job *j, void *block, size_t size)
 {
     const gckpt_store_desc desc = { { NULL, NULL, block, size }, 1 };
@@ -108,7 +110,8 @@ static void job_new_store(job *j, void *block, size_t size)
     j->store = gckpt_store_new(&desc);
 }
 
-/* The plan's parameters in it, and the executor where desc says. 1: there is no room. */
+/* Adds the plan's parameters to the store and creates the executor in the memory of `desc`. Returns
+ * 1 after an error, else 0. */
 static int job_bind_as(job *j, const gckpt_plan *plan, const gckpt_exec_desc *desc)
 {
     if (job_failed(j, gckpt_plan_params(plan, j->store)))
@@ -117,7 +120,7 @@ static int job_bind_as(job *j, const gckpt_plan *plan, const gckpt_exec_desc *de
     return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
 }
 
-/* In another block. */
+/* Does the same with the executor in a block of memory. */
 static inline int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
 {
     static gckpt_exec_desc desc;
@@ -141,7 +144,7 @@ static void job_print_line(const char *what, uint32_t n)
     board_print("\n");
 }
 
-/* What the board says; instructions of a step, or a call. */
+/* Prints the board's figures, and the instructions per step or call. */
 static void job_print_board(uint64_t instructions)
 {
     if (board_ram() == 0)
@@ -152,7 +155,8 @@ static void job_print_board(uint64_t instructions)
     job_print_line("instructions ", (uint32_t)instructions);
 }
 
-/* Two lines that are the same everywhere, then what the board says; 0, the exit status. */
+/* Prints two lines that are equal on all boards, then the board's figures. Returns the exit status
+ * 0. */
 static int job_report(const job *j)
 {
     board_print("loss ");

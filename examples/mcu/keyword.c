@@ -1,9 +1,9 @@
-/* keyword.c - keyword spotting: trained on the host, taught by its owner on the chip. A network of
- * depthwise-separable convolutions (DS-CNN, Zhang 2017) has learned six words from many speakers;
- * its convolutions stay in flash, as bytes with a scale for each row. Here somebody with another
- * accent says these words and two of their own, and only the last layer learns them. Two plans over
- * one store, whose executors share an arena: one recognises, the other one learns. PLAN trains, and
- * prints the weights and both plans. */
+/* keyword.c - keyword spotting, trained on the host and adapted to its owner on the chip. A network
+ * of depthwise-separable convolutions (DS-CNN, Zhang 2017) has learned six words from many
+ * speakers; its convolutions stay in flash, as bytes with a scale per row. On the chip, an owner
+ * with another accent says these words and two new ones, and only the last layer is trained. Two
+ * plans over one store, with executors that share an arena, recognise and learn. With PLAN, the
+ * program trains the network and prints its weights and both plans. */
 #define JOB_QUANTISED
 #include "job.h"
 #include "keyword.h"
@@ -25,7 +25,7 @@ static gckpt_tensor *param(gckpt_graph *g, int layer, const char *what, gckpt_sh
     return gckpt_param(g, layer < 0 ? what : name, shape, init);
 }
 
-/* A depthwise convolution, 3 x 3, and a pointwise one, which is a linear layer. */
+/* Appends a 3 x 3 depthwise convolution and a pointwise one, which is a linear layer. */
 static gckpt_tensor *separable(gckpt_tensor *x, int layer, int stride, int from, int to)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -66,7 +66,7 @@ static gckpt_tensor *meant(gckpt_graph *g, int rows)
     return gckpt_input(g, "meant", GCKPT_I32, gckpt_shape1(rows));
 }
 
-/* Of six words, by forty speakers. */
+/* Trains on six words of forty speakers. Returns 0 after success. */
 static int learn(gckpt_store *s)
 {
     static float x[TRAIN_ROWS * HEARD];
@@ -126,11 +126,12 @@ enum {
 static char store_block[recognise_store_bytes - weights_flash_bytes];
 static char recognise_block[recognise_exec_bytes - recognise_arena_bytes];
 static char learn_block[learn_exec_bytes - learn_arena_bytes];
-static double arena[(ARENA + sizeof(double) - 1) / sizeof(double)]; /* of both */
+static double arena[(ARENA + sizeof(double) - 1) / sizeof(double)]; /* shared by both executors */
 static float sound[HEARD], features[ROWS][FEATURES];
 
-/* What the owner says, for the take-th time, is taken for this word; below 0: it failed. What the
- * convolutions made of it: `keep`, if that is not NULL. */
+/* Says a word for the take-th time in the owner's voice and returns the recognised word, or a
+ * negative number after an error. Copies the output of the convolutions to `keep` unless it is
+ * NULL. */
 static int guess_word(job *j, uint32_t word, uint32_t take, float *keep)
 {
     const gckpt_feed feed = { recognise_heard, sound };
@@ -143,12 +144,13 @@ static int guess_word(job *j, uint32_t word, uint32_t take, float *keep)
     const float *scores = gckpt_fetch(j->exec, recognise_scores, 0);
     for (int i = 1; i < WORDS; i++)
         best = scores[i] > scores[best] ? i : best;
-    if (keep) /* before something else runs in the arena */
+    if (keep) /* before the other executor overwrites the arena */
         memcpy(keep, gckpt_fetch(j->exec, recognise_features, 0), FEATURES * sizeof *keep);
     return best;
 }
 
-/* How many are right of takes that nothing is learned from; below 0: it failed. */
+/* Returns the number of recognised words among takes that are not trained on, or a negative number
+ * after an error. */
 static int count_right(job *j)
 {
     int count = 0;
@@ -161,8 +163,8 @@ static int count_right(job *j)
     return count;
 }
 
-/* All words are heard once, and learned from what the convolutions made of them, in some steps; and
- * so again, for each take. */
+/* For each take, hears all words once, then trains the last layer for ROUNDS steps on the outputs
+ * of the convolutions. Returns 0, or a negative number after an error. */
 static int train_words(job *ears, job *j)
 {
     static const int32_t words[ROWS] = { 0, 1, 2, 3, 4, 5, 6, 7 };

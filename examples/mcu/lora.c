@@ -1,8 +1,8 @@
-/* lora.c - fine-tuning: a transformer that has learned one text on the host learns another one
- * here, by low-rank adapters (Hu 2021) over frozen weights that stay in flash as bytes with a scale
- * for each row. Only the adapters have gradients and optimiser state; weights come into RAM as
- * floats one after the other, when they are read. PLAN trains on the first text, and prints weights
- * and plan. */
+/* lora.c - fine-tunes on the chip: a transformer trained on one text by the host learns another one
+ * by low-rank adapters (Hu 2021) over frozen weights, which stay in flash as bytes with a scale per
+ * row. Only the adapters have gradients and optimiser state; weights are converted to floats in RAM
+ * one at a time, when they are read. With PLAN, the program trains on the first text and prints
+ * weights and plan. */
 #define JOB_QUANTISED
 #include "job.h"
 #include "transformer.h"

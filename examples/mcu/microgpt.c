@@ -1,6 +1,6 @@
-/* microgpt.c - the network, optimiser and task of Karpathy's microgpt, as esp32gpt trains them on
- * an ESP32: a block 16 wide with 4 heads, 16 letters of a name, 27 letters, 4,192 parameters, Adam,
- * a name a step. For the comparison in docs/device.md. */
+/* microgpt.c - trains the network of Karpathy's microgpt with its optimiser and task, as esp32gpt
+ * does on an ESP32: a block of width 16 with 4 heads, 16 letters of a name, 27 letters, 4,192
+ * parameters, Adam, one name per step. docs/device.md compares them. */
 #include "job.h"
 
 enum { TIME = 16, C = 16, LETTERS = 27, STEPS = 16 };
@@ -45,7 +45,7 @@ static const char *const names[] = { "ada",   "alan",  "barbara", "claude",   "d
                                      "emmy",  "grace", "hedy",    "john",     "kurt",   "leslie",
                                      "maria", "niels", "sofia",   "srinivasa" };
 
-/* A name between two letters 0; where it has ended, there is nothing to learn. */
+/* Fills a row with a name between two letters 0. After its end, targets are ignored. */
 static void feed(const char *name, int32_t *tokens, int32_t *targets)
 {
     int length = (int)strlen(name);

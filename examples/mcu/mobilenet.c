@@ -1,9 +1,10 @@
-/* mobilenet.c - a network for images, taught on the chip: MobileNetV2 (Sandler 2018), width 0.35, of
- * 96 x 96 pixels, its norms folded into the convolutions. All weights are frozen and lie in flash as
- * bytes with a scale for each row; the biases from block 8 on, and the classifier, are trained, an
- * image a step, each as soon as its gradient is there. An image is fed as bytes; all else is fp32.
- * There are no pretrained weights here: these are random numbers, and images are made by a formula.
- * So it shows memory, work and that the loss falls, to the host's bits; not what it would learn. */
+/* mobilenet.c - trains an image network on the chip: MobileNetV2 (Sandler 2018) of width 0.35 for
+ * 96 x 96 pixels, with norms folded into the convolutions. All weight matrices are frozen and stay
+ * in flash as bytes with a scale per row; the biases from block 8 on and the classifier are
+ * trained, one image per step, each parameter updated as soon as its gradient is complete. Images
+ * are fed as bytes, and all else is fp32. There are no pretrained weights: weights are random and
+ * images come from a formula. So the example shows memory, work and a falling loss with the host's
+ * bits, not accuracy. */
 #define JOB_QUANTISED
 #include "job.h"
 #ifdef PLAN
@@ -13,7 +14,7 @@
 enum { SIDE = 96, COLOURS = 3, CLASSES = 10, LAST = 1280 };
 
 #ifdef PLAN
-enum { TRAINED = 8, ARENA = 97000 }; /* the first block whose biases are; bytes */
+enum { TRAINED = 8, ARENA = 97000 }; /* first block with trained biases; bytes */
 
 static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_shape shape, int fans)
 {
@@ -23,7 +24,7 @@ static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_sh
     return gckpt_param(g, name, shape, init);
 }
 
-/* A convolution over each pixel, which is a linear layer. */
+/* Appends a 1 x 1 convolution, which is a linear layer over each pixel. */
 static gckpt_tensor *pointwise(gckpt_tensor *x, int block, const char *w, const char *b, int to,
                           int fans)
 {
@@ -33,8 +34,8 @@ static gckpt_tensor *pointwise(gckpt_tensor *x, int block, const char *w, const 
                         param(g, block, b, gckpt_shape1(to), 0));
 }
 
-/* A convolution of 3 x 3; depthwise, if it makes as many channels as there are. Convolutions read
- * floats: in blocks that run in bands of rows they find them in flash. */
+/* Appends a 3 x 3 convolution, which is depthwise if it keeps the number of channels. Convolutions
+ * read floats: in fused blocks, they read them from flash by rows. */
 static gckpt_tensor *depthwise(gckpt_tensor *x, int block, int to, int stride)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -46,7 +47,7 @@ static gckpt_tensor *depthwise(gckpt_tensor *x, int block, int to, int stride)
     return gckpt_relu(x);
 }
 
-/* An inverted residual: wider, by a pixel's neighbours, narrower. */
+/* Appends an inverted residual: wider, depthwise, narrower. */
 static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int stride)
 {
     const int from = (int)gckpt_shape_of(x).d[3];
@@ -60,7 +61,8 @@ static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int
 
 static gckpt_tensor *features_of(gckpt_tensor *image)
 {
-    static const int stages[7][4] = { /* times, channels, blocks, stride of the first */
+    /* factor of the width, channels, blocks, stride of the first block */
+    static const int stages[7][4] = {
                                       { 1, 8, 1, 1 },  { 6, 8, 2, 2 },  { 6, 16, 3, 2 },
                                       { 6, 24, 4, 2 }, { 6, 32, 3, 1 }, { 6, 56, 3, 2 },
                                       { 6, 112, 1, 1 } };
@@ -73,7 +75,8 @@ static gckpt_tensor *features_of(gckpt_tensor *image)
     return gckpt_global_average_pool(x);
 }
 
-/* What begins on the chip: not printed, its values are drawn there. */
+/* Appends the classifier, whose initial values are generated on the chip instead of being
+ * printed. */
 static gckpt_tensor *scores_of(gckpt_tensor *features)
 {
     gckpt_graph *g = gckpt_graph_of(features);
@@ -120,7 +123,8 @@ static char store_block[plan_store_bytes - weights_flash_bytes];
 static char exec_block[plan_exec_bytes];
 static unsigned char image[SIDE * SIDE * COLOURS];
 
-/* Stripes, whose way, width and colours say what it shows; dust, by its number. */
+/* Draws an image: stripes whose direction, width and colours depend on the class, and dust that
+ * depends on its number. */
 static void picture(uint32_t shows, uint32_t number)
 {
     for (uint32_t y = 0; y < SIDE; y++)

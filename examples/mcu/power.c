@@ -1,8 +1,8 @@
-/* power.c - a training whose power may fail at any instant. After every third step its state goes
- * to flash (flash.h); at the start the newest one that is whole is read, and training goes on to
- * the same bits as if nothing had happened. The number that the run is started with says when the
- * power fails (chip.h); without one it does not, unless somebody kills QEMU. tests/examples/test_power_cut.c
- * tries every instant. */
+/* power.c - a training that survives a power failure at any instant. After every third step it
+ * saves its state to flash (flash.h); at the start it loads the newest complete state and continues
+ * to the same bits as an undisturbed run. The number that the run is started with selects the
+ * instant of the failure (chip.h); without a number, power does not fail.
+ * tests/examples/test_power_cut.c tries every instant. */
 #include "job.h"
 #include "transformer.h"
 
@@ -23,7 +23,7 @@ int main(void)
 #include "flash.h"
 #include "chip.h"
 
-enum { HEADER = 6000 }; /* of the state's file, while it is read */
+enum { HEADER = 6000 }; /* space for the state's file header while it is read */
 static char store_block[plan_store_bytes + HEADER], exec_block[plan_exec_bytes];
 static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 

@@ -1,6 +1,6 @@
-/* riscv.c - start-up, clock and watchdog of a bare 32-bit RISC-V core on QEMU's virt board. That
- * one has no watchdog: the machine timer's interrupt takes its place, and the board's test device
- * resets it. */
+/* riscv.c - start-up, clock and watchdog of a bare 32-bit RISC-V core on QEMU's virt board. The
+ * board has no watchdog: the machine timer's interrupt replaces it, and the board's test device
+ * resets the board. */
 #include "board.h"
 #include "start.h"
 
@@ -10,10 +10,10 @@
 
 __asm__(".section .vectors, \"ax\"\n.global board_reset\n"
         "board_reset:\n la sp, board_stack_top\n"
-        " li t0, 0x2000\n csrs mstatus, t0\n" /* the FPU is off at first */
+        " li t0, 0x2000\n csrs mstatus, t0\n" /* the FPU is off after a reset */
         " la t0, board_ram_begin\n srli t0, t0, 2\n csrw pmpaddr1, t0\n"
-        " addi t0, t0, -1024\n csrw pmpaddr0, t0\n" /* the 4 KB below RAM are nobody's */
-        " li t0, 0x8800\n csrw pmpcfg0, t0\n"       /* from the first to the second, locked */
+        " addi t0, t0, -1024\n csrw pmpaddr0, t0\n" /* no access to the 4 KB below RAM */
+        " li t0, 0x8800\n csrw pmpcfg0, t0\n"       /* between the two addresses, locked */
         " la t0, on_trap\n csrw mtvec, t0\n j start\n"
         ".balign 4\non_trap:\n mv a0, sp\n la sp, board_stack_top\n j trapped\n.text\n");
 
@@ -23,11 +23,11 @@ void start(void)
     board_exit(main());
 }
 
-void trapped(const char *sp) /* does not return, so nothing was saved */
+void trapped(const char *sp) /* saves no registers, since it does not return */
 {
     uint32_t cause;
     __asm__ volatile("csrr %0, mcause" : "=r"(cause));
-    if (cause == 0x80000007u) { /* the timer */
+    if (cause == 0x80000007u) { /* timer interrupt */
         start_watchdog_reset();
         FINISHER = 0x7777; /* reset */
     }
@@ -50,7 +50,7 @@ uint64_t board_instructions(void)
     return ((uint64_t)high << 32) + low;
 }
 
-static uint32_t timeout; /* ticks of mtime */
+static uint32_t timeout; /* timeout in ticks of mtime */
 
 void board_feed(void)
 {
@@ -60,7 +60,7 @@ void board_feed(void)
         low = MTIME[0];
     } while (high != MTIME[1]);
     const uint64_t at = ((uint64_t)high << 32) + low + timeout;
-    MTIMECMP[1] = 0xffffffffu; /* never below both the old and the new one */
+    MTIMECMP[1] = 0xffffffffu; /* never below both the old and the new value */
     MTIMECMP[0] = (uint32_t)at;
     MTIMECMP[1] = (uint32_t)(at >> 32);
 }

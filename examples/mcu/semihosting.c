@@ -1,13 +1,12 @@
-/* semihosting.c - text, exit and a file by way of the debugger, here QEMU, for both kinds of core
- * (Arm, Semihosting for AArch32 and AArch64; RISC-V Semihosting). A board without a debugger has a
- * UART and its own flash instead: this file is what such a board replaces. Also what start-up has
- * in common. */
+/* semihosting.c - text output, exit and a file through the debugger, here QEMU, for both kinds of
+ * core (Arm, Semihosting for AArch32 and AArch64; RISC-V Semihosting), and start-up code common to
+ * them. On a board without a debugger, replace this file by code for its UART and its flash. */
 #include "board.h"
 #include "start.h"
 
 enum { OPEN = 1, WRITE0 = 4, WRITE = 5, READ = 6, SEEK = 10, COMMAND_LINE = 21, EXIT = 32 };
 
-#if defined(__riscv) /* these three mark the call only side by side, uncompressed, in one page */
+#if defined(__riscv) /* these three instructions must be adjacent, uncompressed and in one page */
 __asm__(".text\n.option push\n.option norvc\n.balign 16\n"
         "semihosting:\n slli x0, x0, 0x1f\n ebreak\n srai x0, x0, 7\n ret\n.option pop\n");
 #else
@@ -18,7 +17,7 @@ uintptr_t semihosting(uintptr_t operation, const void *arguments);
 
 void board_print(const char *text) { semihosting(WRITE0, text); }
 
-enum { PAINT = 0x5a, GUARD = 16 /* bytes of the stack, the lowest, that must stay painted */ };
+enum { PAINT = 0x5a, GUARD = 16 /* lowest bytes of the stack, which must stay painted */ };
 
 static int stack_overflowed(const char *sp)
 {
@@ -30,7 +29,7 @@ static int stack_overflowed(const char *sp)
 
 void board_exit(int status)
 {
-    uintptr_t stop[2] = { 0x20026, 0 }; /* the application's own exit */
+    uintptr_t stop[2] = { 0x20026, 0 }; /* exit requested by the application */
     if (status != OVERFLOWED && stack_overflowed(board_stack_top)) {
         board_print("the stack has run over\n");
         status = OVERFLOWED;
@@ -54,10 +53,11 @@ int board_argument(void)
     return n;
 }
 
-/* A file that must be there, in the folder where QEMU runs. */
+/* Moves bytes from or to flash.bin, which must exist in the folder where QEMU runs. Returns the
+ * bytes moved. */
 static size_t transfer(uintptr_t operation, size_t at, uintptr_t bytes, size_t size)
 {
-    static uintptr_t file; /* 0: not open yet; else handle + 1 */
+    static uintptr_t file; /* 0 before the file is open, then its handle + 1 */
     const uintptr_t name[3] = { (uintptr_t) "flash.bin", 3 /* "r+b" */, 9 };
     if (!file)
         file = semihosting(OPEN, name) + 1;
@@ -84,10 +84,11 @@ void start_fault(const char *sp)
     board_exit(overflowed ? OVERFLOWED : FAULT);
 }
 
-/* What each start does once there is a stack, from within its first function. */
+/* Paints the stack, initialises .data and clears .bss. Each start calls it from its first function,
+ * once there is a stack. */
 void start_memory(void)
 {
-    char *here = (char *)__builtin_frame_address(0) - 64; /* below: nobody's yet */
+    char *here = (char *)__builtin_frame_address(0) - 64; /* bytes below are unused */
     for (char *p = board_ram_begin; p < here; p++)
         *p = PAINT;
     for (char *p = board_data_begin; p < board_data_end; p++)
@@ -107,7 +108,8 @@ size_t board_stack(void)
 size_t board_ram(void) { return (size_t)(board_ram_end - board_ram_begin); }
 size_t board_flash(void) { return (size_t)(board_flash_end - board_flash_begin); }
 
-static uint32_t reset_count[2] __attribute__((section(".noinit"))); /* a mark, and how many */
+/* a mark, then the number of resets */
+static uint32_t reset_count[2] __attribute__((section(".noinit")));
 enum { MARK = 0x0b17e5 };
 int board_watchdog_resets(void) { return reset_count[0] == MARK ? (int)reset_count[1] : 0; }
 void start_watchdog_reset(void)

@@ -1,12 +1,13 @@
-/* stream.c - a small convolutional net learns to read digits while they come in, a row at a time,
- * and gets the label of each afterwards. A step over new rows is fed by gckpt_step_add; one over
- * rows that the device still has is run in pieces by gckpt_run_some. In between the watchdog is
- * fed, which resets the board when that takes too long: started with the number 1, the program
- * hangs once, and gets past that by the reset. */
+/* stream.c - trains a small convolutional net on digits while they arrive one row at a time, each
+ * followed by its label. A step over new rows is fed by gckpt_step_add; a step over rows that the
+ * device still has runs in pieces by gckpt_run_some. In between, the program feeds the watchdog,
+ * which otherwise resets the board. Started with the number 1, the program hangs once and recovers
+ * by that reset. */
 #include "job.h"
 #include "../digits.h"
 
-enum { ROWS = 8, ROUNDS = 24, PIXELS = 64, CLASSES = 10, PIECE = 4, WATCHDOG_MS = 100 /* ms */ };
+/* milliseconds */
+enum { ROWS = 8, ROUNDS = 24, PIXELS = 64, CLASSES = 10, PIECE = 4, WATCHDOG_MS = 100 };
 
 #ifdef PLAN
 static gckpt_tensor *param(gckpt_graph *g, const char *name, gckpt_shape shape, float deviation)
@@ -41,7 +42,8 @@ int main(void)
 static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 static float images[ROWS][PIXELS];
 static int32_t digits[ROWS];
-static int right[2]; /* of the rows of the first half and of the second one, before learning them */
+/* right guesses, before training on them, in the first and in the second half of the rows */
+static int right[2];
 
 static void sense(int row, int place)
 {
@@ -59,7 +61,7 @@ static int guess(const float *logits)
     return best;
 }
 
-/* A step over rows that come in. */
+/* Runs a step over rows as they arrive. */
 static int train_new(job *j, int round, const gckpt_hyper *hyper)
 {
     const uint64_t began = board_instructions();
@@ -80,7 +82,7 @@ static int train_new(job *j, int round, const gckpt_hyper *hyper)
     return 0;
 }
 
-/* A step over these again, in pieces. */
+/* Runs another step over the same rows, in pieces. */
 static int train_repeat(job *j, const gckpt_hyper *hyper)
 {
     const gckpt_feed feeds[2] = { { plan_image, images }, { plan_digit, digits } };
@@ -105,7 +107,7 @@ int main(void)
     for (int round = 0; round < ROUNDS && !failed; round++) {
         failed = train_new(&j, round, &hyper) || train_repeat(&j, &hyper);
         while (round == 2 && board_argument() == 1 && board_watchdog_resets() == 0)
-            ; /* hangs */
+            ; /* hangs, to test the watchdog */
     }
     job_print_line("right of the first half ", (uint32_t)right[0]);
     job_print_line("right of the second half ", (uint32_t)right[1]);

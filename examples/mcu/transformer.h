@@ -1,14 +1,16 @@
-/* transformer.h - a small causal transformer and the text that it learns, letter by letter. */
+/* transformer.h - a small causal transformer, and the text on which it is trained letter by
+ * letter. */
 #ifndef TRANSFORMER_H
 #define TRANSFORMER_H
 #include <string.h>
 
 typedef struct {
-    int time, width, heads, hidden, blocks; /* hidden: the feed-forward layer's width */
-    int rank;                               /* of adapters on queries and values; 0: none */
+    int time, width, heads, hidden, blocks; /* hidden is the width of the feed-forward layer */
+    /* rank of the adapters on queries and values; 0 for none */
+    int rank;
 } transformer_size;
 
-enum { TRANSFORMER_LETTERS = 28 }; /* a to z, space, full stop */
+enum { TRANSFORMER_LETTERS = 28 }; /* a to z, space and full stop */
 
 #ifdef PLAN
 static gckpt_tensor *transformer_param(gckpt_graph *g, int block, const char *what, int rows,
@@ -20,7 +22,7 @@ static gckpt_tensor *transformer_param(gckpt_graph *g, int block, const char *wh
     return gckpt_param(g, block < 0 ? what : name, gckpt_shape2(rows, columns), init);
 }
 
-/* x w, and with an adapter (Hu 2021) x w + (x a) b, b being 0 at first */
+/* Appends x w or, with an adapter (Hu 2021), x w + (x a) b, where b is 0 at first. */
 static gckpt_tensor *transformer_linear(gckpt_tensor *x, const transformer_size *z, int block,
                                         const char *what, int has_adapter)
 {
@@ -52,7 +54,7 @@ static gckpt_tensor *transformer_block(gckpt_tensor *x, const transformer_size *
     return gckpt_add(x, n);
 }
 
-/* Graph of `rows` rows; inputs "tokens" and "targets". */
+/* Builds the graph for `rows` rows per pass; its inputs are "tokens" and "targets". */
 static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, int rows)
 {
     gckpt_term term = { NULL, 1, 0 };
@@ -69,7 +71,7 @@ static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, i
 }
 #endif
 
-/* Mother Goose, as of 1755 and 1806. */
+/* Mother Goose, in the versions of 1755 and 1806. */
 static const char transformer_jack[] =
     "this is the house that jack built. this is the malt that lay in the house that jack built. "
     "this is the rat that ate the malt that lay in the house that jack built. this is the cat "
@@ -83,7 +85,7 @@ static const char transformer_star[] =
 
 static int32_t transformer_letter(char c) { return c == ' ' ? 26 : c == '.' ? 27 : c - 'a'; }
 
-/* Rows of a step: pieces of the text from places that depend on step and row only. */
+/* Fills the rows of a step with pieces of the text whose position depends on step and row only. */
 static void transformer_rows(const char *text, uint64_t step, int rows, int time, int32_t *tokens,
                                int32_t *targets)
 {
@@ -97,7 +99,7 @@ static void transformer_rows(const char *text, uint64_t step, int rows, int time
 }
 
 #ifndef PLAN
-/* What is learned, from which rows, and where they lie. */
+/* A training task: text, learning rate, size of a step, and its feeds. */
 typedef struct {
     const char *text;
     float lr;
@@ -106,7 +108,7 @@ typedef struct {
     gckpt_feed feeds[2];
 } transformer_task;
 
-/* 1: it failed. */
+/* Runs a step. Returns 1 after an error, else 0. */
 static int transformer_step(job *j, const transformer_task *l, uint64_t step)
 {
     gckpt_hyper hyper = gckpt_hyper_lr(l->lr);

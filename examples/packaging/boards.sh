@@ -1,8 +1,8 @@
 #!/bin/sh
-# make boards: the header as boards' own tools take it, an archive each, in build/boards or the folder that is named.
-# Every examples/packaging/*/archive.sh makes one: it is run in the repository's root, gets the folder for the archive,
-# and has from here: CC; LINKED, which compiles a program of public names for this machine; version, the header's; host,
-# a folder for such programs.
+# make boards: packs the header for the boards' tools, one archive for each, into build/boards or the given folder.
+# Every examples/packaging/*/archive.sh makes one archive. It runs in the repository's root, takes the folder for the
+# archive, and uses these variables: CC; LINKED, the command that compiles a program for this machine; version, that of
+# the header; host, a folder for such programs.
 #
 #     sh examples/packaging/boards.sh [FOLDER]
 CC=${CC:-cc}

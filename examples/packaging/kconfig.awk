@@ -1,5 +1,5 @@
-# From gradckpt.h: what its manual (4) lists as GCKPT_NO_.., an option of Kconfig each, with the manual's words as help.
-# on: those that are left out unless somebody keeps them; style: esp-idf or zephyr, how their files are indented.
+# Prints a Kconfig option for each GCKPT_NO_.. in the manual of gradckpt.h (4), with the manual's text as help.
+# on: names of the options that are set by default; style: esp-idf or zephyr, which selects the indentation.
 BEGIN {
     line = style == "zephyr" ? "\t" : "    "
     text = line (style == "zephyr" ? "  " : "    ")

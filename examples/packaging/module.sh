@@ -1,5 +1,5 @@
-# For esp-idf/archive.sh and zephyr/archive.sh: what they have in common. Run in the repository's root; alone they know
-# the version and how to compile as boards.sh does, but leave out what no plan depends on, which is sooner.
+# Functions of esp-idf/archive.sh and zephyr/archive.sh, which run in the repository's root. Without boards.sh they set
+# its variables themselves and compile without the parts that do not affect plans, which is faster.
 . examples/packaging/pack.sh
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O0 -I. -DGCKPT_NO_FAST -DGCKPT_NO_RANKS -DGCKPT_NO_FILES -DGCKPT_NO_CHECK -DGCKPT_NO_IMAGES}
@@ -8,7 +8,7 @@ of=examples/packaging
 [ -n "$host" ] || { host=$(mktemp -d) && trap 'rm -rf "$host"' EXIT; } || exit 1
 mkdir -p "$1" || exit 1
 
-# put FOLDER FILE..: copies of these in it
+# put FOLDER FILE..: copies the files into the folder
 put()
 {
     to=$1
@@ -16,8 +16,8 @@ put()
     mkdir -p "$to" && cp "$@" "$to"
 }
 
-# regression FOLDER: the chip's half of the example and its plan, in it; then $weights is the hash that training ends
-# with, $learns all that it says, and $without the lines that leave out, by Kconfig, what the plan does not need
+# regression FOLDER: puts regression.h and its plan into the folder. Sets $weights to the hash of the trained weights,
+# $learns to the example's output, and $without to the Kconfig lines that omit the parts that the plan does not need.
 regression()
 {
     put "$1" $of/regression/regression.h && prints $of/regression/plan.c "$1/regression_plan.h" &&
@@ -27,7 +27,7 @@ regression()
     without=$(parts "$1/regression_plan.h" | sed 's/^#define GCKPT_/CONFIG_GRADCKPT_/; s/$/=y/')
 }
 
-# filled FROM TO: a copy, in which @VERSION@, @WEIGHTS@, and lines @LEARNS@ and @WITHOUT@ are what they stand for
+# filled FROM TO: copies a file and replaces @VERSION@, @WEIGHTS@, and the lines @LEARNS@ and @WITHOUT@
 filled()
 {
     mkdir -p "$(dirname "$2")" &&

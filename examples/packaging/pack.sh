@@ -1,6 +1,6 @@
-# For examples/packaging/*/archive.sh (boards.sh): what they have in common.
+# Functions of examples/packaging/*/archive.sh (boards.sh).
 
-# pack ARCHIVE FOLDER: the folder as ARCHIVE (.zip, .tar.gz), the same bytes whenever and wherever it is packed.
+# pack ARCHIVE FOLDER: packs the folder as ARCHIVE (.zip, .tar.gz), to the same bytes at any time on any machine.
 pack()
 {
     archive=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -18,7 +18,7 @@ pack()
     )
 }
 
-# prints SOURCE OUTPUT option..: a program of this machine, compiled with PLAN, prints a plan (or weights) as C
+# prints SOURCE OUTPUT option..: compiles SOURCE with PLAN for this machine and writes its output, a plan or weights as C
 prints()
 {
     source=$1 output=$2
@@ -27,7 +27,7 @@ prints()
         "$host/program" > "$output" 2> "$host/said" || { cat "$host/said" >&2 && return 1; }
 }
 
-# parts FILE: lines that define away what of the header none of the plans in it needs, as their comments list it
+# parts FILE: prints the #define lines that omit the parts of the header that no plan in the file needs
 parts()
 {
     plans=$(grep -c '^#define [A-Za-z0-9_]*_exec_bytes ' "$1")

@@ -1,6 +1,6 @@
 /* actor.cpp - an actor and a critic (Williams 1992, Konda & Tsitsiklis 2000) in C++17: 16 walkers
- * find what is at the end of a corridor. The policy's gradient is that of a cross-entropy to what
- * they did, weighted by how much better it was than the critic thought. */
+ * learn to reach the end of a corridor. The policy's loss is the cross-entropy with the chosen
+ * actions, weighted by outcome minus the critic's estimate. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
@@ -21,7 +21,7 @@ struct net {
 
 int main()
 {
-    std::shared_ptr<gckpt_store> s(gckpt_store_new(nullptr), gckpt_store_free); /* goes last */
+    std::shared_ptr<gckpt_store> s(gckpt_store_new(nullptr), gckpt_store_free); /* freed last */
     gckpt_graph *g = gckpt_graph_new(s.get(), nullptr), *a = gckpt_graph_new(s.get(), nullptr);
     net train_net(g, rows), act_net(a, walkers);
     auto in = [g](const char *name, gckpt_type type) {
@@ -32,7 +32,7 @@ int main()
     auto *log_p = gckpt_log_softmax(train_net.policy), *p = gckpt_exp(log_p);
     gckpt_term terms[] = { { gckpt_cross_entropy(train_net.policy, action_in, advantage_in, 0), 1, 0 },
                            { gckpt_mean_squared_error(train_net.value, return_in, NULL), 0.5f, 0 },
-                           { gckpt_sum_loss(gckpt_mul(p, log_p)), 0.04f, 0 } }; /* - entropy */
+                           { gckpt_sum_loss(gckpt_mul(p, log_p)), 0.04f, 0 } }; /* -entropy */
     gckpt_fetch_spec fetches[] = { { gckpt_softmax(act_net.policy), 0 }, { act_net.value, 0 } };
     gckpt_plan_desc desc{};
     gckpt_plan *learning = gckpt_plan_new(g, terms, 3, &desc);
@@ -40,7 +40,7 @@ int main()
     gckpt_plan *acting = gckpt_plan_new(a, nullptr, 0, &desc);
     std::shared_ptr<gckpt_exec> critic(gckpt_exec_new(learning, s.get(), nullptr), gckpt_exec_free);
     gckpt_exec_desc first{};
-    first.allow_initial = 1; /* it acts before it has learned */
+    first.allow_initial = 1; /* acts before the first update */
     std::shared_ptr<gckpt_exec> actor(gckpt_exec_new(acting, s.get(), &first), gckpt_exec_free);
     static int32_t place[steps + 1][walkers], action[steps][walkers];
     static float v[steps + 1][walkers], pi[walkers][2], returns[steps][walkers], advantage[steps][walkers];
@@ -60,7 +60,7 @@ int main()
                 const int32_t at = place[t][w];
                 action[t][w] = static_cast<float>(state >> 8) / 16777216 >= pi[w][0];
                 place[t + 1][w] = at == last ? 0 : action[t][w] ? at + 1 : at - (at > 0);
-                arrivals += at == last; /* where they begin again */
+                arrivals += at == last; /* then they start over */
             }
         }
         for (int t = steps; t-- > 0;)

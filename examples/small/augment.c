@@ -1,6 +1,7 @@
-/* augment.c - regression with chance in a callback of examples/train.h: what is the area of a
- * triangle? 128 measured ones are few; but it is the same from every corner, turned and mirrored:
- * so each epoch sees each triangle in another of these ways, and knows new ones better. */
+/* augment.c - regression with augmentation in a callback of examples/train.h: the area of a
+ * triangle. Only 128 triangles are measured, but the area does not depend on the first corner,
+ * rotation or reflection, so each epoch shows each triangle in another of these variants, which
+ * improves validation. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
@@ -18,7 +19,7 @@ static void model(train_net *net, void *user)
         gckpt_mean_squared_error(gckpt_reshape(net->output, gckpt_shape1(net->rows)), net->in[1], NULL);
 }
 
-/* The batch has the triangles as they are; epoch 0 is validation, and they stay so. */
+/* Varies the triangles of a batch; epoch 0 is validation, where they stay unchanged. */
 static int augment(void *user, train_batch *b)
 {
     (void)user;

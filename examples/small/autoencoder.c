@@ -1,12 +1,12 @@
-/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: of digits a quarter
- * of whose pixels are noise, the network makes clean ones, of people it has not seen. */
+/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: the network restores
+ * digits of which a quarter of the pixels are noise, for people whose writing it has not seen. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"
 #include "../layers.h"
 #include "../train.h"
 
-enum { NEW = 360 }; /* the last rows, by other people */
+enum { NEW = 360 }; /* the last rows, written by other people */
 
 static float clean[DIGITS][64], noisy[DIGITS][64], denoised[DIGITS][64];
 static int32_t digit[DIGITS];

@@ -1,5 +1,5 @@
-/* device.c - a device learns to predict its sensor, without heap, files, planner and OS. The host
- * plans, and prints the plan as C; the device has two blocks of the sizes that it names, and adds
+/* device.c - a device learns to predict its sensor without heap, files, planner and OS. The host
+ * plans and prints the plan as C; the device has two blocks of memory of the sizes in it, and adds
  * each row to the step when it arrives.
  *
  *     cc -DHOST device.c -o host && ./host > device_plan.h && cc device.c -o device */
@@ -7,12 +7,12 @@
 #ifndef HOST
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
-#define GCKPT_NO_FAST /* or not, if it is a large one */
+#define GCKPT_NO_FAST /* omit this on a large device */
 #endif
 #include "gradckpt.h"
-#include <stdio.h> /* for what is printed here */
+#include <stdio.h> /* for printing below */
 
-enum { PAST = 8, BATCH = 16 }; /* values of the sensor that the next one is predicted from */
+enum { PAST = 8, BATCH = 16 }; /* sensor values per row; rows per step */
 
 #ifdef HOST
 static size_t to_stdout(void *user, const void *bytes, size_t size)
@@ -26,7 +26,7 @@ int main(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *past =
-        gckpt_input(g, "past", GCKPT_F32, gckpt_shape2(1, PAST)); /* a row a time */
+        gckpt_input(g, "past", GCKPT_F32, gckpt_shape2(1, PAST)); /* one row per pass */
     gckpt_tensor *next = gckpt_input(g, "next", GCKPT_F32, gckpt_shape2(1, 1));
     const gckpt_init normal = { 0.3f, 0, 0 }, zero = { 0, 0, 0 };
     gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(PAST, 12), normal);
@@ -56,11 +56,11 @@ int main(void)
     gckpt_exec *e = gckpt_exec_new(&plan, s, &bind);
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-2f);
     gckpt_report report = { 0, 0, 0, 0 };
-    float past[PAST + 1] = { 0 }, a = 1, b = 0.9f, c = 0, d = 1; /* a, c: the sensor's two waves */
+    float past[PAST + 1] = { 0 }, a = 1, b = 0.9f, c = 0, d = 1; /* a, c: two waves */
     for (int step = 0; step < 300 && !failed; step++) {
         failed = gckpt_step_begin(e, &hyper) != GCKPT_OK;
         for (int row = 0; row < BATCH && !failed; row++) {
-            const float e1 = 1.8f * a - b, e2 = 1.2f * c - d; /* x'' = - x, in steps of time */
+            const float e1 = 1.8f * a - b, e2 = 1.2f * c - d; /* x'' = -x in discrete time */
             const gckpt_feed feeds[] = { { plan_past, past }, { plan_next, &past[PAST] } };
             b = a, a = e1, d = c, c = e2;
             memmove(past, past + 1, PAST * sizeof past[0]);

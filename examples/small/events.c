@@ -1,6 +1,6 @@
-/* events.c - training inside a program's own loop, a little in each frame, with examples/train.h: a
- * SIGTERM in the middle of a step ends it at once and saves; the next run goes on from there, and
- * has the weights that an undisturbed one has, to the last bit. */
+/* events.c - training inside a program's event loop, a little in each frame, with examples/train.h.
+ * A SIGTERM in the middle of a step ends it at once and saves; the next run resumes there and gets
+ * the same weights, to the last bit, as an undisturbed run. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"
@@ -21,8 +21,8 @@ static void model(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
-/* A run of the program: its hash of the weights, 0 when it was ended. kill: the frame in which
- * somebody does `kill PID`; 0: nobody. */
+/* Runs the program and returns a hash of the weights, or 0 if it was ended. `kill` is the frame in
+ * which a SIGTERM arrives, or 0. */
 static unsigned long long run(const char *save, int kill)
 {
     train_data data = { { { "pixels", GCKPT_F32, 64, pixels }, { "digit", GCKPT_I32, 0, digit } },
@@ -41,8 +41,8 @@ static unsigned long long run(const char *save, int kill)
     signal(SIGTERM, terminated);
     more = train_begin(&t, s, model, &data, &o, &r) == 0;
     for (; more && !quit; frame++) {
-        /* ... read what users type, draw the frame, answer requests; then train for a while: */
-        more = train_tick(&t, 10) > 0; /* instructions: a fraction of a millisecond */
+        /* ... read input, draw the frame, answer requests; then train for a while: */
+        more = train_tick(&t, 10) > 0; /* number of instructions, a fraction of a millisecond */
         if (frame + 1 == kill)
             raise(SIGTERM);
     }
@@ -63,7 +63,7 @@ int main(void)
     digits_read(pixels, digit);
     const unsigned long long undisturbed = run(NULL, 0);
     remove("events.st");
-    int wrong = run("events.st", 300) != 0; /* three runs, each of which knows the file only */
+    int wrong = run("events.st", 300) != 0; /* three runs that share only the file */
     wrong |= run("events.st", 400) != 0;
     wrong |= run("events.st", 0) != undisturbed;
     remove("events.st");

@@ -1,6 +1,6 @@
-/* folder.c - a folder of pictures, train/CLASS/NAME.pgm and val/CLASS/NAME.pgm, kept in a byte a
- * pixel and shifted by chance: a convolutional net tells their classes. Without the folder's name
- * it first writes the digits to one, build/pictures. */
+/* folder.c - a convolutional net classifies a folder of pictures, train/CLASS/NAME.pgm and
+ * val/CLASS/NAME.pgm, kept as one byte per pixel and randomly shifted. Without a folder's name it
+ * first writes the digits to build/pictures. */
 #define _POSIX_C_SOURCE 200809L
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -22,7 +22,8 @@ static void model(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
-/* The digits as FOLDER/train/3/17.pgm; the last 360, by other people: FOLDER/val/3/1700.pgm. */
+/* Writes the digits as FOLDER/train/3/17.pgm, and the last 360, by other people, as
+ * FOLDER/val/3/1700.pgm. */
 static const char *digits(const char *folder)
 {
     char path[400];
@@ -37,7 +38,7 @@ static const char *digits(const char *folder)
                  digits_rows[i][64], i);
         FILE *f = fopen(path, "wb");
         if (f == NULL)
-            break; /* who reads it says so */
+            break; /* reading reports the error */
         fprintf(f, "P5 8 8 255\n");
         for (int k = 0; k < 64; k++)
             fputc(15 * (digits_rows[i][k] - 'A'), f);
@@ -54,7 +55,8 @@ int main(int argc, char **argv)
         return 1;
     }
     s.padding = s.height / 8;
-    train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL }, /* by images_batch */
+    /* images_batch fills them */
+    train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL },
                           { "label", GCKPT_I32, 0, s.label } },
                         s.rows,
                         s.validation };

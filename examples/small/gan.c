@@ -1,16 +1,16 @@
-/* gan.c - a generator and a discriminator (Goodfellow 2014), two optimisers on one store: freeze
- * one, plan the training of the other; then the other way round. The generator learns to make
- * numbers like the real ones, around 3 with a deviation of 0.5, from noise. */
+/* gan.c - a generator and a discriminator (Goodfellow 2014) with two optimisers on one store: each
+ * training is planned while the other network is frozen. The generator learns to make numbers
+ * around 3 with a deviation of 0.5. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
 
 enum { ROWS = 128, NOISE = 4, STEPS = 1500 };
 
-static float noise[ROWS][NOISE], number[2 * ROWS][1]; /* number: real ones, then made ones */
-static float yes[ROWS][1], label[2 * ROWS][1];        /* 1: real */
+static float noise[ROWS][NOISE], number[2 * ROWS][1]; /* numbers: real ones, then generated ones */
+static float yes[ROWS][1], label[2 * ROWS][1];        /* 1 for real */
 
-static float draw(void) /* -1 to 1, evenly */
+static float draw(void) /* uniform in -1 to 1 */
 {
     static uint32_t state = 1;
     state = state * 1664525u + 1013904223u;
@@ -37,7 +37,7 @@ int main(void)
 
     const gckpt_fetch_spec pick = { fake, 0 };
     const gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1 };
-    gckpt_store_freeze(s, "d.*", 1); /* a plan trains what is not frozen when it is made */
+    gckpt_store_freeze(s, "d.*", 1); /* plans train the parameters that are not frozen */
     gckpt_plan *g_plan = gckpt_plan_new(g_graph, &g_loss, 1, &desc);
     gckpt_store_freeze(s, "d.*", 0);
     gckpt_store_freeze(s, "g.*", 1);
@@ -56,13 +56,13 @@ int main(void)
         for (int i = 0; i < ROWS; i++) {
             for (int k = 0; k < NOISE; k++)
                 noise[i][k] = draw();
-            number[i][0] = 3 + 0.5f * (draw() + draw() + draw()); /* as good as normal */
+            number[i][0] = 3 + 0.5f * (draw() + draw() + draw()); /* nearly normal */
             yes[i][0] = label[i][0] = 1;
         }
-        /* A counter of one's own: report.step counts the updates of both. */
+        /* by the loop's step: report.step counts the updates of both networks */
         const float fall = gckpt_lr_cosine((uint64_t)step, 0, STEPS, 1, 0.05f);
         hyper[0].lr = 1e-3f * fall;
-        hyper[1].lr = 1e-2f * fall; /* the one that tells learns faster: Heusel 2017 */
+        hyper[1].lr = 1e-2f * fall; /* the discriminator learns faster (Heusel 2017) */
         failed = gckpt_step(g, g_feeds, 2, ROWS, &hyper[0], &report) != GCKPT_OK ||
                  gckpt_step(d, d_feeds, 2, 2 * (int64_t)ROWS, &hyper[1], &report) != GCKPT_OK;
     }
@@ -70,7 +70,7 @@ int main(void)
         mean += (double)number[i][0] / ROWS;
         square += (double)(number[i][0] * number[i][0]) / ROWS;
     }
-    const double variance = square - mean * mean; /* real ones: 3, 0.25 */
+    const double variance = square - mean * mean; /* of real numbers: 3, 0.25 */
     printf("made numbers: mean %.2f, variance %.2f; %s\n", mean, variance,
            gckpt_error_text(g == NULL || d == NULL ? (const void *)s : d));
     gckpt_exec_free(g), gckpt_exec_free(d), gckpt_plan_free(g_plan), gckpt_plan_free(d_plan);

@@ -1,6 +1,7 @@
 /* gru.c - a recurrent network learns to add the two marked numbers of a sequence of 12 (Hochreiter
  * & Schmidhuber 1997), first without a limit, then in 40 % of the bytes, to the same weights. Each
- * step is some ops, which a plan keeps or computes again; gckpt_gru is all steps in one. */
+ * time step is built from ops that a plan keeps or recomputes; gckpt_gru is a single op for all
+ * time steps. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
@@ -9,12 +10,12 @@ enum { ROWS = 64, STEPS = 12, HIDDEN = 24 };
 
 static float x[ROWS][STEPS][2], sum[ROWS][1];
 
-/* New sequences: numbers from 0 to 1, two of them marked by a 1 beside them. */
+/* Draws new sequences: numbers from 0 to 1, two of them marked by a 1 in the second channel. */
 static void draw(uint32_t *state)
 {
     for (int i = 0; i < ROWS; i++) {
         for (int t = 0; t < STEPS; t++) {
-            *state = *state * 1664525u + 1013904223u; /* Numerical Recipes' */
+            *state = *state * 1664525u + 1013904223u; /* constants from Numerical Recipes */
             x[i][t][0] = (float)(*state >> 8) / 16777216;
             x[i][t][1] = 0;
         }
@@ -25,14 +26,14 @@ static void draw(uint32_t *state)
     }
 }
 
-/* Trains in `budget` bytes (0: no limit); the bytes it took. */
+/* Trains within `budget` bytes (0 for no limit). Returns the bytes used. */
 static size_t train(size_t budget, double *loss, uint64_t *hash)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(ROWS, STEPS, 2));
     gckpt_tensor *target = gckpt_input(g, "sum", GCKPT_F32, gckpt_shape2(ROWS, 1)), *h = NULL;
-    for (int t = 0; t < STEPS; t++) /* the steps share their weights: they have one name */
+    for (int t = 0; t < STEPS; t++) /* equal names, so the steps share their weights */
         h = layers_gru_cell(gckpt_sum(gckpt_slice(in, 1, t, t + 1), 1), h, "gru", HIDDEN);
     gckpt_term term = { gckpt_mean_squared_error(layers_dense(h, "out", 1), target, NULL), 1, 0 };
     static gckpt_plan_desc desc;
@@ -47,9 +48,9 @@ static size_t train(size_t budget, double *loss, uint64_t *hash)
     gckpt_report report = { 0, 0, 0, 0 };
     uint32_t state = 1;
     *loss = 1;
-    hyper.clip = 1; /* what recurrent networks need */
+    hyper.clip = 1; /* recurrent networks need clipping */
     for (int step = 0; e != NULL && step < 300; step++) {
-        draw(&state); /* never seen before: so the loss is one of validation */
+        draw(&state); /* new sequences, so the loss is a validation loss */
         if (gckpt_step(e, feeds, 2, ROWS, &hyper, &report) != GCKPT_OK)
             printf("%s\n", gckpt_error_text(e));
         *loss = 0.95 * *loss + 0.05 * report.loss;
@@ -66,5 +67,6 @@ int main(void)
     uint64_t hash[2];
     const size_t most = train(0, &loss[0], &hash[0]);
     train(most / 5 * 2, &loss[1], &hash[1]);
-    return hash[0] != hash[1] || loss[0] != loss[1] || !(loss[0] < 0.01); /* a mean alone: 0.167 */
+    /* predicting the mean gives 0.167 */
+    return hash[0] != hash[1] || loss[0] != loss[1] || !(loss[0] < 0.01);
 }

@@ -1,6 +1,6 @@
-/* single_step.c - a step, instruction by instruction, for a lesson: a neuron tanh(x w + b), with values
- * as they come, then gradients, also of the input x; then the update. The numbers are those of
- * micrograd's first example (A. Karpathy). A value that is not there yet is NULL. */
+/* single_step.c - runs a training step one instruction at a time, for teaching: a neuron tanh(x w +
+ * b) with its values, then the gradients, also that of the input x, then the update. The numbers
+ * are those of micrograd's first example (A. Karpathy). A value that does not exist yet is NULL. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -53,7 +53,7 @@ int main(void)
     while (result == GCKPT_MORE) {
         const gckpt_instruction next = gckpt_next_instruction(e);
         result = gckpt_run_some(e, 1, NULL);
-        if (next.id < 0) /* all have run: that was the end of the step */
+        if (next.id < 0) /* all instructions have run; the step is complete */
             break;
         printf("%-11s %-9s", kinds[next.kind], gckpt_plan_name(p, next.id));
         for (int i = 0; i < SHOWN; i++) {

@@ -1,7 +1,7 @@
-/* towers.c - two towers find out which halves belong together: one reads the upper halves of 64
- * digits, the other the lower halves; each pair is to be more alike than all mixed pairs (InfoNCE,
- * van den Oord 2018; CLIP, Radford 2021). Here rows are compared with each other, so a batch cannot
- * be split: gckpt_plan_split_exact says so, and names the op. */
+/* towers.c - two towers learn which halves belong together: one reads the upper halves of 64
+ * digits, the other the lower halves, and each pair should be more similar than all mixed pairs
+ * (InfoNCE, van den Oord 2018; CLIP, Radford 2021). The loss compares rows, so a batch cannot be
+ * split: gckpt_plan_split_exact says so. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"
@@ -12,7 +12,7 @@ enum { ROWS = 64, TRAINED = 1437 };
 static float pixels[DIGITS][64], upper[ROWS][32], lower[ROWS][32];
 static int32_t digit[DIGITS], same[ROWS];
 
-/* Row i is digit from + i * stride (of the first `of`), cut in two. */
+/* Fills row i with the two halves of digit from + i * stride. */
 static void put_halves(int from, int stride, int count)
 {
     for (int i = 0; i < ROWS; i++)
@@ -55,14 +55,14 @@ int main(void)
     for (int i = 0; i < ROWS; i++)
         same[i] = i; /* the upper half of row i belongs to the lower half of row i */
     for (int step = 0; step < 1000; step++) {
-        put_halves(step * 97, 23, TRAINED); /* 64 different digits, others each time */
+        put_halves(step * 97, 23, TRAINED); /* 64 different digits in each step */
         gckpt_hyper hyper = gckpt_hyper_lr(gckpt_lr_cosine((uint64_t)step, 20, 1000, 3e-3f, 0));
         if (gckpt_step(e, feeds, 3, ROWS, &hyper, &report) != GCKPT_OK)
             break;
         if (step % 250 == 249)
             printf("step %d: loss %.3f\n", step + 1, report.loss);
     }
-    put_halves(TRAINED, 1, DIGITS); /* by people whom it has not seen */
+    put_halves(TRAINED, 1, DIGITS); /* digits of people not seen in training */
     const int failed = gckpt_forward(eval_exec, feeds, 3, ROWS, &report) != GCKPT_OK;
     const float *logits = gckpt_fetch(eval_exec, gckpt_id(similarity), 0);
     for (int i = 0; i < ROWS && !failed; i++) {

@@ -1,22 +1,22 @@
-/* user_op.c - an op of one's own: the pinball loss (Koenker & Bassett 1978), whose least value is
- * at a quantile. The network learns below what 90 of 100 values lie, for each x. */
+/* user_op.c - a user-defined op: the pinball loss (Koenker & Bassett 1978), which is minimal at a
+ * quantile. For each x the network learns the value below which 90 of 100 targets lie. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
 
 enum { ROWS = 512 };
 
-/* prediction, target (rows,1) -> a loss */
+/* Shape rule: prediction and target (rows,1) give a loss. */
 static gckpt_result pinball_shape(gckpt_call *call)
 {
     const gckpt_shape *p = &call->in[0].shape, *y = &call->in[1].shape;
     if (p->n != 2 || p->d[1] != 1 || y->n != 2 || y->d[1] != 1)
         return gckpt_fail(call, GCKPT_E_SHAPE, "pinball: %S, %S: wanted twice (rows,1)", p, y);
-    call->shape.n = 0; /* as losses have it */
+    call->shape.n = 0; /* a loss is a scalar */
     return GCKPT_OK;
 }
 
-/* d = target - prediction costs q d when it is positive, else (q - 1) d. */
+/* Forward: with d = target - prediction, a row costs q d if d > 0, else (q - 1) d. */
 static void pinball_forward(const gckpt_call *call)
 {
     const float q = *(const float *)call->attributes;
@@ -41,14 +41,14 @@ static const gckpt_op pinball = { .name = "pinball",
                                   .shape = pinball_shape,
                                   .forward = pinball_forward,
                                   .backward = pinball_backward,
-                                  .needs = { GCKPT_IN(0) | GCKPT_IN(1) }, /* of input 0 */
+                                  .needs = { GCKPT_IN(0) | GCKPT_IN(1) }, /* gradient of input 0 */
                                   .flags = GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS };
 
 int main(void)
 {
     static float x[ROWS][1], y[ROWS][1], q = 0.9f;
     uint32_t state = 1, below = 0;
-    for (int i = 0; i < ROWS; i++) { /* y: from 0 to 1 + x, evenly */
+    for (int i = 0; i < ROWS; i++) { /* y is uniform in 0 to 1 + x */
         x[i][0] = (float)i / ROWS;
         state = state * 1664525u + 1013904223u;
         y[i][0] = (1 + x[i][0]) * (float)(state >> 8) / 16777216;

@@ -38,7 +38,7 @@ check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a language mod
 check "--help: what takes folders, and what both" sh -c "build/finetune --help > $work/help && grep -q -e '--save DIR' $work/help &&
     grep -q -e '--model PATH ' $work/help && grep -q -e '--reference PATH .*FILE.gguf' $work/help"
 check "--help: a usage line, an example, headings" sh -c "grep -q '^Usage: finetune --model DIR --data FILE' $work/help &&
-    grep -q '^    finetune --model .* --save' $work/help && grep -q '^What is learned, and where it goes:' $work/help &&
+    grep -q '^    finetune --model .* --save' $work/help && grep -q '^Data and output:' $work/help &&
     grep -q '^LoRA:' $work/help && ! grep -q '^Others:' $work/help"
 check "--help: 80 columns, each option once" sh -c "! grep -q '.\{81\}' $work/help &&
     grep -o '^  --[a-z0-9-]*' $work/help | sort > $work/options && [ \$(wc -l < $work/options) -gt 70 ] &&
@@ -53,9 +53,9 @@ echo '{"messages": [{"role": "user", "content": "Which tea is green?"}, {"role":
 check "README's chats train --new's model" says "^chats  chatml, by the model's chat_template.jinja" --model "$work/talks" \
     --data "$work/tea.jsonl" --eval-every 0 --steps 2 --save "$work/talks.tuned"
 check "and it answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
-check "--plan: what the process needs" says "^       the process, or its container: [0-9]* MB, with the data and up to 30 MB" $model \
+check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
-check "--store int4 says what it costs" says "^note   --store int4 loses .* by 0.42 nats a token, by int8 by 0.01;" $model --data "$work/text" \
+check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.42 nats per token," $model --data "$work/text" \
     --store int4 --plan
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
@@ -66,12 +66,12 @@ sed -i.old 's/"model_type"/"resid_pdrop": 0.0, "pad_token_id": 7, "later": {"a":
 rm "$work/tiny/config.json.old"
 check "--new over a model" fails_with 2 "is there already" build/finetune --new 2x32x4x48 $model
 check "--new of nonsense" fails_with 2 "allowed is LAYERSxDIM" build/finetune --new 2x33x4x48 --model "$work/x"
-check "no data" fails_with 2 "what to learn" build/finetune $model
+check "no data" fails_with 2 "to train on" build/finetune $model
 check "no such model" fails_with 1 "config.json: cannot open it" build/finetune --model "$work/none" --data "$work/text"
 check "no such data" fails_with 1 "none: cannot open it" build/finetune $model --data "$work/none"
 check "an unknown method" fails_with 2 "llama, prefix, prompt or all" build/finetune $model --method x
 check "more context than the model has" fails_with 2 "allowed is 1 to 48" build/finetune $text --context 49
-check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model has 48 positions, and the method" \
+check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38; the model has 48 positions, and the method" \
     build/finetune $text --context 39 --method prefix
 check "half a byte" fails_with 2 "budget 0.5: allowed is bytes" build/finetune $model --data "$work/text" --budget 0.5
 own_rate="$model --data $work/text --context 24 --plan"
@@ -81,8 +81,8 @@ check "--min-lr above the method's own rate" fails_with 2 \
 check "or that of one of all methods" fails_with 2 "which is 5e-05 by --method full" build/finetune $own_rate --min-lr 1e-4 \
     --method all --save "$work/x"
 check "--min-lr at the method's own rate" build/finetune $own_rate --min-lr 1e-3
-check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   nothing is kept: --save DIR'"
-check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
+check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   the trained weights will be lost; to keep them, give --save DIR'"
+check "too little data" fails_with 1 "too few for training" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
 check "a target that does not exist" fails_with 1 'target "c_x" matches no layer; there are attn.c_attn,' \
     build/finetune $text --targets c_attn,c_x
@@ -111,9 +111,9 @@ for mark in '' '\357\273\277'; do
 done > "$work/counts"
 check "a byte order mark is no token" test "$(tr '\n' ' ' < "$work/counts")" = "47 tokens 47 tokens "
 check "another encoding is noted" sh -c "printf 'Gr\\374\\337 Gott, wie geht es dir in dieser schoenen Zeit und Welt?' > $work/latin &&
-    build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are not UTF-8, taken as U+FFFD'"
+    build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are not UTF-8 and replaced by U+FFFD'"
 check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" build/finetune $text --device cuda
-check "--store of what is trained" fails_with 2 "which only frozen ones" build/finetune $text --method full --store int8
+check "--store of what is trained" fails_with 2 "only frozen matrices can be" build/finetune $text --method full --store int8
 
 # ---- every method: it learns, its plan's bytes are exact, and a run that was stopped goes on to the same bits
 for method in full last head bias new-blocks lora houlsby llama prefix prompt; do
@@ -146,9 +146,9 @@ check "a model that was tuned in full is a model" sh -c "build/finetune --model 
 build/finetune $text --method lora --adapter "$work/lora.a" --steps 0 > "$work/adapter.json" 2> "$work/stderr"
 check "--adapter begins where it was saved: at the least loss" test "$(field "$work/adapter.json" end before)" = \
     "$(sed -n 's/^{"event":"eval".*"val_loss":\([^,]*\).*/\1/p' "$work/lora.a.json" | sort -g | head -n 1)"
-check "--adapter of another method" fails_with 1 "it is of --method lora" build/finetune $text --method prefix \
+check "--adapter of another method" fails_with 1 "it was trained by --method lora" build/finetune $text --method prefix \
     --adapter "$work/lora.a"
-check "--adapter with a size of its own" fails_with 2 "its adapter_config.json says" build/finetune $text \
+check "--adapter with a size of its own" fails_with 2 "its adapter_config.json determines" build/finetune $text \
     --adapter "$work/lora.a" --size 4
 for method in prefix prompt; do
     with="$model --threads 1 --data $work/text --method $method --eval-every 0 --steps 1"
@@ -156,7 +156,7 @@ for method in prefix prompt; do
     check "$method, --adapter: its positions are left free" sh -c "build/finetune $with --adapter $work/virtual \
         > $work/stdout && grep -q '^data .* rows of 18,' $work/stdout"
     check "$method, --adapter: more context than it leaves" fails_with 2 \
-        "context 19: allowed is at most 18: the adapter takes 30 of the model's 48 positions" \
+        "context 19: allowed is at most 18; the adapter takes 30 of the model's 48 positions" \
         build/finetune $with --adapter "$work/virtual" --context 19
     build/finetune $with --size 2 --context 16 --save "$work/virtual" > "$work/stdout" 2>&1
     check "$method, --adapter: and no more" sh -c "build/finetune $with --adapter $work/virtual --plan > $work/stdout &&
@@ -189,11 +189,11 @@ kept() # FOLDER OPTION...
     folder=$1
     shift
     build/finetune --resume "$work/$folder" --plan "$@" > "$work/stdout" || return 1
-    ! grep -q 'what validates has changed' "$work/stdout"
+    ! grep -q 'the validation data has changed' "$work/stdout"
 }
 gone()
 {
-    ! kept "$@" && grep -q '^note   what validates has changed: the best so far, loss [0-9.]*, no longer counts' "$work/stdout"
+    ! kept "$@" && grep -q '^note   the validation data has changed, so the best loss so far, [0-9.]*, no longer counts' "$work/stdout"
 }
 check "the best counts where nothing changes" kept moved
 check "or is given again" kept moved --validation "$work/easy" --eval-iters 1 --context 24
@@ -224,7 +224,7 @@ check "and what is said is of now" grep -q "^saved .* loss ${now:-none}," "$work
 check "with no loss of before beside it" grep -q "^loss   ${now:-none} after" "$work/stdout"
 check "--retention-data is not changed: its loss of before is" grep -q "^retention [0-9.]* before" "$work/stdout"
 build/finetune $text --eval-every 0 --steps 1 --save "$work/unjudged" > "$work/stdout" 2> "$work/stderr"
-check "nothing evaluated: the last step's is saved" grep -q "^saved .*unjudged: the last step's, [1-9]" "$work/stderr"
+check "nothing evaluated: the last step's is saved" grep -q "^saved .*unjudged: weights of the last step, [1-9]" "$work/stderr"
 
 build/finetune $text --eval-every 0 --steps 1000000000 --save "$work/stopped" > "$work/stopped.json" 2> "$work/stderr" &
 pid=$!
@@ -268,11 +268,11 @@ cp -r "$work/lora.a" "$work/worst"
 build/finetune --resume "$work/worst" --lr 10 --steps 21 --sample 12 --prompt 'The ' > "$work/stdout" 2>&1
 LC_ALL=C awk 'on; /^sample after/ { on = 1 }' "$work/stdout" > "$work/of.worst"
 check "the last step is not what was saved: samples are" sh -c "grep -aq 'The ' $work/of.best &&
-    cmp $work/of.best $work/of.worst && grep -aq '^note   samples are of what was saved' $work/stdout"
+    cmp $work/of.best $work/of.worst && grep -aq '^note   the samples are made from the saved weights' $work/stdout"
 check "--resume into another folder: the best from there on" sh -c "build/finetune --resume $work/lora.a --lr 10 \
     --steps 21 --save $work/elsewhere > $work/stdout && test -s $work/elsewhere/adapter_model.safetensors"
 check "--resume of a run that is done" sh -c "build/finetune --resume $work/lora.a > $work/stdout &&
-    grep -q 'loss [0-9.]*, [1-9][0-9]* bytes' $work/stdout && grep -q '^note   [0-9]* steps are done, and' $work/stdout"
+    grep -q 'loss [0-9.]*, [1-9][0-9]* bytes' $work/stdout && grep -q '^note   [0-9]* steps are done and' $work/stdout"
 build/finetune $text --eval-every 0 --steps 1 --save "$work/usual" > "$work/stdout" 2>&1
 check "--resume with another size than the usual one" fails_with 2 "was made with --size 0" \
     build/finetune --resume "$work/usual" --size 4
@@ -281,19 +281,19 @@ check "or a flag that was not given" fails_with 2 "was made without --rslora" \
     build/finetune --resume "$work/usual" --rslora
 check "whose value is nothing" fails_with 2 "^finetune: --dora: [^ ]* was made without --dora; leave" \
     build/finetune --resume "$work/usual" --dora
-check "nor with an adapter" fails_with 2 "was made without --adapter, and has what it goes on with" \
+check "nor with an adapter" fails_with 2 "was made without --adapter; omit the option" \
     build/finetune --resume "$work/usual" --adapter "$work/lora.a"
-check "nor with a new model" fails_with 2 "leave one out" build/finetune --resume "$work/usual" --new 2x32x4x48 --model "$work/x"
-check "--resume of an adapter's weights" fails_with 1 "the file is of no training: expected is the training.safetensors" \
+check "nor with a new model" fails_with 2 "omit one of them" build/finetune --resume "$work/usual" --new 2x32x4x48 --model "$work/x"
+check "--resume of an adapter's weights" fails_with 1 "the file was not written by a training; give the training.safetensors" \
     build/finetune --resume "$work/usual/adapter_model.safetensors"
 cp -r "$work/tiny" "$work/base"
 build/finetune $text --model "$work/base" --eval-every 2 --steps 2 --save "$work/based" > "$work/stdout" 2>&1
 check "--resume of the same base" build/finetune --resume "$work/based" --steps 3
 cp "$work/full.a/model.safetensors" "$work/base"
-check "of another one with its sizes" fails_with 1 "/base no longer has the weights that the run began with; give --model" \
+check "of another one with its sizes" fails_with 1 "/base no longer has the weights that the run began with; to continue with the present ones, give --model" \
     build/finetune --resume "$work/based" --steps 4
 check "which is meant: losses of before do not count" sh -c "build/finetune --resume $work/based --steps 4 --model $work/base \
-    > $work/stdout && grep -q '^note   --model has changed: the best so far, loss [0-9.]*, no longer' $work/stdout &&
+    > $work/stdout && grep -q '^note   --model has changed, so the best loss so far, [0-9.]*, no longer' $work/stdout &&
     ! grep -q '^loss .* before' $work/stdout && build/finetune --resume $work/based --steps 5"
 check "--resume with what was not evaluated before" sh -c "build/finetune --resume $work/usual --steps 2 \
     --eval-every 1 > $work/stdout && grep -q '^loss   [0-9.]* after' $work/stdout"
@@ -310,7 +310,7 @@ least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
 check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
 check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan cost)' -gt '$(field "$work/lora.a.json" plan cost)' &&
-    grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* units of work in all' $work/stderr"
+    grep -q '^cost .* units per step, [1-9][0-9.]* % more than without recomputation' $work/stderr"
 check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
 check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
     --sample 4 --samples 64
@@ -334,7 +334,7 @@ done
 build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
-check "--map of what is packed" fails_with 2 "leave --store int8 out" build/finetune $text --map --store int8
+check "--map of what is packed" fails_with 2 "omit --store int8" build/finetune $text --map --store int8
 check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^2$' &&
     test ! -e $work/unmade"
 check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg > $work/stdout && grep -q lora $work/plan.svg"
@@ -343,10 +343,10 @@ check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg 
 build/finetune $run --data "$work/sums.jsonl" --method full --steps 40 --eval-every 20 --clip 1 > "$work/sums.json" \
     2> "$work/sums.out"
 check "answers are learned" less "$(field "$work/sums.json" end after)" "$(field "$work/sums.json" end before)"
-check "a token's loss is not the mean of the rows'" sh -c "grep -q 'a token, mean of rows' $work/sums.out &&
+check "a token's loss is not the mean of the rows'" sh -c "grep -q 'per token, mean of rows' $work/sums.out &&
     test '$(field "$work/sums.json" eval val_loss)' != '$(field "$work/sums.json" eval mean_of_means)'"
 check "rows that are too long" sh -c "build/finetune $run --data $work/sums.jsonl --context 8 --plan 2>&1 |
-    grep -q '^note   [0-9]* rows are longer'"
+    grep -q '^note   [0-9]* rows are too long'"
 printf '{"prompt": "a", "answer": "b"}\n{"prompt": 1, "answer": "b"}\n' > "$work/bad.jsonl"
 check "a prompt that is no text" fails_with 1 "bad.jsonl:2: prompt: expected a string" build/finetune $model \
     --data "$work/bad.jsonl"
@@ -357,18 +357,18 @@ cp "$work/tiny/"* "$work/endless"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"
 sed -i.old 's/, "<|endoftext|>": 256//' "$work/endless/vocab.json"
 printf '{"prompt": "a", "answer": "b"}\n{"prompt": "a", "answer": ""}\n' > "$work/bad.jsonl"
-check "an answer of nothing, with no end of text behind it" says "^note   --data: 1 line has nothing to learn and is left out" \
+check "an answer of nothing, with no end of text behind it" says "^note   --data: 1 line has an empty text or answer and is skipped" \
     --model "$work/endless" --data "$work/bad.jsonl" --eval-every 0 --plan
-check "an answer of nothing" says "^note   --data: 1 answer is empty: only its end is learned, as in TRL" $model \
+check "an answer of nothing" says "^note   --data: 1 answer is empty; only its end is trained, as in TRL" $model \
     --data "$work/bad.jsonl" --eval-every 0 --plan
 printf '{"text": "a\\ud83d"}\n{"text": "b\\udc00\\ud800"}\n' > "$work/half.jsonl"
-check "half of a surrogate pair" says "^note   --data: 3 halves of surrogate pairs .*, taken as U+FFFD" $model \
+check "half of a surrogate pair" says "^note   --data: 3 unpaired surrogates .* replaced by U+FFFD" $model \
     --data "$work/half.jsonl" --eval-every 0 --plan
 printf '{"prompt": "a", "chosen": "b", "rejected": "b"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' > "$work/same.jsonl"
-check "a pair of one answer" says "^note   --data: 1 pair has the same answer twice and teaches nothing" $model \
+check "a pair of one answer" says "^note   --data: 1 pair has the same answer twice and trains nothing" $model \
     --objective dpo --data "$work/same.jsonl" --eval-every 0 --plan
 cp "$work/text" "$work/table.csv"
-check "a table is learned as text" says "^note   --data: .*table.csv is learned as plain text, .*FILE.jsonl" $model \
+check "a table is learned as text" says "^note   --data: .*table.csv is read as plain text, .*FILE.jsonl" $model \
     --data "$work/table.csv" --plan
 printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
 check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
@@ -391,14 +391,14 @@ check "another one is not" fails_with 1 "the model's chat_template.jinja is none
     build/finetune $chats --model "$work/chatty"
 check "--chat none of chats" fails_with 1 "chats.jsonl:1: a chat, but the model has no template; --chat NAME" \
     build/finetune $chats --model "$work/chatty" --chat none
-check "--chat names one" sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; no token'"
+check "--chat names one" sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; the model has no end-of-turn token'"
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
-check "--user-turn alone" fails_with 2 "make a template together" build/finetune $chats --user-turn '{}'
-check "--user-turn and --chat" fails_with 2 "leave one out" build/finetune $chats $own --chat gemma
+check "--user-turn alone" fails_with 2 "must be given together" build/finetune $chats --user-turn '{}'
+check "--user-turn and --chat" fails_with 2 "omit one of them" build/finetune $chats $own --chat gemma
 check "--user-turn without a place" fails_with 2 "expected {} where it is said" build/finetune $chats --user-turn x --assistant-turn '{}'
 check "special tokens that are spelled out are counted" sh -c "build/finetune $chats '--user-turn=U:{}\\n' \
-    '--assistant-turn=A:{}<|endoftext|>\\n' --plan 2>&1 | grep -q '^note   --data: 9 special tokens are spelled out, taken as text'"
-check "--special-tokens takes them" sh -c "build/finetune $chats --chat chatml --special-tokens --plan 2>&1 | grep -q 'taken as such (--special'"
+    '--assistant-turn=A:{}<|endoftext|>\\n' --plan 2>&1 | grep -q '^note   --data: 9 special tokens are spelled out and read as text'"
+check "--special-tokens takes them" sh -c "build/finetune $chats --chat chatml --special-tokens --plan 2>&1 | grep -q 'read as such (--special'"
 build/finetune $chats $own --steps 30 --sample 6 --prompt 1+1 --save "$work/chat.a" > "$work/chat.json" 2> "$work/chat.out"
 check "a prompt is a turn of the user: $(tail -n 1 "$work/chat.out")" sh -c "grep -aq '^chats  own\$' $work/chat.out &&
     grep -aqx '1+1' $work/chat.out && test -n '$(field "$work/chat.json" end weights_hash)'"
@@ -422,7 +422,7 @@ less_work=$(field "$work/grouped.json" plan tokens_computed_per_real)
 check "computed tokens a real one: $less_work, $(field "$work/grouped.json" plan tokens_computed_per_real_unsorted) padded to the longest" \
     less "${less_work:-9}" 1.15
 check "padded to the longest there are many more" less 3 "$(field "$work/grouped.json" plan tokens_computed_per_real_unsorted)"
-check "--no-shuffle has one plan" sh -c "! grep -q tokens_computed_per_real $work/padded.json && grep -q '^rows   of like length together, [1-9][0-9]* plans' $work/grouped.out"
+check "--no-shuffle has one plan" sh -c "! grep -q tokens_computed_per_real $work/padded.json && grep -q '^rows   in batches of similar length, [1-9][0-9]* plans' $work/grouped.out"
 whole() # FILE: steps, targets, the sum of their losses
 {
     sed -n 's/^{"event":"step".*"loss":\([^,]*\).*"targets":\([0-9]*\).*/\1 \2/p' "$1" |
@@ -455,13 +455,13 @@ check "a GGUF that is a model as --adapter" fails_with 1 "adapter: .*is a model;
     build/finetune --model tests/golden/llama/gqa --adapter $gguf/llama-q8_0.gguf --export-gguf "$work/x.gguf"
 check "a GGUF without a tokenizer that is known" fails_with 1 "folder in Hugging Face's format has a tokenizer" \
     build/finetune --model $gguf/llama-q8_0.gguf --generate
-check "--save of a name of a file" fails_with 2 "save $work/x.gguf: a folder is written" build/finetune $text --save "$work/x.gguf"
+check "--save of a name of a file" fails_with 2 "save $work/x.gguf: writes a folder" build/finetune $text --save "$work/x.gguf"
 check "--export-gguf over the model" fails_with 2 "it is also --model" \
     build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $gguf/llama-q8_0.gguf
 check "--export-gguf of nothing" fails_with 2 "or --adapter without --data" build/finetune $model --export-gguf "$work/x"
-check "--export-gguf of another method" fails_with 2 "what --method lora saves" \
+check "--export-gguf of another method" fails_with 2 "needs --method lora with --save" \
     build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
-check "--export-gguf of biases" fails_with 2 "a GGUF has a place for LoRA's A and B alone: leave" \
+check "--export-gguf of biases" fails_with 2 "a GGUF holds LoRA's A and B only; omit" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
 # a Llama of a block, matrices as Q8_0, tokens that are bytes, and a table of its own for the head
 own_gguf() # FILE
@@ -511,13 +511,13 @@ check "an adapter of what is packed there" fails_with 1 "load the model as F32 (
     --model "$work/own.gguf" --adapter "$work/own.last" --generate
 check "--method all of such a GGUF" sh -c "build/finetune $owns --method all --steps 1 --eval-every 0 --save $work/own.all \
     > $work/all.out 2>&1 && test \$(grep -c '^| [a-z-]* | [0-9]' $work/all.out) -eq 9"
-check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
+check "--map of a GGUF" fails_with 2 "omit it" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
 
 # ---- --eval, --generate, --merge, --export, --keep ----------------------------------------------------------
 evaluated() { field "$1" eval val_loss; }
 on="--threads 1 --data $work/sums.jsonl --context 24"
 build/finetune $model $on --eval --json - > "$work/eval.json" 2> "$work/eval.out"
-check "--eval: $(cat "$work/eval.out")" grep -q "^eval   120 rows: loss [0-9.]* a token, mean of rows' means [0-9.]*, perplexity [0-9]" "$work/eval.out"
+check "--eval: $(cat "$work/eval.out")" grep -q "^eval   120 rows: loss [0-9.]* per token, mean of rows' means [0-9.]*, perplexity [0-9]" "$work/eval.out"
 build/finetune $model --threads 1 --validation "$work/sums.jsonl" --context 24 --eval --json - > "$work/evalp.json" 2> "$work/stderr"
 check "--eval --validation alone: all of it" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
 check "whose name is said" fails_with 1 "validation: .*none: cannot open it" build/finetune $model --validation "$work/none" --eval
@@ -530,7 +530,7 @@ build/finetune $model $on --batch 8 --lr 3e-2 --eval-every 5 --steps 15 --save "
     > "$work/kept.json" 2> "$work/kept.out"
 check "perplexity beside validation losses" grep -q '^step 5: validation loss .*, perplexity [0-9]' "$work/kept.out"
 check "--keep both: the last beside the best" sh -c "test -s $work/kept/last/adapter_model.safetensors -a -s $work/kept/adapter_model.safetensors &&
-    grep -q '^saved  .*kept/last: the last' $work/kept.out"
+    grep -q '^saved  .*kept/last: weights of the last step' $work/kept.out"
 build/finetune $model $on --batch 8 --lr 3e-2 --eval-every 5 --steps 15 --save "$work/lasting" --keep last > "$work/stdout" 2> "$work/stderr"
 check "--keep last" cmp "$work/lasting/adapter_model.safetensors" "$work/kept/last/adapter_model.safetensors"
 check "--keep without --save" fails_with 2 "needs --save DIR" build/finetune $text --keep last
@@ -545,23 +545,23 @@ check "a head that differs from what config.json ties it to is the head" sh -c "
     --method head --merge $work/untied && sed -i.old 's/\"tie_word_embeddings\": false/\"tie_word_embeddings\": true/' \
     $work/untied/config.json && build/finetune --model $work/untied --data $work/text --context 24 --plan > $work/stdout &&
     grep -q '^note .*lm_head.weight differs from wte.weight' $work/stdout"
-check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: a folder is written" build/finetune $model \
+check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: writes a folder" build/finetune $model \
     --adapter "$work/kept" --merge "$work/x.gguf"
 cp -r "$work/kept" "$work/kept.gguf"
 cp -r "$work/merged" "$work/merged.gguf"
 check "a folder of such a name is one" sh -c "build/finetune $model --adapter $work/kept.gguf --generate --sample 3 &&
     build/finetune --model $work/merged.gguf --generate --sample 3"
-check "--model of a file" fails_with 2 "this is a file; expected is the folder with config.json" \
+check "--model of a file" fails_with 2 "is a file; give the folder that contains config.json" \
     build/finetune --model "$work/tiny/model.safetensors" --generate
-check "--adapter of a file" fails_with 2 "this is a file; expected is the folder with adapter_config.json" \
+check "--adapter of a file" fails_with 2 "is a file; give the folder that contains adapter_config.json" \
     build/finetune $model --adapter "$work/kept/adapter_model.safetensors" --generate
-check "--model of an adapter" fails_with 2 "has an adapter, .*: --adapter takes it" build/finetune --model "$work/kept" --generate
-check "--adapter of a model" fails_with 2 "has a whole model; --model takes it" build/finetune $model --adapter "$work/tiny" --generate
+check "--model of an adapter" fails_with 2 "contains an adapter, .*; give it with --adapter" build/finetune --model "$work/kept" --generate
+check "--adapter of a model" fails_with 2 "contains a whole model; give it with --model" build/finetune $model --adapter "$work/tiny" --generate
 check "--export bf16" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged3 --export bf16 &&
     grep -aq BF16 $work/merged3/model.safetensors && build/finetune --model $work/merged3 --generate --sample 3"
-check "--export of an adapter" fails_with 2 "it needs --method full or --merge" build/finetune $text --export bf16
+check "--export of an adapter" fails_with 2 "needs a whole model (--method full or --merge)" build/finetune $text --export bf16
 check "--merge of nothing" fails_with 2 "needs --adapter DIR" build/finetune $model --merge "$work/x"
-check "--merge of packed weights" fails_with 2 "leave --store" build/finetune $model --adapter "$work/kept" --merge "$work/x" --store int8
+check "--merge of packed weights" fails_with 2 "omit --store" build/finetune $model --adapter "$work/kept" --merge "$work/x" --store int8
 for method in last head bias new-blocks; do
     build/finetune $model $on --eval --method $method --adapter "$work/$method.a" --json - > "$work/eval1.json" 2> "$work/stderr"
     build/finetune $model --method $method --adapter "$work/$method.a" --merge "$work/whole" > "$work/stdout" 2>&1
@@ -573,12 +573,12 @@ done
 build/finetune $model $on --method last --lr 1e-2 --steps 4 --eval-every 0 --save "$work/lasts" --merge "$work/whole" > "$work/stdout" 2>&1
 check "--merge of last, trained" sh -c "build/finetune $model --method last --adapter $work/lasts --merge $work/whole2 &&
     cmp $work/whole/model.safetensors $work/whole2/model.safetensors"
-check "--merge of houlsby" fails_with 2 "houlsby adds is none of a model's weights: it loads here only, with --adapter" \
+check "--merge of houlsby" fails_with 2 "houlsby cannot be merged into weights; load them with --adapter, in this program only" \
     build/finetune $text --merge "$work/x" --method houlsby
-check "of prefix" fails_with 2 "it loads here and in peft, with --adapter" build/finetune $text --merge "$work/x" --method prefix
-check "of full" fails_with 2 "save has a whole model" build/finetune $text --merge "$work/x" --method full
-check "of all" fails_with 2 "is of one method" build/finetune $text --merge "$work/x" --method all --save "$work/all"
-check "--map of bf16, trained" fails_with 1 "load the model as F32 (leave --map out)" build/finetune $text \
+check "of prefix" fails_with 2 "load them with --adapter, in this program and in peft" build/finetune $text --merge "$work/x" --method prefix
+check "of full" fails_with 2 "save writes a whole model" build/finetune $text --merge "$work/x" --method full
+check "of all" fails_with 2 "takes one method" build/finetune $text --merge "$work/x" --method all --save "$work/all"
+check "--map of bf16, trained" fails_with 1 "load the model as F32 (omit --map)" build/finetune $text \
     --model "$work/merged3" --map --method full
 check "--merge over the model" fails_with 2 "it is also --model" build/finetune $model --adapter "$work/kept" --merge "$work/tiny"
 build/finetune $model --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
@@ -592,18 +592,18 @@ check "--map of bf16: evaluates and generates" sh -c "build/finetune --model $wo
 cp -r "$work/tiny" "$work/strange"
 echo '{{ messages }}' > "$work/strange/chat_template.jinja"
 check "a template that is not known: --generate says so" sh -c "build/finetune --model $work/strange --generate --prompt 'The ' \
-    --sample 3 | grep -aq 'none that is known: --prompt is continued' && ! build/finetune --model $work/strange --generate \
-    --sample 3 --chat none | grep -aq 'none that is known'"
+    --sample 3 | grep -aq 'is unknown: --prompt is continued' && ! build/finetune --model $work/strange --generate \
+    --sample 3 --chat none | grep -aq 'is unknown: '"
 awk 'BEGIN { for (i = 0; i < 20; i++) printf("{\"instruction\": \"add %d\", \"output\": \"%d\"}\n", i, i + 1) }' > "$work/adds.jsonl"
-check "and for instructions" sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'none that is known: instructions'"
+check "and for instructions" sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'is unknown: instructions'"
 head -n 1 "$work/sums.jsonl" > "$work/single.jsonl"
-check "a line alone" fails_with 1 "has 1 row of [0-9]* tokens, too few .*; --validation FILE or" \
+check "a line alone" fails_with 1 "has 1 row of [0-9]* tokens, too few .*; give --validation FILE or" \
     build/finetune $model --data "$work/single.jsonl"
-check "an adapter of another method" fails_with 1 "it is of --method bias: give that option" \
+check "an adapter of another method" fails_with 1 "it was trained by --method bias; add that option" \
     build/finetune $model --adapter "$work/bias.a" --generate
-check "a model that is no folder" fails_with 1 "a folder is expected: hf download" build/finetune --model some/name --generate
-check "--eval without data" fails_with 2 "what to evaluate with" build/finetune $model --eval
-check "also of a new model" fails_with 2 "what to evaluate with" build/finetune --new 1x16x2x8 --model "$work/x" --eval
+check "a model that is no folder" fails_with 1 "give a folder; hf download" build/finetune --model some/name --generate
+check "--eval without data" fails_with 2 "to evaluate with" build/finetune $model --eval
+check "also of a new model" fails_with 2 "to evaluate with" build/finetune --new 1x16x2x8 --model "$work/x" --eval
 check "--generate with --data" fails_with 2 "only continues --prompt" build/finetune $text --generate
 check "--eval with --save" fails_with 2 "--eval does not train" build/finetune $text --eval --save "$work/x"
 
@@ -645,7 +645,7 @@ done
 check "--data from standard input" sh -c "grep -q '^[0-9a-f]* [0-9]' $work/from3 && cmp $work/from3 $work/from4"
 check "standard input is read once" fails_with 2 "standard input is --prompt already" sh -c "
     echo text | build/finetune $run --data - --prompt -"
-check "a misspelt option" fails_with 2 "no such option; --method? see --help" build/finetune --metod=lora
+check "a misspelt option" fails_with 2 "unknown option; did you mean --method? see --help" build/finetune --metod=lora
 
 # ---- all methods ------------------------------------------------------------------------------------------
 check "--method all" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text \
@@ -658,7 +658,7 @@ check "--method all: a folder each" test -s "$work/all/lora/adapter_model.safete
     -s "$work/all/full/model.safetensors"
 check "--method all: each can go on" sh -c "build/finetune --resume $work/all/lora --steps 6 > $work/stdout &&
     grep -q '^method lora: ' $work/stdout && grep -q ' rows of 24,' $work/stdout"
-check "--method all: nothing packed" fails_with 2 "which only frozen ones" build/finetune $text --method all \
+check "--method all: nothing packed" fails_with 2 "only frozen matrices can be" build/finetune $text --method all \
     --save "$work/packed" --store int8
 check "--method all without --save" fails_with 2 "needs --save" build/finetune $text --method all
 check "--memory-svg of one" fails_with 2 "method all" build/finetune $text --memory-svg "$work/x.svg"
@@ -705,7 +705,7 @@ check "llama: a model that was tuned in full is one" sh -c "build/finetune --mod
     test \$(grep -ac '^The ' $work/stdout) -eq 2"
 check "llama, --method all leaves bias out" sh -c "build/finetune $llama --threads 1 --context 24 --batch 4 --data \
     $work/text --eval-iters 2 --eval-every 2 --steps 2 --method all --save $work/lall > $work/all.out &&
-    grep -q '^note   --method bias is left out' $work/all.out && test \$(grep -c '^| [a-z-]* | [0-9]' $work/all.out) -eq 9"
+    grep -q '^note   --method bias is skipped' $work/all.out && test \$(grep -c '^| [a-z-]* | [0-9]' $work/all.out) -eq 9"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": [256, 10, 32]/' "$work/llama/config.json"
 build/finetune $llama --threads 1 --data "$work/text" --context 24 --eval-every 0 --steps 0 --sample 40 --samples 8 \
     --temperature 3 --prompt 'The' > "$work/stdout" 2> "$work/stderr"
@@ -748,15 +748,15 @@ check "--ensure-weight-tying: under both names" sh -c "grep -aq lm_head.weight $
     grep -q '\"ensure_weight_tying\": true' $work/tied/adapter_config.json && build/finetune $llama --adapter $work/tied \
     --generate --threads 1 --sample 3"
 check "--ensure-weight-tying of what is not tied" sh -c "build/finetune $text --modules-to-save ln_f --ensure-weight-tying --plan 2>&1 |
-    grep -q '^note   --ensure-weight-tying changes nothing: --modules-to-save names neither lm_head nor wte'"
-check "--dora of another method" fails_with 2 "are of --method lora, not bias" build/finetune $text --method bias --dora
+    grep -q '^note   --ensure-weight-tying has no effect: --modules-to-save names neither lm_head nor wte'"
+check "--dora of another method" fails_with 2 "need --method lora, not bias" build/finetune $text --method bias --dora
 check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
-check "--layers of lora" fails_with 2 "--layers-to-transform 4-7 says" build/finetune $text --layers 2
+check "--layers of lora" fails_with 2 "give --layers-to-transform, such as 4-7" build/finetune $text --layers 2
 check "--layers-to-transform of nonsense" fails_with 1 "the model has 0 to 1" build/finetune $text --layers-to-transform 0,2
 check "--modules-to-save of nonsense" fails_with 1 "heads. is no module; there are wte, lm_head, ln_f" build/finetune $text \
     --modules-to-save wte,heads,head
 check "--ensure-weight-tying alone" fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
-check "--adapter with --dora" fails_with 2 "its adapter_config.json says" build/finetune $text --adapter "$work/lora.a" --dora
+check "--adapter with --dora" fails_with 2 "its adapter_config.json determines" build/finetune $text --adapter "$work/lora.a" --dora
 check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text --plan --dora \
     --eval-every 0 --method all --save $work/none > $work/all.out && grep -c '^| [a-z-]* | [0-9]' $work/all.out | grep -q '^10\$'"
 
@@ -764,12 +764,12 @@ check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 2
 rm -rf "$work/recut"
 build/finetune $ragged --batch 4 --epochs 1 --save "$work/recut" > "$work/stdout" 2> "$work/stderr"
 build/finetune --resume "$work/recut" --batch 8 --epochs 3 --json - > "$work/more.json" 2> "$work/stderr"
-check "--resume --batch: the epochs that are asked for" sh -c "grep -q '^note   steps are of 8 rows instead of 4 from step 30 on: 60 in all make 3 epochs' \
+check "--resume --batch: the epochs that are asked for" sh -c "grep -q '^note   from step 30 on, a step has 8 rows instead of 4: 60 steps make 3 epochs' \
     $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 30"
 build/finetune --resume "$work/recut" --epochs 4 --json - > "$work/more.json" 2> "$work/stderr"
-check "and those after them" sh -c "! grep -q '^note   steps are' $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 15"
+check "and those after them" sh -c "! grep -q '^note   from step' $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 15"
 build/finetune --resume "$work/recut" --batch 2 --steps 80 --json - > "$work/more.json" 2> "$work/stderr"
-check "of --steps there are as many" sh -c "grep -q '^note   steps are of 2 rows instead of 8 from step 75 on\$' $work/stderr &&
+check "of --steps there are as many" sh -c "grep -q '^note   from step 75 on, a step has 2 rows instead of 8\$' $work/stderr &&
     test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 5"
 printf '\037\213\010\000abcdefgh' > "$work/zipped.jsonl"
 check "a gzip file of the name .jsonl" fails_with 1 "zipped.jsonl: this is a gzip archive, no text; unpack it: gunzip" \

@@ -458,7 +458,7 @@ static void test_log(void)
     data.validation = 0;
     CHECK(train(&data, &o, 0, &r) != 0 && strstr(got(), ",,,1\n") != NULL);
     put("name,age\nAda,36\n");
-    CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "test_loop.csv is no log of a training: remove it"));
+    CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "test_loop.csv is not the log of a training; remove it"));
     CHECK(strcmp(got(), "name,age\nAda,36\n") == 0 && v.steps == 0);
     o.log = "build/no/such/folder.csv";
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "log: build/no/such/folder.csv: ") && v.steps == 0);
@@ -527,7 +527,7 @@ static void test_refusals(void)
     remove(path);
     o.save = NULL;
     data.column[0].type = 7;
-    CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "column 0 has type 7; GCKPT_F32, "));
+    CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "column 0 has type 7; allowed is GCKPT_F32, "));
     v.wrong = 0;
     o = options(&v);
     o.batch = NULL;
@@ -654,7 +654,7 @@ static void test_losses(void)
             alone.column[1].values = class_of + ROWS - VALID;
             o.plan.batch = VALID;
             CHECK(train_predict(s, crowded, &alone, &o, NULL, &other) != 0 &&
-                  strcmp(other.error, "model: net->mores is 9; there is room for 8") == 0);
+                  strcmp(other.error, "model: net->extra_count is 9; allowed is 0 to 8") == 0);
             CHECK(train_fit(s, crowded, &data, &o, &other) != 0 && strncmp(other.error, "model: ", 7) == 0);
             CHECK(train_predict(s, losses, &alone, &o, NULL, &other) == 0 && other.losses == 3);
             o.plan.batch = BATCH;

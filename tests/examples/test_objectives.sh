@@ -48,8 +48,8 @@ check "dpo: --min-lr above its rate" fails_with 2 "min-lr 0.0001: .* the learnin
 check "--resume with another objective" fails_with 2 "was made with --objective dpo" build/finetune --resume "$work/lora.a" \
     --objective next-token
 build/finetune $dpo --epochs 0 --steps 1 --budget 1 > "$work/stdout" 2> "$work/stderr"
-check "a budget too small names what is needed" grep -q 'at least [1-9][0-9]* bytes are needed: training [0-9]*, its reference [0-9]*' "$work/stderr"
-least=$(sed -n 's/.*at least \([0-9]*\) bytes are needed.*/\1/p' "$work/stderr")
+check "a budget too small names what is needed" grep -q 'at least [1-9][0-9]* bytes; training needs [0-9]*, its reference [0-9]*' "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\) bytes; training.*/\1/p' "$work/stderr")
 check "and the least that is enough for all: $least" build/finetune $dpo --epochs 0 --steps 1 --budget "${least:-1}"
 check "a byte less is not" fails_with 1 "at least $least bytes" build/finetune $dpo --budget $((least - 1))
 check "--plan says the same" fails_with 1 "at least $least bytes" build/finetune $dpo --budget 1 --plan
@@ -83,7 +83,7 @@ check "a training with --adapter begins as its own reference" test "$(field "$wo
 build/finetune $run --data "$work/text" --method prompt --size 40 --context 16 --eval-every 0 --steps 1 \
     --save "$work/virtual" > "$work/stdout" 2>&1
 check "--reference that takes positions" fails_with 2 \
-    "context 30: allowed is at most 24: the reference takes 40 of the model's 64 positions" build/finetune $evaluate \
+    "context 30: allowed is at most 24; the reference takes 40 of the model's 64 positions" build/finetune $evaluate \
     --reference "$work/virtual" --context 30
 build/finetune $evaluate --reference "$work/virtual" > "$work/eval.json" 2> "$work/stderr"
 check "it leaves the others: $(tail -n 1 "$work/stderr")" test -n "$(field "$work/eval.json" eval val_loss)"
@@ -124,8 +124,8 @@ check "dpo of prompts" fails_with 1 'prompts.jsonl:1: "chosen" is missing' build
 check "pairs without dpo" fails_with 1 "a pair of answers, which --objective dpo compares" build/finetune $small \
     --data "$work/pairs.jsonl"
 check "dpo with --retention-data" fails_with 2 "retention-data is a text" build/finetune $dpo --retention-data "$work/text"
-check "--beta without dpo" fails_with 2 "beta is of --objective dpo" build/finetune $run --data "$work/text" --beta 1
-check "--teacher without distill" fails_with 2 "teacher is of --objective distill" build/finetune $dpo --teacher "$work/big"
+check "--beta without dpo" fails_with 2 "beta belongs to --objective dpo" build/finetune $run --data "$work/text" --beta 1
+check "--teacher without distill" fails_with 2 "teacher belongs to --objective distill" build/finetune $dpo --teacher "$work/big"
 check "distill without a teacher" fails_with 2 "needs --teacher DIR" build/finetune $run --data "$work/text" --objective distill
 check "a teacher of another vocabulary" fails_with 1 "a vocabulary of 300 tokens, the model that learns one of 257" \
     build/finetune $distill --teacher "$work/other"

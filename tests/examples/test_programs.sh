@@ -110,7 +110,7 @@ check "strategies: the same bits" grep -q 'are the same bits' "$work/strategies.
 check "strategies: eight rows, one loss" sh -c "
     sed -n '/^strategy/,/^\$/p' $work/strategies.out | awk 'NR > 1 && NF > 5 { n++; h[\$NF] = 1 }
         END { for (i in h) kinds++; exit !(n == 8 && kinds == 1) }'"
-check "strategies: not a number of layers" fails_with 2 usage build/strategies banana
+check "strategies: not a number of layers" fails_with 2 "banana: allowed is" build/strategies banana
 check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategies 4 > /dev/full"
 
 # ---- simulate: plans of many ranks -----------------------------------------------------------------------
@@ -156,7 +156,7 @@ check "cnn --save: goes on from the file" sh -c "$again --save $work/cnn.st --lo
 check "cnn --save: the same weights" test "$(sed -n 's/.*bytes; //p' "$work/cnn.gone.out")" = \
     "$(sed -n 's/.*bytes; //p' "$work/cnn.shifted")"
 check "cnn --log: a head and a line an epoch" test "$(cut -d, -f1 "$work/cnn.csv" | tr '\n' ' ')" = "epoch 1 2 3 "
-check "cnn: a log that is none" fails_with 1 "is no log of a training" $cnn --log "$work/cnn.all"
+check "cnn: a log that is none" fails_with 1 "is not the log of a training" $cnn --log "$work/cnn.all"
 # pixels FROM BYTES: this header's text as numbers 1 and 2, from byte FROM on
 pixels()
 {
@@ -215,18 +215,18 @@ check "--help says what 20M is, and that the last one counts" sh -c "grep -q '20
 check "--help: 80 columns, each option once, all in groups" sh -c "! grep -q '.\{81\}' $work/help &&
     grep -o '^  --[a-z0-9-]*' $work/help | sort > $work/options && [ -s $work/options ] &&
     [ \$(sort -u $work/options | wc -l) -eq \$(wc -l < $work/options) ] &&
-    grep -q '^What it tells:' $work/help && ! grep -q '^Others:' $work/help"
-check "an unknown option" fails_with 2 "^gpt: --banana: no such option; see --help\$" build/gpt --banana 3
-check "a stray word" fails_with 2 "^gpt: banana: no such option; see --help\$" build/gpt banana
+    grep -q '^Reports:' $work/help && ! grep -q '^Others:' $work/help"
+check "an unknown option" fails_with 2 "^gpt: --banana: unknown option; see --help\$" build/gpt --banana 3
+check "a stray word" fails_with 2 "^gpt: banana: unknown option; see --help\$" build/gpt banana
 for pair in stesp:steps stpes:steps step:steps temp:temperature top_k:top-k LR:lr learning-rate: budgte:budget \
     microbatch:micro-batch weight_decay:weight-decay q: eval:eval-every check-point:checkpoint ccntext:context; do
     near=${pair#*:}
-    check "--${pair%:*} is near ${near:-nothing}" fails_with 2 "no such option; ${near:+--$near? }see --help\$" \
+    check "--${pair%:*} is near ${near:-nothing}" fails_with 2 "unknown option; ${near:+did you mean --$near? }see --help\$" \
         build/gpt --${pair%:*} 1
-    check "--${pair%:*}=1, too" fails_with 2 "no such option; ${near:+--$near? }see --help\$" build/gpt --${pair%:*}=1
+    check "--${pair%:*}=1, too" fails_with 2 "unknown option; ${near:+did you mean --$near? }see --help\$" build/gpt --${pair%:*}=1
 done
 check "-steps and steps are near --steps" sh -c "for word in -steps steps; do
-    build/gpt \$word 3 2>&1 | grep -q 'no such option; --steps? see --help' || exit 1; done"
+    build/gpt \$word 3 2>&1 | grep -q 'unknown option; did you mean --steps? see --help' || exit 1; done"
 check "a flag takes no value" fails_with 2 "^gpt: --plan=1: --plan takes no value\$" build/gpt --plan=1
 check "--name= is an empty value" fails_with 2 "allowed is" build/gpt --steps=
 check "--data= is no file" fails_with 2 "allowed is a file" build/gpt --data=
@@ -454,7 +454,7 @@ for signal in INT TERM; do
     at=$(field "$work/stopped.json" end step)
     check "SIG$signal: exit status $status after step ${at:-none}" test "$status" -eq 130 -a "${at:-0}" -ge 5
     check "SIG$signal: an answer, and what goes on" sh -c "grep -q '^stopping' $work/stderr &&
-        grep -q '^interrupted; --resume .*stopped.safetensors goes on' $work/stdout"
+        grep -q '^interrupted; continue with --resume .*stopped.safetensors' $work/stdout"
     check "SIG$signal: the weights are those of whole steps" test "$(field "$work/stopped.json" end weights_hash)" = \
         "$(build/gpt $small --steps "${at:-1}" --eval-every 0 --json - 2> "$work/log" |
             sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')"
@@ -530,7 +530,7 @@ check "--summary: layers, the parameters of the model line, nothing trained" sh 
 check "--profile: milliseconds by op and by layer, which add up, nothing saved" sh -c "build/gpt $small --micro-batch auto \
     --budget 900K --profile --summary --save $work/untrained > $work/profile && [ ! -e $work/untrained ] &&
     grep -q '^linear .*[0-9]' $work/profile && grep -q '^h.0-2.attn.q .*[0-9]' $work/profile &&
-    ms=\$(sed -n 's/^5 steps of \([0-9.]*\) ms.*/\1/p' $work/profile) && [ -n \"\$ms\" ] &&
+    ms=\$(sed -n 's/^mean of 5 steps: \([0-9.]*\) ms.*/\1/p' $work/profile) && [ -n \"\$ms\" ] &&
     [ \$(grep -c \"^all .* \$ms 100.0 \" $work/profile) -eq 2 ]"
 check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timeline $work/plan.json &&
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
@@ -612,7 +612,7 @@ check "--save over what was resumed, through a link" build/gpt $small --steps 6 
     --resume "$files/resumed" --save "$files/resumed"
 check "the link is still one" test -h "$files/resumed" -a ! -h "$files/part"
 check "and its file is new" sh -c "! cmp -s $files/part $work/part.safetensors"
-check "--bf16-fast without a device" fails_with 2 "give --bf16, or --device cuda" build/gpt --bf16-fast --data README.md
+check "--bf16-fast without a device" fails_with 2 "add --device cuda, or give --bf16 instead" build/gpt --bf16-fast --data README.md
 check "--device cuda without one" fails_with 2 "build/gpt-cuda makes one" build/gpt --device cuda --data README.md
 check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 --json /dev/null \
     --timeline /dev/null

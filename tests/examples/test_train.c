@@ -560,14 +560,14 @@ static void test_resume(void)
     v.epochs = 6; /* nothing is left to do */
     CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
     o.seed++;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this: 150 rows"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this one: 150 rows"));
     o.seed--;
     data.rows--;
     CHECK(fit(&data, &o, &other) == 0 &&
-          strstr(other.error, "this: 149 rows, 37 for validation, batch 16, seed 7): remove"));
+          strstr(other.error, "this one: 149 rows, 37 for validation, batch 16, seed 7); remove"));
     data.rows++;
     class_of[ROWS - 1] ^= 1; /* for validation */
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "is of a training with other values in its rows: remove"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "belongs to a training on other values; remove"));
     class_of[ROWS - 1] ^= 1;
     CHECK(fit(&data, &o, &other) == hash);
     remove(best);
@@ -592,7 +592,7 @@ static void test_refusals(void)
     train_options o = options(&v);
     train_data data = rows_of(ROWS, ROWS);
     train_report r;
-    refused(&data, &o, "150 rows, 150 of them for validation: none to train on");
+    refused(&data, &o, "150 rows, 150 of them for validation, leave none for training");
     data = rows_of(ROWS, -1);
     refused(&data, &o, "-1 of them");
     data = rows_of(ROWS, VALID);
@@ -602,14 +602,14 @@ static void test_refusals(void)
     refused(&data, &o, "column 0 has no name");
     data = rows_of(ROWS, VALID);
     o.micro_batch = 5;
-    refused(&data, &o, "a batch of 16 rows is no multiple of micro_batch 5");
+    refused(&data, &o, "a batch of 16 rows is not a multiple of micro_batch 5");
     o.micro_batch = 0;
     const int epochs = o.epochs;
     o.epochs = -1;
-    refused(&data, &o, "options: epochs -1, patience 0: negative; 0 epochs are 10, patience 0 waits for ever");
+    refused(&data, &o, "options: epochs -1, patience 0: allowed is 0 or more (0 epochs selects 10, patience 0 never stops)");
     o.epochs = epochs;
     o.patience = INT32_MIN;
-    refused(&data, &o, "patience -2147483648: negative");
+    refused(&data, &o, "patience -2147483648: allowed is 0 or more");
     o.patience = 0;
     o.hyper.lr = -1;
     refused(&data, &o, "lr");
@@ -619,7 +619,7 @@ static void test_refusals(void)
     class_of[40] = 0;
     const float was = x[60][2];
     x[60][2] = NAN;
-    refused(&data, &o, "there is NaN in the data");
+    refused(&data, &o, "the data contains NaN");
     x[60][2] = was;
     o.hyper.lr = 1e30f;
     o.hyper.clip = 0;
@@ -763,7 +763,7 @@ static void test_warnings(void)
                                             NULL,
                                             "sub mixes the rows",
                                             "\"class\" is 2 to 2 in the rows for validation",
-                                            "the validation loss of epoch 1 is not a number",
+                                            "the validation loss of epoch 1 is not finite",
                                             NULL };
         train_data data = rows_of(ROWS, VALID);
         gckpt_store *s = gckpt_store_new(NULL);

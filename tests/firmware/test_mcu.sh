@@ -279,9 +279,9 @@ forgets()               # forgets TARGET EDIT TEXT: what somebody sees who has f
         ! copied $1 > "$work/minimal.says" 2>&1 && grep -- "$3" "$work/minimal.says"
 }
 another="sed 's/HIDDEN = 12/HIDDEN = 13/' main.c > m && mv m main.c"
-check "minimal: another network, the old plan" forgets host "$another" "another network: make plan"
-check "minimal: no plan" forgets host "rm plan.h" "no plan.h: make plan"
-check "minimal: no header there" forgets "host GRADCKPT=/nowhere" true "no gradckpt.h in /nowhere: copy it"
+check "minimal: another network, the old plan" forgets host "$another" "another network; run make plan"
+check "minimal: no plan" forgets host "rm plan.h" "plan.h is missing; run make plan"
+check "minimal: no header there" forgets "host GRADCKPT=/nowhere" true "/nowhere has no gradckpt.h; copy it"
 check "minimal: does not learn" forgets host "sed 's/lr(0.05f)/lr(1e-9f)/' main.c > m && mv m main.c" "^not learned"
 check "minimal: wrong feeds" forgets host "sed 's/feeds, 2, ROWS/feeds, 1, ROWS/' main.c > m && mv m main.c" \
     "^gckpt_result [1-9]"

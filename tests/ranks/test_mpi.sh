@@ -72,7 +72,7 @@ for n in 1 2 4 8; do
         done
     done
 done
-check "other leaves, other bits" test "$(build/gpt $small --steps 4 --eval-every 0 --virtual-ranks 4 --json - 2> "$work/log" |
+check "other virtual ranks, other bits" test "$(build/gpt $small --steps 4 --eval-every 0 --virtual-ranks 4 --json - 2> "$work/log" |
     sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')" != "${expected##* }"
 check "--fast-reduce" ranks 4 build/gpt-mpi $run --fast-reduce --json "$work/fast.json"
 check "--fast-reduce: nearly the same" sh -c "awk -v a=$(field "$work/one.json" eval val_loss) \
@@ -100,8 +100,8 @@ check "--help by one process only" sh -c "test \"\$(mpirun $root --oversubscribe
 # ---- the accumulation fault by processes with unequal numbers of tokens ------------------------------------
 for n in 1 2 4; do
     check "accumulation by $n ranks" sh -c "mpirun $root --oversubscribe -n $n build/accumulation-mpi $work/$n.svg 40 > $work/accumulation.$n"
-    check "by $n ranks: the right way's bits" test "$(grep '^4 leaves, d' "$work/accumulation.$n")" = \
-        "$(grep '^4 leaves, d' "$work/accumulation.1")"
+    check "by $n ranks: the right way's bits" test "$(grep '^4 virtual ranks  ' "$work/accumulation.$n")" = \
+        "$(grep '^4 virtual ranks  ' "$work/accumulation.1")"
 done
 for n in 2 4; do
     check "by $n ranks: means of means end with too much loss" grep -q '^mean of means *ranks .* 0\.[01][1-9][0-9]* too much' \
@@ -179,7 +179,7 @@ resumed 4
 faulted KILL 2 '"event":"plan"' $long --steps 100000
 how=
 faulted TERM 1 '"step":3,' $saving --steps 100000 --shard values
-check "an interrupt of one ends all, saved" grep -q '^interrupted; --resume .*faulted.index goes on' "$work/faulted.out"
+check "an interrupt of one ends all, saved" grep -q '^interrupted; continue with --resume .*faulted.index' "$work/faulted.out"
 resumed 2 --shard values
 
 # ---- hosts -------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-/* main.c - a network learns on a microcontroller what a sensor's readings mean, from 16 readings
- * whose temperature somebody has measured: whole firmware, in four files to copy and to change.
+/* main.c - a network learns on a microcontroller to turn a sensor's readings into temperatures,
+ * from 16 calibrated readings: complete firmware in four files to copy and change.
  *
- *     make plan     plan.h: which bytes and steps the training takes, made on this machine; again
- *                   when the network, a constant or gradckpt.h has changed (make asks for it)
- *     make          build/minimal.elf for the chip; its RAM and flash: chip.ld, its core: Makefile
- *     make qemu     runs that here, on a board that QEMU emulates: a Cortex-M4F
- *     make host     the same training on this machine: the same weights, to the last bit */
+ *     make plan     prints plan.h, the training's instructions and bytes, on this machine; needed again
+ *                   when the network, a constant or gradckpt.h has changed (make says so)
+ *     make          build/minimal.elf for the chip; chip.ld has its RAM and flash, Makefile its core
+ *     make qemu     runs it on a board that QEMU emulates, with a Cortex-M4F
+ *     make host     the same training on this machine, to the same weights, bit for bit */
 #ifndef PLAN
-#define GCKPT_SMALL  /* no texts of errors, ..: less flash */
-#define GCKPT_STATIC /* all calls are in this file: less again */
+#define GCKPT_SMALL  /* no error texts: less flash */
+#define GCKPT_STATIC /* all calls are in this file: less flash */
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -50,7 +50,7 @@ int main(void)
 
 /* ---- The training: chip and host alike ---- */
 
-/* A thermistor's voltage, scaled to -1 .. 1, and hundreds of degrees. */
+/* Readings: a thermistor's voltage, scaled to -1 .. 1; targets: hundreds of degrees. */
 static const float reading[ROWS] = {
     0.94f, 0.90f,  0.84f,  0.76f,  0.66f,  0.54f,  0.40f,  0.24f,
     0.08f, -0.08f, -0.22f, -0.36f, -0.48f, -0.58f, -0.66f, -0.72f
@@ -61,7 +61,7 @@ static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 
 static void text(const char *s);
 
-/* Text and a number, in base 10 or 16. */
+/* Prints a text and a number in base 10 or 16. */
 static void print_number(const char *what, uint64_t n, unsigned base)
 {
     char digits[21];
@@ -75,12 +75,12 @@ static void print_number(const char *what, uint64_t n, unsigned base)
 
 static int failed(gckpt_result result)
 {
-    print_number("gckpt_result ", (uint64_t)result, 10); /* its name: gradckpt.h */
+    print_number("gckpt_result ", (uint64_t)result, 10); /* gradckpt.h has its name */
     text("; with texts, without GCKPT_SMALL, gckpt_error_text says why\n");
     return 1;
 }
 
-/* 0: it has learned. */
+/* Trains and prints losses and a hash. Returns 0 after success. */
 static int train(void)
 {
     gckpt_result result;
@@ -108,13 +108,13 @@ static int train(void)
     return 1;
 }
 
-/* ---- The chip: what of it a program of your own already has, leave out ---- */
+/* ---- The chip: omit the parts that your program already has ---- */
 #ifdef __arm__
-extern char stack_top[], data_begin[], data_end[], bss_begin[], bss_end[]; /* chip.ld */
+extern char stack_top[], data_begin[], data_end[], bss_begin[], bss_end[]; /* defined in chip.ld */
 extern const char data_load[];
 int main(void);
 
-/* Text and exit go to a debugger, here QEMU; a UART does as well. */
+/* Sends text and exit status to a debugger, here QEMU; a UART works as well. */
 static unsigned debugger(unsigned what, const void *argument)
 {
     register unsigned r0 __asm__("r0") = what;
@@ -134,7 +134,7 @@ static void stop(int status)
 
 void reset(void)
 {
-    *(volatile unsigned *)0xe000ed88u |= 0xfu << 20; /* the FPU is off at first */
+    *(volatile unsigned *)0xe000ed88u |= 0xfu << 20; /* the FPU is off after a reset */
     __asm__ volatile("dsb\n isb" ::: "memory");
     for (char *p = data_begin; p < data_end; p++)
         *p = data_load[p - data_begin];

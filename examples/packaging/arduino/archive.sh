@@ -1,4 +1,4 @@
-# gradckpt-arduino-VERSION.zip: an Arduino library (boards.sh).
+# Makes gradckpt-arduino-VERSION.zip, an Arduino library (boards.sh).
 . examples/packaging/pack.sh
 . examples/packaging/arduino/sketches.sh
 here=examples/packaging/arduino

@@ -1,5 +1,5 @@
-# keywords.txt of an Arduino library, of the public part of gradckpt.h: types, functions, constants and what a sketch
-# may define, each with what it is behind a tab.
+# Prints keywords.txt of an Arduino library from the public part of gradckpt.h: types, functions, constants and compile
+# options, each followed by a tab and its kind.
 #
 #     awk -f keywords.awk gradckpt.h > keywords.txt
 /^ \*    G[A-Z_, ]+ \[[AI]\]/ { take(constants, $0, "G(RAD)?CKPT_[A-Z_]+") } # the manual, 4

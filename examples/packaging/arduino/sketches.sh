@@ -1,15 +1,15 @@
-# For archive.sh of arduino/ and platformio/: sketches with the plans that gradckpt.h prints now, and what prints them.
+# Functions of arduino/archive.sh and platformio/archive.sh: sketches with current plans, and the programs that print them.
 
-# sketch NAME PROGRAM: plan.h by a program of extras/, and parts.h, what of the header that leaves out
+# sketch NAME PROGRAM: writes plan.h by a program of extras/, and parts.h, which omits unneeded parts of the header
 sketch()
 {
     at=$to/examples/$1
     prints "$to/extras/$2.c" "$at/plan.h" || return 1
-    echo "// What of gradckpt.h no plan of plan.h needs, as their comments list it." > "$at/parts.h"
+    echo "// The parts of gradckpt.h that no plan of plan.h needs." > "$at/parts.h"
     parts "$at/plan.h" >> "$at/parts.h"
 }
 
-# sketches FOLDER: all of them, into FOLDER/examples; the programs, two of them jobs of examples/mcu, to FOLDER/extras
+# sketches FOLDER: puts all sketches into FOLDER/examples, and the programs, two of them from examples/mcu, into FOLDER/extras
 sketches()
 {
     to=$1

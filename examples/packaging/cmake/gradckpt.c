@@ -1,3 +1,3 @@
-/* The bodies, which a package compiles once. */
+/* The implementation, which the package compiles once. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

@@ -1,15 +1,15 @@
-# find_package(gradckpt), and FetchContent by the CMakeLists.txt beside this file:
+# Read by find_package(gradckpt), and by FetchContent through the CMakeLists.txt in this folder. Defines:
 #
-#     gradckpt::gradckpt   the header and its bodies, compiled once: where `make install` put a library, that one, else
-#                          in the build that asks for it, with OpenMP where CMake finds it
-#     gradckpt::header     the header alone: one file of the program has the bodies
-#     gradckpt::cuda       the backend for CUDA devices, if CUDA was a language of the project before this was read
-#     gradckpt_EXAMPLES_DIR   the headers of examples/, to copy or to include
+#     gradckpt::gradckpt   header and implementation: the library that `make install` built, if there is one, else
+#                          compiled once in the project's build, with OpenMP if CMake finds it
+#     gradckpt::header     the header alone: one file of the program has the implementation
+#     gradckpt::cuda       the backend for CUDA devices, if CUDA was enabled in the project before this file was read
+#     gradckpt_EXAMPLES_DIR   folder with the headers of examples/, to copy or to include
 #
-# Both targets bring -ffp-contract=off (gcc, clang), so that data that a program computes is the same on every machine.
+# Both targets add -ffp-contract=off (gcc, clang), so that a program computes the same data on every machine.
 #
-# The root is three levels up, of the repository (examples/packaging/cmake) as of a package (share/cmake/gradckpt);
-# `make install` writes where it is, and how its library is linked, into a file beside this one.
+# The root is three levels up, both in the repository (examples/packaging/cmake) and in a package (share/cmake/gradckpt).
+# `make install` writes the root and the library's link options into another file of this folder.
 if(NOT TARGET gradckpt::header)
     set(gradckpt_root "${CMAKE_CURRENT_LIST_DIR}/../../..")
     unset(gradckpt_archive)
@@ -55,7 +55,7 @@ if(NOT TARGET gradckpt::header)
         if(TARGET OpenMP::OpenMP_${gradckpt_language})
             target_link_libraries(gradckpt_library PRIVATE OpenMP::OpenMP_${gradckpt_language})
         endif()
-        # Without a build type CMake optimises nothing: that is nobody's wish for these kernels.
+        # Without a build type CMake does not optimise, which would make the kernels slow.
         if(NOT "${CMAKE_${gradckpt_language}_FLAGS}" MATCHES "(^| )[-/]O")
             target_compile_options(gradckpt_library PRIVATE "$<$<STREQUAL:$<CONFIG>,>:-O2>")
         endif()
@@ -65,7 +65,7 @@ if(NOT TARGET gradckpt::header)
     if(CMAKE_CUDA_COMPILER)
         add_library(gradckpt_cuda STATIC EXCLUDE_FROM_ALL "${gradckpt_cuda_source}")
         target_compile_features(gradckpt_cuda PRIVATE cuda_std_17)
-        # Products and sums that the compiler contracts are other bits: without this, no backend.
+        # Contracted products and sums change bits; the backend refuses to start without this option.
         target_compile_options(gradckpt_cuda PRIVATE -fmad=false)
         target_link_libraries(gradckpt_cuda PUBLIC gradckpt::gradckpt)
         add_library(gradckpt::cuda ALIAS gradckpt_cuda)

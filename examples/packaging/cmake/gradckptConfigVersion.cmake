@@ -1,4 +1,4 @@
-# The version stands in the header. Before 1.0, a minor version is a promise of its own.
+# The version comes from the header. Before 1.0, minor versions are incompatible with each other.
 set(gradckpt_root "${CMAKE_CURRENT_LIST_DIR}/../../..")
 include("${CMAKE_CURRENT_LIST_DIR}/gradckptInstalled.cmake" OPTIONAL)
 foreach(gradckpt_header gradckpt.h include/gradckpt.h)

@@ -1,5 +1,5 @@
-# Conan 2: `conan create examples/packaging/conan`. The version stands in the header. The package is of files that suit
-# every compiler and machine: its CMake package compiles them once, in the build that asks for it.
+# Conan 2: `conan create examples/packaging/conan`. The version comes from the header. The package contains sources for
+# every compiler and machine: its CMake package compiles them once, in the consumer's build.
 import os
 import re
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gradckpt-esp-idf-VERSION.tar.gz: the header as a component of ESP-IDF, to unpack into a project's components/.
+# Makes gradckpt-esp-idf-VERSION.tar.gz, a component of ESP-IDF to unpack into a project's components/.
 #
 #     sh examples/packaging/esp-idf/archive.sh FOLDER
 . examples/packaging/module.sh

@@ -1,4 +1,4 @@
-# gradckpt-platformio-VERSION.tar.gz: a PlatformIO library (boards.sh), with Arduino's sketches.
+# Makes gradckpt-platformio-VERSION.tar.gz, a PlatformIO library with the Arduino sketches (boards.sh).
 . examples/packaging/pack.sh
 . examples/packaging/arduino/sketches.sh
 here=examples/packaging/platformio

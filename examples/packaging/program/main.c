@@ -1,4 +1,4 @@
-/* What uses the package in tests/packaging/test_packaging.sh: a tiny training, and what it ends with. */
+/* A tiny training that uses the installed package, for tests/packaging/test_packaging.sh. */
 #include <gradckpt.h>
 #include <stdio.h>
 

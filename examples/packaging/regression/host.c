@@ -1,4 +1,4 @@
-/* host.c - the same training on this machine: what it says, every chip says. */
+/* host.c - runs the same training on this machine and prints the same lines as every chip. */
 #define GCKPT_SMALL
 #include <stdio.h>
 #define REGRESSION_PRINTF printf

@@ -1,8 +1,8 @@
-/* plan.c - the host's half of a regression that is learned on a chip: prints the plan of a net with
- * one hidden layer as C. Beside it: regression.h, the chip's.
+/* plan.c - prints the plan of a net with one hidden layer as C, on the host; regression.h trains
+ * the net on a chip.
  *
  *     cc -O1 -I FOLDER_OF_gradckpt.h plan.c -o plan && ./plan > regression_plan.h */
-#ifndef GRADCKPT_IMPLEMENTED /* the bodies are not elsewhere */
+#ifndef GRADCKPT_IMPLEMENTED /* unless another file has the implementation */
 #define GRADCKPT_IMPLEMENTATION
 #endif
 #include "gradckpt.h"

@@ -1,7 +1,7 @@
-/* regression.h - a net learns a curve on the chip: no heap, no files, no floats to print. Its plan
- * was printed on the host (plan.c). A printed plan stands in the file that has gradckpt's bodies,
- * so one file of the program includes this; SAY is its printf. Which parts of gradckpt.h are left
- * out is what the build says. */
+/* regression.h - trains a net on a curve on the chip, without heap, files and printed floats. Its
+ * plan was printed on the host (plan.c). A printed plan belongs to the file with gradckpt's
+ * implementation, so exactly one file of the program includes this; it defines REGRESSION_PRINTF, a
+ * printf. The build selects the omitted parts of gradckpt.h. */
 #ifndef REGRESSION_H
 #define REGRESSION_H
 #define GCKPT_STATIC /* no other file calls gradckpt: less flash */
@@ -12,7 +12,8 @@
 
 enum { POINTS = 16, STEPS = 200 };
 
-/* The plan's parameters in one block, the executor and the step's arena in another. NULL: no. */
+/* Creates the store with the plan's parameters in one block, the executor and its arena in another.
+ * Returns NULL after an error. */
 static gckpt_exec *regression_new(gckpt_store **store)
 {
     static char store_block[regression_plan_store_bytes], exec_block[regression_plan_exec_bytes];
@@ -26,14 +27,15 @@ static gckpt_exec *regression_new(gckpt_store **store)
     return gckpt_exec_new(&regression_plan, *store, &bind);
 }
 
-/* 0, the exit status: it has learned. The last line it says is the same on every machine. */
+/* Trains and prints; the last line is the same on every machine. Returns the exit status, 0 after
+ * success. */
 static int regression(void)
 {
     static float x[POINTS], y[POINTS];
     gckpt_store *store;
     gckpt_exec *exec = regression_new(&store);
     gckpt_result result = gckpt_error(exec ? (const void *)exec : (const void *)store);
-    for (int i = 0; i < POINTS; i++) { /* in a product: what its sensor measures */
+    for (int i = 0; i < POINTS; i++) { /* in a product, readings of its sensor */
         x[i] = (float)(i - POINTS / 2) / 8;
         y[i] = x[i] * x[i];
     }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gradckpt-zephyr-VERSION.tar.gz: the header as a module of Zephyr.
+# Makes gradckpt-zephyr-VERSION.tar.gz, a module of Zephyr.
 #
 #     sh examples/packaging/zephyr/archive.sh FOLDER
 . examples/packaging/module.sh

@@ -1,5 +1,5 @@
-/* blink.c - prints what the sketch Blink includes as plan.h, on a computer: a network learns a
- * curve from 16 samples a step, and tells it at one place. Both plans are over the same weights.
+/* blink.c - prints the file plan.h of the sketch Blink, on a computer: one plan trains a network on
+ * a curve, 16 samples per step, the other one evaluates it at one position. Both share the weights.
  *
  *     cc -I../src blink.c -lm -o blink && ./blink > ../examples/Blink/plan.h */
 #define GRADCKPT_IMPLEMENTATION
@@ -17,7 +17,8 @@ int main(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     const gckpt_init wide = { 4, 0, 0 }, small = { 0.1f, 0, 0 }, zero = { 0, 0, 0 };
-    gckpt_tensor *when = gckpt_input(g, "when", GCKPT_F32, gckpt_shape2(1, 1)); /* a row a time */
+    /* one row per pass */
+    gckpt_tensor *when = gckpt_input(g, "when", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *light = gckpt_input(g, "light", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(1, 16), wide);
     gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(16), wide);

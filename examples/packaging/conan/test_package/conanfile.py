@@ -1,4 +1,4 @@
-# Builds ../../program by what Conan tells CMake, and runs it.
+# Builds ../../program with the settings that Conan passes to CMake, and runs it.
 import os
 
 from conan import ConanFile

@@ -1,14 +1,14 @@
-/* Anomaly - watches a machine: an autoencoder, 16-8-3-8-16, that a computer has trained on how the
- * machine vibrates when all is well, gives back what it knows and little else. What it gives back
- * badly is an anomaly; the LED is on for it. Nothing is learned on the board, so weights stay in
- * flash, and all that trains is left out (GCKPT_NO_TRAINING, in parts.h).
+/* Anomaly - watches a machine. An autoencoder, 16-8-3-8-16, trained on a computer with vibrations
+ * of the healthy machine, reproduces such rows and few others. A row that it reproduces badly is an
+ * anomaly and turns the LED on. The board does not train: weights stay in flash, and training code
+ * is omitted (GCKPT_NO_TRAINING, in parts.h).
  *
- * anomaly.h stands in for the sensor and the machine. plan.h has the weights, the error that is
- * still normal and the plan; a program of extras/ printed it on a computer. */
-#pragma GCC optimize("fp-contract=off") // what a sketch computes has the same bits on every board
+ * anomaly.h simulates the sensor and the machine. plan.h has the weights, the largest normal error
+ * and the plan; a program in extras/ printed it on a computer. */
+#pragma GCC optimize("fp-contract=off") // same bits on every board
 #include "parts.h"
-#define GCKPT_SMALL             // no texts of errors: less flash
-#define GCKPT_STATIC            // all calls are in this sketch: less again
+#define GCKPT_SMALL             // no error texts: less flash
+#define GCKPT_STATIC            // all calls are in this sketch: less flash
 #define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
 #include <gradckpt.h>
 #include "plan.h"
@@ -17,7 +17,7 @@
 char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
 gckpt_exec *watcher;
 
-// What the library refuses it says by a number of gradckpt.h; the LED stays dark.
+// Stops after an error and prints its number, a gckpt_result of gradckpt.h; the LED stays dark.
 void stopUnless(bool fine, int result) {
   if (fine)
     return;
@@ -27,7 +27,7 @@ void stopUnless(bool fine, int result) {
     delay(1000);
 }
 
-// The squared error of what the network gives back of a row, on average.
+// Returns the mean squared error of the network's output for a row.
 float errorOf(const float *row) {
   const gckpt_feed feed = { plan_x, row };
   gckpt_result result = gckpt_forward(watcher, &feed, 1, 1, NULL);
@@ -36,7 +36,7 @@ float errorOf(const float *row) {
   float sum = 0;
   for (int i = 0; i < READINGS; i++) {
     const float d = row[i] - back[i];
-    sum = gckpt_fma(d, d, sum); // on every board the same bits
+    sum = gckpt_fma(d, d, sum); // same bits on every board
   }
   return sum / (float)READINGS;
 }
@@ -60,7 +60,7 @@ void setup() {
   stopUnless(watcher, gckpt_error(store));
 }
 
-// Every eighth time something is wrong: a knock, too fast, or a sensor that is stuck.
+// Reads a row of the sensor; every eighth one has a fault (knock, overspeed or stuck sensor).
 void loop() {
   static uint32_t number = 0;
   float row[READINGS];

@@ -1,12 +1,13 @@
 /* Blink - a small network learns a heartbeat on the board, from 16 samples of its brightness, and
- * blinks the LED by what it has learned. Change the samples: it learns those.
+ * blinks the LED accordingly. Change the samples, and it learns yours.
  *
- * plan.h says which bytes and steps learning (learn) and telling (tell) take; a program of
- * extras/ printed it on a computer. parts.h leaves out what these plans do not need. */
-#pragma GCC optimize("fp-contract=off") // what a sketch computes has the same bits on every board
+ * plan.h has the instructions and bytes of training (learn) and of inference (tell); a program in
+ * extras/ printed it on a computer. parts.h omits the parts of the library that these plans do not
+ * need. */
+#pragma GCC optimize("fp-contract=off") // same bits on every board
 #include "parts.h"
-#define GCKPT_SMALL             // no texts of errors: less flash
-#define GCKPT_STATIC            // all calls are in this sketch: less again
+#define GCKPT_SMALL             // no error texts: less flash
+#define GCKPT_STATIC            // all calls are in this sketch: less flash
 #define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
 #include <gradckpt.h>
 #include "plan.h"
@@ -15,12 +16,12 @@ const int STEPS = 400, SAMPLES = 16;
 const float brightness[SAMPLES] = { 0.1, 0.5, 1.0, 0.5, 0.1, 0.3, 0.7, 0.3,
                                     0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0 };
 
-// Weights and the optimiser's state; what a step computes with. There is no heap.
+// Memory for weights and optimiser state, and for the two executors. There is no heap.
 char store_block[learn_store_bytes], learn_block[learn_exec_bytes], tell_block[tell_exec_bytes];
 gckpt_store *store;
 gckpt_exec *teller;
 
-// What the library refuses it says by a number of gradckpt.h; the LED stays dark.
+// Stops after an error and prints its number, a gckpt_result of gradckpt.h; the LED stays dark.
 void stopUnless(bool fine, int result) {
   if (fine)
     return;
@@ -39,7 +40,7 @@ gckpt_exec *executor(const gckpt_plan &plan, void *block, size_t size) {
   return made;
 }
 
-// A place in the beat, 0 to 1, as the network gets it.
+// Scales a position in the beat, 0 to 1, to the network's input.
 float scaled(float when) {
   return 2 * when - 1;
 }
@@ -93,7 +94,8 @@ void setup() {
   teller = executor(tell, tell_block, sizeof tell_block);
 }
 
-// 20 ms of light: on for as much of them as it is bright. A beat has 50 of these.
+// Lights the LED for a part of 20 ms that is proportional to the brightness. A beat has 50 such
+// intervals.
 void loop() {
   static int at = 0;
   float light = constrain(guessBrightness(at / 50.0f), 0.0f, 1.0f);

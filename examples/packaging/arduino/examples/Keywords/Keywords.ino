@@ -1,28 +1,29 @@
-/* Keywords - hears words by a convolutional network that a computer has trained on six of them, and
- * learns two more, and your accent, on the board: its convolutions stay in flash as bytes, and only
- * the last layer learns. The LED is on while a word is heard right.
+/* Keywords - recognises words by a convolutional network that was trained on six of them on a
+ * computer, and learns two more, and your accent, on the board. The convolutions stay in flash as
+ * bytes, and only the last layer is trained. The LED is on while a word is recognised.
  *
- * keyword.h stands in for a microphone and for what makes ten numbers a frame of its sound: it says
- * a word by a formula. plan.h has the weights and two plans over them, recognise and learn; a
- * program of extras/ printed it on a computer. parts.h leaves out what these do not need. */
-#pragma GCC optimize("fp-contract=off") // what a sketch computes has the same bits on every board
+ * keyword.h replaces a microphone and its front end, ten numbers per frame of sound: it generates
+ * words by a formula. plan.h has the weights and two plans over them, recognise and learn; a
+ * program in extras/ printed it on a computer. parts.h omits the parts of the library that these
+ * plans do not need. */
+#pragma GCC optimize("fp-contract=off") // same bits on every board
 #include "parts.h"
-#define GCKPT_SMALL             // no texts of errors: less flash
-#define GCKPT_STATIC            // all calls are in this sketch: less again
+#define GCKPT_SMALL             // no error texts: less flash
+#define GCKPT_STATIC            // all calls are in this sketch: less flash
 #define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
 #include <gradckpt.h>
 #include "plan.h"
 #include "keyword.h"
 
 const int WORDS = 8, FEATURES = 32;     // as in extras/keyword.c
-const int TAKES = 3, ROUNDS = 20;       // each word is said so often, and learned in so many steps
+const int TAKES = 3, ROUNDS = 20;       // takes of each word, training steps per take
 const char *const names[WORDS] = { "yes", "no", "up", "down", "left", "right", "lamp", "fan" };
-const uint32_t OWNER = 500, TESTS = 100; // your voice; takes from here on are not learned
+const uint32_t OWNER = 500, TESTS = 100; // your voice; takes from TESTS on are not trained on
 const int32_t ACCENT = 56;
 const size_t ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes
                                                                : learn_arena_bytes;
 
-// The last layer; what each plan needs by itself; where both compute, one after the other.
+// Memory for the last layer, for each executor, and for the arena that they share.
 char store_block[recognise_store_bytes - weights_flash_bytes];
 char ears_block[recognise_exec_bytes - recognise_arena_bytes];
 char learner_block[learn_exec_bytes - learn_arena_bytes];
@@ -31,9 +32,9 @@ gckpt_store *store;
 gckpt_exec *ears, *learner;
 
 float sound[KEYWORD_FRAMES * KEYWORD_NUMBERS];
-float features[WORDS][FEATURES]; // what the convolutions made of the words to learn
+float features[WORDS][FEATURES]; // outputs of the convolutions for the words to learn
 
-// What the library refuses it says by a number of gradckpt.h; the LED stays dark.
+// Stops after an error and prints its number, a gckpt_result of gradckpt.h; the LED stays dark.
 void stopUnless(bool fine, int result) {
   if (fine)
     return;
@@ -56,7 +57,7 @@ gckpt_exec *executor(const gckpt_plan &plan, void *block, size_t size) {
   return made;
 }
 
-// The number of the word that `sound` is taken for.
+// Returns the number of the recognised word in `sound`.
 int heardWord() {
   const gckpt_feed feed = { recognise_heard, sound };
   gckpt_result result = gckpt_forward(ears, &feed, 1, 1, NULL);
@@ -69,7 +70,7 @@ int heardWord() {
   return best;
 }
 
-// How many of the words that it has not learned from it hears right.
+// Prints how many words are recognised among takes that are not trained on.
 void printRight(const char *when) {
   int right = 0;
   for (int i = 0; i < TAKES * WORDS; i++) {
@@ -82,7 +83,7 @@ void printRight(const char *when) {
   Serial.println(TAKES * WORDS);
 }
 
-// Each word is heard once a take; then the last layer learns from what was made of it.
+// For each take, hears each word once, then trains the last layer on the outputs.
 void learnWords() {
   static const int32_t words[WORDS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
   const gckpt_feed feeds[] = { { learn_features, features }, { learn_meant, words } };

@@ -1,4 +1,4 @@
-/* main.c - a net learns on the chip; regression.h has all of it. */
+/* main.c - trains a net on the chip by the code in regression.h. */
 #include <zephyr/kernel.h>
 #include <zephyr/sys/printk.h>
 #define REGRESSION_PRINTF printk
