@@ -1,6 +1,6 @@
-# gradckpt.h is one header; nothing needs building to use it. This file builds the examples and tests, the header
-# as a library (make lib, make install), and puts the header together from src/ (make header).
-# `make help` lists what there is. A C compiler, make and sh are enough, except for `make check`.
+# gradckpt.h is one header and is used without building. This file builds the examples and tests, builds the header as
+# a library (make lib, make install), and generates the header from src/ (make header). `make help` lists the targets.
+# They need a C compiler, make and sh; `make check` also uses other compilers and emulators.
 
 CC = cc
 CFLAGS = -O2 -std=gnu99
@@ -10,38 +10,41 @@ PREFIX = /usr/local
 LIBDIR = $(PREFIX)/lib
 DESTDIR =
 
-# -fopenmp where a program built with it runs; OPENMP= switches it off. Results are the same bits.
+# -fopenmp if the compiler supports it; OPENMP= switches it off. The results have the same bits.
 HASH := \#
 OPENMP := $(shell d=$$(mktemp -d) && \
     printf '$(HASH)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' > $$d/t.c && \
     $(CC) -fopenmp $$d/t.c -o $$d/t 2>/dev/null && $$d/t && echo -fopenmp; rm -rf "$$d")
-# Between steps OpenMP's threads sleep; within one the header does the waiting (docs/building.md).
+# OpenMP's threads sleep between steps; during a step the header makes them wait actively (docs/building.md).
 OMP_WAIT_POLICY ?= passive
 export OMP_WAIT_POLICY
-# OPENBLAS=1: matrix products by OpenBLAS (libopenblas-dev), to compare; see GCKPT_OPENBLAS in gradckpt.h.
+# OPENBLAS=1 computes matrix products by OpenBLAS (libopenblas-dev), for comparison: GCKPT_OPENBLAS in gradckpt.h.
 ifeq ($(OPENBLAS),1)
 BLAS := -DGCKPT_OPENBLAS $(shell pkg-config --cflags openblas 2>/dev/null)
 BLAS_LIBS := $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)
 endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-# What programs compute themselves has the same bits everywhere, too: no product is fused with a sum.
+# -ffp-contract=off keeps the compiler from fusing products and sums in the programs, so that their bits are the same
+# everywhere.
 COMPILE = $(CC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I.
-# A program of public names sees the API alone (build/api/gradckpt.h; GRADCKPT_IMPLEMENTED: the bodies are linked).
-# Examples and tests are linked with build/libsrc.a, the files of src/, each compiled by itself: a change in one file
-# compiles that file. Benchmarks, `make lib` and other programs are linked with build/gradckpt.o, the header compiled.
+# Programs that use only public names include the declarations alone, build/api/gradckpt.h; GRADCKPT_IMPLEMENTED says
+# that the definitions are linked. Examples and tests are linked with build/libsrc.a, whose objects are the files of
+# src/, so that a change in one file recompiles only that file. Benchmarks and other programs are linked with
+# build/gradckpt.o.
 LINKED = $(subst -I.,-Ibuild/api -I.,$(COMPILE)) -DGRADCKPT_IMPLEMENTED
 LINK = $(CC) $(CFLAGS) $(OPENMP)
-# Where to, and how fast: tests/check_all.sh has others.
+# Folder of the objects of src/, and optimisation of the files that compute little; tests/check_all.sh sets other
+# values.
 OBJ_DIR = build
 OPT_LEVEL = -O1
 COMPILE_SRC = $(subst -O2,$(OPT_LEVEL),$(COMPILE)) -Isrc
 DEPENDS = -MMD -MP -MT $@ -MF $@.d
 
 MPICC = mpicc
-# The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
+# The CUDA backend is compiled by nvcc and linked with -lcudart -lstdc++. Its tests need only a C++ compiler.
 NVCC = nvcc
-# Kernels of these, of which nvcc knows CUDA_ARCHS, and PTX of the last: a newer device compiles that when it first runs it
-# (a minute).
+# Compute capabilities to compile for, if nvcc knows them (CUDA_ARCHS), and PTX of the last one, which a newer device
+# compiles at its first run (about a minute).
 CUDA_WANTED = 80 90 100
 CUDA_ARCHS = $(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=compute_%),$(shell $(NVCC) --list-gpu-arch)))
 CUDA_CODE = $(foreach a,$(or $(CUDA_ARCHS),$(error nvcc knows none of $(CUDA_WANTED): choose with CUDA_ARCHS=..)),-gencode arch=compute_$(a),code=sm_$(a)) \
@@ -53,7 +56,7 @@ COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SL
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
 EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
-# Tests are sorted by layer: tests/plan/test_lowered.c.
+# Each layer of src/ has a folder of tests, such as tests/plan/test_lowered.c.
 vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
@@ -61,73 +64,98 @@ TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildc
 SCRIPTS = build/test_programs build/test_finetune build/test_objectives build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
 INTERNAL_TESTS := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
     $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(LAYERS)))/|backend.h)' tests/*/test_*.c))))
-# Those that take long begin first, then what needs no object.
+# The order in which tests start: long ones, then those that use internal names, then the others.
 LONG_TESTS = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
 LOGS = $(addsuffix .log,$(LONG_TESTS) $(filter-out $(LONG_TESTS),$(INTERNAL_TESTS) $(filter-out $(INTERNAL_TESTS),$(TESTS))))
 
 all: examples
 
-help:
-	@echo 'make run       compile for some 40 s, train a small GPT on the text of gradckpt.h for about a minute, sample it'
-	@echo 'make shakespeare  train it on Shakespeare, in 16 MB, for some 8 minutes on 2 cores, and sample it'
-	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 3 minutes on 2 cores'
-	@echo 'make check     the wide test, one of each kind: compilers, options, sanitizers, machines, macros, symbols'
-	@echo 'make check-all  and the rest of each kind: before a release'
-	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'
-	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
-	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md; STAGES="build right"'
-	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
-	@echo 'make predict-mpi  predicted and measured time of a step by 1 and 2 processes'
-	@echo 'make slow-link   two processes over a link of limited rate'
-	@echo 'make scaling   time and bytes of a step by 1 to 8 processes'
-	@echo 'make coverage  lines and branches that make test and make check run: clang, some 35 minutes on 2 cores'
-	@echo 'make fuzz      SECONDS=60: bytes that nobody meant, to each reader for so long: clang with libFuzzer'
-	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
-	@echo 'make architecture  which layer uses which in src/: the drawing of docs/architecture.md'
-	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
-	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
-	@echo 'make reference  build/reference/index.html, all calls, types and switches, to search and to read in a browser'
-	@echo 'make lesson-3  compiles and runs the program of lesson 3 of docs/course; 1 to 7'
-	@echo 'make starters  a file for each exercise of the course and of docs/exercises.md, to write answers into: DIR=mine'
-	@echo 'make exercise-3.1  whether mine/exercise-3.1.c is right, or what differs; exercise-5: of docs/exercises.md'
-	@echo 'make grade     a table of DIR/STUDENT/exercise-N.c, and a log for each: build/class; ONLY="3.1 3.2"'
-	@echo 'make slides    build/slides.html, the course to show in a class: one file'
-	@echo 'make small     twelve small programs, each for one kind of training, and what they print'
-	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
-	@echo 'make bench     every kernel and whole steps compared with the peak of this machine: build/bench.md, .json'
-	@echo 'make speed     whole steps compared with PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'
-	@echo 'make offload   plans with and without offloading: docs/benchmarks/offload.tsv'
-	@echo 'make ops       microseconds of every op, forward and backward, by all kernels: to compare two versions by'
-	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, int4, compared with the memory'
-	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
-	@echo 'make threads   milliseconds a step while other programs use the processor'
-	@echo 'make predict   predicted and measured time of a step, at five budgets'
-	@echo 'make small_models  tiny models compared with C loops written for them; the cost of a step and an instruction'
-	@echo 'make fastest   the plan predicted best and the fastest of its trials, at ten settings'
-	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
-	@echo 'make simulate  a step of 8 to 1,024 processes, simulated from its plan'
-	@echo 'make ablate    bytes and work of plans of networks and random graphs: to compare searches by (docs/search.md)'
-	@echo 'make plans     bytes against time for every way to plan: docs/benchmarks/plans.tsv, docs/plans.svg'
-	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
-	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
-	@echo 'make lora-memory     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
-	@echo 'make methods   ten ways to fine-tune, compared: the table of docs/finetuning.md'
-	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
-	@echo 'make profile      what a model has, where the milliseconds of a step go: tables of docs/memory.md, docs/time.md'
-	@echo 'make accumulation-curves    gradient accumulation, right and wrong: docs/accumulation.svg'
-	@echo 'make features  what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
-	@echo 'make readme    examples/quickstart.c and its output into README.md'
-	@echo 'make index     what each file of examples/ is, needs, and its lines: the tables of examples/README.md'
-	@echo 'make lib       build/libgradckpt.a, the header compiled once'
-	@echo 'make install   header, library, headers of examples/, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
-	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
-	@echo 'make boards    libraries for Arduino, PlatformIO, ESP-IDF and Zephyr, in build/boards: zip and GNU tar'
-	@echo 'make clean     remove build/'
-	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS)); V=1 shows what is run'
+define HELP
+Start
+  make run           compile, train a small GPT for about a minute, sample it
+  make shakespeare   train it on Shakespeare in 16 MB, for about 8 minutes
+  make examples      build the example programs: build/gpt, build/finetune, ...
+  make small         build and run twelve small programs
+Learn
+  make lesson-3      compile and run the program of a lesson of docs/course
+  make exercise-5    check your answer mine/exercise-5.c (docs/exercises.md)
+  make playground    build/playground.html, plans and training in a browser
+  make reference     build/reference/index.html, every call, type and option
+Use
+  make lib           build/libgradckpt.a, the header compiled once
+  make install       library, headers, pkg-config and CMake files below PREFIX
+  make cuda          build/gradckpt_cuda.o, compiled by nvcc
+  make mcu           run firmware on the boards that QEMU emulates
+Change
+  make header        put gradckpt.h and gradckpt_cuda.cu together from src/
+  make test          build and run all tests: 2 to 3 minutes on 2 cores
+  make check         compilers, options, sanitizers, other machines: an hour
+
+make help-all lists all targets.
+Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)),
+JOBS ($(JOBS)), PREFIX ($(PREFIX)); V=1 prints the commands.
+endef
+define HELP_ALL
+Programs
+  make all            the same as make examples
+  make programs       build all tests and examples
+  make mpi            build/gpt-mpi, for several processes, and test it: OpenMPI
+  make clean          remove build/
+Learn
+  make starters       a file for each exercise, to write answers in: DIR=mine
+  make grade          check DIR/STUDENT/exercise-N.c of a class: ONLY="3.1 3.2"
+  make slides         build/slides.html, the course to show in a class
+Tests
+  make test-cuda      test gradckpt_cuda.cu without a device: about 4 minutes
+  make gpu            all that needs a CUDA device: STAGES="build right"
+  make gpu-programs   build the programs of make gpu by nvcc
+  make shim-programs  build them for the CPU's simulation of CUDA
+  make mpi-programs   build the programs of make mpi
+  make check-all      all compilers and machines: before a release
+  make coverage       lines and branches that tests run: clang, 35 minutes
+  make fuzz           random bytes to each reader: libFuzzer, SECONDS=60
+Measurements; most are recorded in docs/benchmarks/*.tsv
+  make benchmarks     docs/benchmarks.md from docs/benchmarks/*.tsv
+  make bench          kernels and steps compared with the peak: build/bench.md
+  make speed          steps compared with PyTorch, if python3 has it: 15 minutes
+  make small_models   tiny models compared with C loops; the cost of a step
+  make generate       milliseconds per token of GPT-2 124M
+  make ops            microseconds of every op, to compare two versions
+  make threads        milliseconds per step while other programs run
+  make predict        predicted and measured time of a step at five budgets
+  make fastest        the plan predicted best and the fastest that was tried
+  make profile        where the milliseconds of a step go
+  make accuracy       errors of sums and functions compared with binary64
+  make plans          bytes and time of every way to plan: docs/plans.svg
+  make depth          bytes and cost of every way to plan over depth
+  make ablate         plans of many graphs, to compare versions of the search
+  make offload        plans with and without offloading
+  make overlap        offloading with and without overlap, measured
+  make scaling        time and bytes of a step on 1 to 8 processes: OpenMPI
+  make slow-link      two processes over a link of limited rate: root
+  make predict-mpi    predicted and measured time of a step on 2 processes
+  make simulate       a step of 8 to 1,024 processes, simulated from its plan
+  make size           flash, memory and stack of firmware
+  make fits           the largest networks that train in 32 to 512 KB
+  make lora-memory    LoRA on a Llama of 13 billion weights, planned
+  make methods        ten ways to fine-tune, compared
+  make features       what leaving out each part saves: 8 minutes
+Pages and pictures
+  make architecture   the drawing of layers in docs/architecture.md
+  make index          the tables of examples/README.md
+  make readme         the program of README.md and its output
+  make pictures       the pictures of docs/ that examples draw
+  make accumulation-curves  docs/accumulation.svg
+Packages
+  make dist           build/gradckpt-$(VERSION).tar.gz
+  make boards         for Arduino, PlatformIO, ESP-IDF and Zephyr: zip, GNU tar
+endef
+help: ; @: $(info $(HELP))
+help-all: ; @: $(info $(HELP)) $(info ) $(info $(HELP_ALL))
 
 examples: $(EXAMPLES)
 
-# Make again, with a job for each processor.
+# Runs make again with a job for each processor.
 PARALLEL = MAKEFLAGS= $(MAKE) --no-print-directory -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' WARNINGS='$(WARNINGS)' \
     OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)'
 run:
@@ -136,26 +164,26 @@ run:
 	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
 	    --sample 400 --prompt 'static int gckpti_'
 	@echo
-	@echo 'next: what every budget costs, before anything is trained:  build/gpt --plan --micro-batch 4 | more'
+	@echo 'next: the cost of every budget, before training:  build/gpt --plan --micro-batch 4 | more'
 	@echo '      the same weights in fewer bytes:  build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 15M'
-	@echo '      a text of your own:  build/gpt --data FILE --steps 1500 --save my.safetensors --sample 400'
-	@echo '      a program of your own:  docs/tasks.md'
+	@echo '      train on your text:  build/gpt --data FILE --steps 1500 --save my.safetensors --sample 400'
+	@echo '      write a program:  docs/tasks.md'
 
-# Validation loss 1.65 or lower within 10 minutes on 2 cores, in 16 MB (docs/learning.md); the text is
-# in the public domain. It goes on where it was interrupted with: build/gpt --resume build/shakespeare.safetensors
+# Reaches a validation loss of 1.54 in 16 MB; the text is in the public domain. After an interruption, continue with
+# build/gpt --resume build/shakespeare.safetensors
 shakespeare:
 	@$(PARALLEL) build/gpt
 	build/gpt --data examples/shakespeare.txt --layers 4 --heads 4 --dim 128 --context 128 --batch 16 \
 	    --micro-batch auto --budget 16MB --steps 3000 --lr 3e-3 --min-lr 1e-4 --dropout 0.05 --eval-every 500 \
 	    --save build/shakespeare.safetensors --sample 500 --prompt 'ROMEO:'
 
-# The first seed of random tests, a number below 2^20 from the hash of the commit; 1 outside a repository.
+# The first seed of random tests: the first 20 bits of the commit's hash, or 1 outside a repository.
 ifeq ($(origin SEED),undefined)
 SEED := $(shell h=$$(git rev-parse -q --verify HEAD 2>/dev/null | cut -c 1-5); printf '%d' "0x$${h:-1}")
 endif
 export SEED
-# Each log is a target: tests run at the same time as other tests and compilers. run.sh prints a line for each log,
-# then the sum.
+# Each log is a target, so that tests run at the same time as other tests and compilers. run.sh prints a line for each
+# log, then the sum.
 test:
 	@rm -f $(LOGS)
 	@$(PARALLEL) -k SEED='$(SEED)' $(LOGS) || true
@@ -169,7 +197,8 @@ check:
 check-all:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh all
 
-# Every program under the shim's four schedules, streams eager in two of them and lazy in the others.
+# The CUDA tests on the CPU's simulation of CUDA (the shim): each program under four schedules, two with eager streams
+# and two with lazy ones.
 CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS) nccl_ranks)) build/shim/test_cuda_shim.0.log
 test-cuda:
 	@rm -f $(CUDA_RUNS)
@@ -181,7 +210,7 @@ cuda: build/gradckpt_cuda.o
 gpu:
 	sh tests/cuda/gpu.sh $(STAGES)
 
-# By nvcc, or all of it on the processor.
+# The programs of make gpu, compiled by nvcc, and the same for the shim.
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
 shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predict-shim build/bench-shim build/launches
 
@@ -190,21 +219,29 @@ mpi: mpi-programs
 
 mpi-programs: build/gpt build/gpt-mpi build/mpi_transport build/accumulation-mpi
 
+# $(call RECORD,TOPIC,NAME) prints the tables in build/NAME.md and records them in docs/benchmarks/TOPIC.tsv, as cases
+# that begin with NAME. RECORD_PLANNED is for values that are the same on every machine.
+RECORD = cat build/$(2).md && sh tests/bench/record.sh $(1) build/$(2).md $(2)
+RECORD_PLANNED = cat build/$(2).md && PROCESSOR=- THREADS=- sh tests/bench/record.sh $(1) build/$(2).md $(2)
+
 scaling: build/scaling
-	sh tests/bench/scaling.sh
+	sh tests/bench/scaling.sh > build/scaling.md
+	export OMP_NUM_THREADS=1; $(call RECORD,distributed,scaling)
 
 slow-link: build/limited
-	sh tests/bench/slow_link.sh
+	sh tests/bench/slow_link.sh > build/slow-link.md
+	export OMP_NUM_THREADS=1; $(call RECORD,distributed,slow-link)
 
 predict-mpi: build/mpi_predict
 	for n in 1 2; do OMP_NUM_THREADS=1 mpirun $$([ "$$(id -u)" -ne 0 ] || echo --allow-run-as-root) --oversubscribe \
-	    -n $$n build/mpi_predict || exit 1; done
+	    -n $$n build/mpi_predict || exit 1; done > build/predict-mpi.md
+	export OMP_NUM_THREADS=1; $(call RECORD,distributed,predict-mpi)
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
 
 SECONDS = 60
-# A million steps in runs of 50; 20,000 without an argument: build/long 1000000
+# Many steps in runs of 50: build/long [STEPS], 20,000 by default.
 build/long: tests/long/long.c build/gradckpt.o
 	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Itests -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm -pthread
 
@@ -220,7 +257,7 @@ mcu: build/gradckpt.o
 bench: build/bench
 	build/bench --markdown build/bench.md
 
-# SPEED=--quick: a try.
+# SPEED=--quick measures one short round and records nothing.
 PYTHON = python3
 speed: build/bench
 	$(PYTHON) tests/bench/speed.py $(SPEED)
@@ -229,53 +266,65 @@ generate: build/generate
 	build/generate
 
 predict: build/predict
-	build/predict
+	build/predict > build/predict.md || { cat build/predict.md; exit 1; }
+	export OMP_NUM_THREADS=1; $(call RECORD,time,predict)
 
 fastest: build/fastest
-	build/fastest
+	build/fastest > build/fastest.md
+	export OMP_NUM_THREADS=1; $(call RECORD,time,fastest)
+
 small_models: build/small_models
-	build/small_models
+	build/small_models > build/small_models.md
+	export OMP_NUM_THREADS=1; $(call RECORD,speed,small_models)
 
 accuracy: build/accuracy
-	build/accuracy
+	build/accuracy > build/accuracy.md
+	$(call RECORD_PLANNED,accuracy,accuracy)
 
 threads: build/threads
-	@(unset OMP_WAIT_POLICY; build/threads) && OMP_WAIT_POLICY=passive build/threads && \
-	    OMP_WAIT_POLICY=active build/threads
+	@(unset OMP_WAIT_POLICY; build/threads) > build/threads.md && OMP_WAIT_POLICY=passive build/threads >> build/threads.md && \
+	    OMP_WAIT_POLICY=active build/threads >> build/threads.md
+	$(call RECORD,speed,threads)
 
 depth: build/depth
-	build/depth docs/depth.md docs/depth.svg
+	build/depth > build/depth.md
+	export ROWS="^layers (12|24|48)$$"; $(call RECORD_PLANNED,depth,depth)
 
 ablate: build/ablate
 	build/ablate
 
 offload: build/offload
 	build/offload > build/offload.md
-	PROCESSOR=- THREADS=- sh tests/bench/record.sh offload build/offload.md planned
+	cat build/offload.md && PROCESSOR=- THREADS=- sh tests/bench/record.sh offload build/offload.md planned
+
+overlap: build/overlap
+	build/overlap > build/overlap.md
+	export OMP_NUM_THREADS=1; cat build/overlap.md && sh tests/bench/record.sh offload build/overlap.md run
 
 ops: build/ops
 	build/ops
 
-# The rows of its tables that are recorded.
+# The rows of the tables of make plans that are recorded.
 PLANS_ROWS = per block|rotor with options|optimal|chosen|(chosen, )?(proven: none in|gap)|MB [0-9]+|GPT-2 124M, batch 4 of 1024|SmolLM2-135M, 2048 tokens|GPT, 1000 layers
 plans: build/plans
 	build/plans build/plans.md docs/plans.svg
 	PROCESSOR=- THREADS=1 ROWS='^($(PLANS_ROWS))$$' sh tests/bench/record.sh plans build/plans.md
 
 simulate: build/simulate
-	build/simulate
-	build/simulate --model llama-7b --budget 40GB
+	(build/simulate && build/simulate --model llama-7b --budget 40GB) > build/simulate.md
+	$(call RECORD_PLANNED,distributed,simulate)
 
 fits: build/fits
-	build/fits
+	build/fits > build/fits.md
+	$(call RECORD_PLANNED,device,fits)
 
 lora-memory: build/stack
-	build/stack
+	build/stack > build/lora-memory.md
+	$(call RECORD_PLANNED,finetuning,lora-memory)
 
 size: | build
 	@CC='$(CC)' sh tests/firmware/size.sh > build/size.md || { cat build/size.md; exit 1; }
-	@cat build/size.md
-	@! grep -q '| ? |' build/size.md && sh tests/table.sh 'make size' build/size.md docs/device.md
+	@! grep '| ? |' build/size.md && $(call RECORD_PLANNED,device,size)
 
 methods: build/finetune
 	rm -rf build/methods
@@ -284,7 +333,8 @@ methods: build/finetune
 	build/finetune --model build/methods --method full --data gradckpt.h --lr 1e-3 --min-lr 1e-4 --steps 600 \
 	    --warmup 50 --eval-every 300 --eval-iters 8 --save build/methods/c
 	build/finetune --model build/methods/c --method all --data build/methods/prose.txt --retention-data gradckpt.h \
-	    --steps 150 --eval-every 50 --eval-iters 4 --save build/methods/tuned
+	    --steps 150 --eval-every 50 --eval-iters 4 --save build/methods/tuned > build/methods.md
+	$(call RECORD,finetuning,methods)
 
 pictures: build/steps build/graph build/gpt
 	build/steps docs/steps.svg
@@ -293,12 +343,10 @@ pictures: build/steps build/graph build/gpt
 	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg \
 	    --frontier docs/frontier.svg > build/timeline.txt
 
-# Layers and bytes, and where the time goes, between <!-- make profile --> and <!-- --> of two pages.
+# Prints the layers and bytes of build/gpt's default model and the time of each op in its step.
 profile: build/gpt
-	(echo '```text' && build/gpt --budget 14M --micro-batch auto --threads 1 --summary | sed '1,/^$$/d' && echo '```') > build/summary.md
-	(echo '```text' && build/gpt --budget 14M --micro-batch auto --threads 1 --profile | sed '1,/^$$/d' && echo '```') > build/profile.md
-	sh tests/table.sh 'make profile' build/summary.md docs/memory.md
-	sh tests/table.sh 'make profile' build/profile.md docs/time.md
+	build/gpt --budget 14M --micro-batch auto --threads 1 --summary
+	build/gpt --budget 14M --micro-batch auto --threads 1 --profile
 
 playground: build/playground.html build/tiny
 	@echo 'open build/playground.html in a browser'
@@ -314,7 +362,7 @@ build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
 	awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md gradckpt.h > $@.new
 	mv $@.new $@
 
-# The course: docs/course/README.md. Programs are tries: compiled at -O0, in a moment, and linked with the bodies.
+# The course (docs/course/README.md). Its programs are compiled at -O0, which is fast, and linked with build/gradckpt.o.
 COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -Wall -Wno-unused $(OPENMP) $(BLAS) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
     build/gradckpt.o $(BLAS_LIBS)
 COURSE = CC='$(CC)' LINKED='$(COURSE_LINKED)' ONLY='$(ONLY)' sh docs/course/tools/course.sh
@@ -339,15 +387,19 @@ build/slides.html: $(wildcard docs/course/* docs/course/tools/*)
 	    $(sort $(wildcard docs/course/[0-9]-*.md)) > $@.new
 	mv $@.new $@
 
-# Between <!-- make index --> and <!-- -->.
+# Generates the log of measured values from the files that tests/bench/record.sh writes.
+benchmarks: | build
+	LC_ALL=C awk -f tests/bench/log.awk docs/benchmarks/*.tsv > build/benchmarks.md
+	cmp -s build/benchmarks.md docs/benchmarks.md || cp build/benchmarks.md docs/benchmarks.md
+
+# Replaces the text between <!-- make index --> and <!-- -->.
 index: | build
 	sh examples/index.sh > build/index.md
 	sh tests/table.sh 'make index' build/index.md examples/README.md
 
-features:
-	@mkdir -p build
-	CC='$(CC)' sh tests/compile/features.sh table > build/parts.md
-	sh tests/table.sh 'make features' build/parts.md docs/parts.md
+features: | build
+	CC='$(CC)' sh tests/compile/features.sh table > build/features.md
+	export OMP_NUM_THREADS=1; cat build/features.md && sh tests/bench/record.sh features build/features.md
 
 accumulation-curves: build/accumulation
 	build/accumulation docs/accumulation.svg
@@ -355,7 +407,7 @@ accumulation-curves: build/accumulation
 readme: build/quickstart
 	sh tests/readme.sh
 
-# Compile lines are shown by V=1.
+# V=1 prints the commands.
 ifneq ($(V),1)
 .SILENT:
 endif
@@ -363,35 +415,35 @@ endif
 build:
 	@mkdir -p build
 
-# gradckpt.h is put together from src/, gradckpt_cuda.cu from src/cuda/. A copy that somebody warn_if_edited builds as it is; the
-# check refuses it.
+# Generates gradckpt.h from src/ and gradckpt_cuda.cu from src/cuda/. A generated file that was edited by hand is
+# built as it is, with a note; make check refuses it.
 header: | build
 	sh src/header.sh src > build/header.h
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
 	sh src/header.sh src/cuda > build/header.cu
 	cmp -s build/header.cu gradckpt_cuda.cu || cp build/header.cu gradckpt_cuda.cu
-# $(call warn_if_edited,DIR,FILE)
+# $(call warn_if_edited,DIR,FILE) prints a note if FILE is not what DIR generates.
 warn_if_edited = [ ! -d src ] || sh src/header.sh $(1) 2> /dev/null | cmp -s - $(2) || \
-    echo 'note: $(2) is not what $(1)/ gives: make header would overwrite it; it is built as it is'
+    echo 'note: $(2) differs from what make header generates from $(1)/; it is built as it is'
 
-# Between <!-- make architecture --> and <!-- -->.
+# Replaces the text between <!-- make architecture --> and <!-- -->.
 architecture: | build
 	sh tests/layout/layers.sh src > build/architecture.md
 	sh tests/table.sh 'make architecture' build/architecture.md docs/architecture.md
 
-# Changes when compiler or options do; then everything is built again.
+# Changes when the compiler or its options change; then everything is built again.
 $(OBJ_DIR)/options: always
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' > $@
 
-# Of the library, too: -fPIC, so that it can go into a shared one, takes no time that could be measured.
-ifeq ($(FROM),src) # the same of the files of src/: tests/coverage.sh
+# The object is also that of make lib: -fPIC allows it in a shared library and costs no measurable time.
+ifeq ($(FROM),src) # tests/coverage.sh builds it from the files of src/
 build/gradckpt.o: $(OBJ_DIR)/libsrc.a
 	$(LD) -r --whole-archive $< -o $@
 else
 build/gradckpt.o: tests/compile/implementation.c gradckpt.h $(OBJ_DIR)/options
 	@$(call warn_if_edited,src,gradckpt.h)
-	@echo 'compiling gradckpt.h, some 40 s'
+	@echo 'compiling gradckpt.h, about 19 s'
 	$(COMPILE) -fPIC -c -o $@ $<
 endif
 
@@ -406,24 +458,24 @@ build/api/gradckpt.h: src/api.h
 build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/options
 	$(LINKED) $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
-# The files of src/, each by itself: in $(OBJ_DIR)/libsrc.a.
+# $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately.
 ISAS = 0 1 2 3
 KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
 SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ && $$1 !~ /^kernels/ { print $$1 }' src/MANIFEST))
 $(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
-# The same as one object, for scripts that link by a page's line with a gradckpt.o.
+# The same as one object, for scripts that run compile lines of pages, which link a gradckpt.o.
 build/libsrc.o: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	$(LD) -r -o $@ $^
 $(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
 	$(COMPILE_SRC) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
-# These compute.
+# The files that compute are compiled at -O2.
 $(KERNEL_OBJECTS) $(filter $(addprefix $(OBJ_DIR)/src/,num/% ops/% cpu/%),$(SRC_OBJECTS)): OPT_LEVEL = -O2
 $(SRC_OBJECTS): $(OBJ_DIR)/src/%.o: src/%.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
-	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 40 s on 2 processors'))
+	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: about 40 s on 2 processors'))
 	$(COMPILE_SRC) $(DEPENDS) -c -o $@ $<
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
@@ -438,7 +490,7 @@ $(TESTS): build/%: build/o/%.o build/plan_check.o
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
 $(TESTS): LIBS = -lm
 $(TESTS): $(OBJ_DIR)/libsrc.a
-# Most tests compute little themselves.
+# Most tests compute little themselves and are compiled at -O0.
 TEST_OPT = -O0
 build/o/test_bf16.o build/o/test_kernels.o build/o/test_numerics.o: TEST_OPT = -O1
 build/o/test_amx.o build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: TEST_OPT = -O2
@@ -460,7 +512,7 @@ build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(OBJ_DIR)/options
 	@$(call warn_if_edited,src/cuda,$<)
 	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall $(CUDA_CODE) -c -o $@ $<
 
-# Of the tests, each as its own object; those that use public names only share one of the header.
+# Folders of objects: of programs, of CUDA tests on the shim, of CUDA tests on a device.
 build/o build/shim build/cuda:
 	@mkdir -p $@
 
@@ -480,7 +532,7 @@ $(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c 
 	    $(if $(IS_INTERNAL),build/libsrc.a $(OPENMP),build/shim/gradckpt.o) -lm -pthread
 -include $(wildcard build/shim/*.d)
 
-# examples/nccl.h on the shim's NCCL.
+# Tests examples/nccl.h with the shim's NCCL.
 build/shim/nccl_ranks: build/shim/nccl_transport.o
 build/shim/nccl_transport.o: tests/cuda/nccl_transport.cpp tests/cuda/nccl.h tests/cuda/cuda_shim.h examples/nccl.h gradckpt.h $(OBJ_DIR)/options | build/shim
 	$(COMPILE_SHIM) -Itests/cuda -include tests/cuda/cuda_shim.h -c -o $@ $<
@@ -488,7 +540,7 @@ build/shim/nccl_transport.o: tests/cuda/nccl_transport.cpp tests/cuda/nccl.h tes
 build/shim/test_cuda_shim: tests/cuda/test_cuda_shim.cpp tests/cuda/cuda_shim.h tests/check.h $(OBJ_DIR)/options | build/shim
 	$(CXX) -std=c++17 $(SHIM_FLAGS) $(LINK_FLAGS) -Itests -o $@ $<
 
-# NAME.0.log .. NAME.3.log: by schedule; eager streams in the even ones
+# NAME.0.log to NAME.3.log are the logs of the four schedules; the even ones have eager streams.
 define SHIM_RUN
 build/shim/%.$(1).log: build/shim/%
 	@CUDA_SHIM_SCHEDULE=$(1) CUDA_SHIM_LAZY=$$$$(($(1) % 2)) ./$$< > $$@ 2>&1; \
@@ -496,13 +548,13 @@ build/shim/%.$(1).log: build/shim/%
 endef
 $(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
 
-# On a device.
+# CUDA tests for a device.
 $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o build/libsrc.a | build/cuda
 	$(COMPILE_CUDA_TEST) -o $@ $< build/gradckpt_cuda.o $(if $(IS_INTERNAL),build/libsrc.a $(OPENMP),build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
-# By mpicc.
+# Programs compiled by mpicc.
 MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
 build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/libsrc.a
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
@@ -519,7 +571,7 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h | build
 	$(NVCC) -O3 -std=c++17 -fmad=false $(CUDA_CODE) -I. -o $@ $< -lcublas
-# The same with the shim's kernels and a cuBLAS of its own: what tests/cuda/gpu.sh runs is right before a device does.
+# The same with the shim's kernels and cuBLAS: a test of tests/cuda/gpu.sh that needs no device.
 build/gpt-shim.o: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -DSESSION_CUDA -c -o $@ $<
 build/predict-shim.o: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o
@@ -528,7 +580,7 @@ build/gpt-shim build/predict-shim: build/%-shim: build/%-shim.o build/gradckpt.o
 	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o $(BLAS_LIBS) -lm -pthread
 build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(COMPILE_SHIM) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
-# Counts what a step launches; no kernel runs.
+# Counts the kernel launches of a step and runs none of them.
 build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
@@ -539,7 +591,7 @@ $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
 build/o/ablate.o: BENCH_INCLUDES = -Itests
-build/o/plans.o build/o/fits.o: BENCH_INCLUDES = -Isrc # fields of structs, nothing to call
+build/o/plans.o build/o/fits.o: BENCH_INCLUDES = -Isrc # they read fields of internal structs
 build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(OBJ_DIR)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<
@@ -548,8 +600,8 @@ VERSION = $(shell awk '/define GCKPT_VERSION_/ { v = v s $$3; s = "." } END { pr
 INCLUDE = $(DESTDIR)$(PREFIX)/include
 LIBRARIES = $(DESTDIR)$(LIBDIR)
 SHARE = $(DESTDIR)$(PREFIX)/share/gradckpt
-# Where LIBDIR is below PREFIX, the CMake package finds all from where it lies itself, and may be moved. Who links
-# needs what the object was compiled with: OPENMP, BLAS_LIBS.
+# If LIBDIR is below PREFIX, the CMake package finds its files relative to itself, so the installation may be moved.
+# Programs are linked with the options that the object was compiled with: OPENMP, BLAS_LIBS.
 install: build/libgradckpt.a
 	mkdir -p '$(INCLUDE)' '$(SHARE)/examples' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
 	cp gradckpt.h '$(INCLUDE)'
@@ -574,8 +626,8 @@ install: build/libgradckpt.a
 	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(SHARE)'/examples/* '$(LIBRARIES)/libgradckpt.a' \
 	    '$(LIBRARIES)/pkgconfig/gradckpt.pc' '$(LIBRARIES)'/cmake/gradckpt/*.cmake
 
-# What git tracks, as it is now (`stash create` fails where files have new times only: hence the refresh); outside a
-# repository, as in what such an archive unpacks to, all of it.
+# Archives the tracked files as they are now; outside a repository, as in an unpacked archive, all files of ARCHIVED.
+# `git stash create` fails if only the times of files have changed: hence the refresh.
 ARCHIVED = .ci .clang-format .gitattributes .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu src tests
 dist: | build
 	if [ -e .git ] && git rev-parse -q --verify HEAD > /dev/null; then \
@@ -587,7 +639,7 @@ dist: | build
 	fi > build/gradckpt-$(VERSION).tar
 	gzip -9nf build/gradckpt-$(VERSION).tar
 
-# The header as boards' own tools take it; sketches get plans that are printed now.
+# Packages the header for the tools of boards; sketches get plans that are printed by this target.
 boards: build/gradckpt.o
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh examples/packaging/boards.sh
 
@@ -596,4 +648,8 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling slow-link coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits lora-memory size methods features accumulation-curves pictures profile playground reference starters grade slides index readme lib install dist boards clean
+.PHONY: always all help help-all benchmarks overlap examples programs header architecture run shakespeare test \
+    test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling slow-link \
+    coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate \
+    offload ops simulate fits lora-memory size methods features accumulation-curves pictures profile playground \
+    reference starters grade slides index readme lib install dist boards clean

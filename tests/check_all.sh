@@ -498,7 +498,7 @@ END
             ${CC:-cc} -fsyntax-only $B/$1/bare.c || return 1
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
-    features)                  # each part left out compiles; three sets train. make check-all: all train
+    features)                  # each part left out compiles; three sets train; with make check-all, each part left out trains
         need gcc nm size
         plain_object && sh tests/compile/features.sh check "$object" ;;
     # ---- symbols and macros ----

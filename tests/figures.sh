@@ -1,172 +1,239 @@
 #!/bin/sh
-# Figures that stand in several places, in the README, the manual, docs/, the Makefile: they agree with each other and, where
-# that can be counted here, with what they tell of. A line for each that does not, with what to run; the exit status is 1.
+# Compares the numbers in README.md, docs/, the manual and `make help` with the source, with each other and with
+# docs/benchmarks/. Prints a line for each number that is wrong; the exit status is then 1.
 #
-#     sh tests/figures.sh         what is text
-#     sh tests/figures.sh gpt     and the bytes of the README's first table, by build/gpt; of DIR/gpt with a second word DIR
+#     sh tests/figures.sh             all checks of text
+#     sh tests/figures.sh gpt [DIR]   also the bytes in the first table of README.md, measured by DIR/gpt (default: build/gpt)
+#
+# A fact is a phrase with one number, such as "N parts can be left out". It may stand on any page; every occurrence
+# must have the number of the source, and at least one page must contain the phrase.
+#
+# A measured figure is followed by a marker, NUMBER UNIT<!-- TOPIC: CASE -->, where CASE is a row of
+# docs/benchmarks/TOPIC.tsv.
 bad=0
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+fail() { echo "figures: $*"; bad=1; }
 
-# flat FILE: its text in one line, without the manual's stars
-flat() { sed 's/^ \* *//' "$1" | tr -s '\n ' '  '; }
+pages() { ls README.md docs/*.md docs/course/*.md examples/README.md 2> /dev/null | grep -v '^docs/benchmarks\.md$'; }
 
-# tells FILE PATTERN: what stands between \( and \) of the pattern, the first time
-tells()
-{
-    flat "$1" | grep -o -e "$(echo "$2" | sed 's/\\[()]//g')" | sed -n "1s~^$2\$~\1~p"
-}
+# Prints the text of a file in one line, without the stars of a comment.
+flat() { sed 's/^ \* *//' "$1" | tr -s '\n\t ' '   '; }
 
-# words for numbers
-number()
-{
-    i=0
-    for word in zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen; do
-        case $(echo "$1" | tr 'A-Z' 'a-z') in "$word") echo $i; return ;; esac
-        i=$((i + 1))
-    done
-    echo "$1" | tr -d ,
-}
-
-# agree WHAT HOW FIGURE...: all are the same, and none is missing; HOW: what makes them so
-agree()
-{
-    what=$1
-    how=$2
-    shift 2
-    first=$(number "$1")
-    for figure; do
-        [ -n "$figure" ] && [ "$(number "$figure")" = "$first" ] && continue
-        said=
-        for each; do
-            said="$said, ${each:-nothing}"
-        done
-        echo "figures: $what: ${said#, }: $how"
-        bad=1
-        return
-    done
-}
-
-# rounds FIGURE LONGER: the longer figure has the first one's digits
-rounds() { echo "$1 $2" | awk '{ n = index($1, "."); n = n ? length($1) - n : 0; printf "%." n "f\n", $2 }'; }
+# get FILE PATTERN: prints the part of the file's text that is between \( and \) in the pattern, at its first match.
+get() { flat "$1" | grep -o -e "$(echo "$2" | sed 's/\\[()]//g')" | sed -n "1s~^$2\$~\1~p"; }
 
 count() { ls "$@" 2> /dev/null | wc -l | tr -d ' '; }
 
+# logged TOPIC CASE: prints the value of a measured case.
+logged() { awk -F '\t' -v name="$2" '$1 == name { print $2 }' "docs/benchmarks/$1.tsv" 2> /dev/null; }
+
+round() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.0f\n", x }'; }
+
+for page in $(pages); do
+    printf '%s\t%s\n' "$page" "$(flat "$page")"
+done > "$work/pages"
+for file in src/manual.txt; do
+    printf '%s\t%s\n' "$file" "$(flat "$file")"
+done >> "$work/pages"
+printf 'Makefile\t%s\n' "$(sed -n '/^define HELP/,/^endef/p' Makefile | tr -s '\n ' '  ')" >> "$work/pages"
+
+# fact SOURCE VALUE PHRASE [optional | PAGES]: compares the numbers in all occurrences of PHRASE, an extended regular
+# expression with @ in place of the number, with VALUE. With "optional", no page has to contain the phrase. PAGES is an
+# extended regular expression that limits the check to some pages.
+fact()
+{
+    [ -n "$2" ] || { fail "$1 has no value for \"$3\""; return; }
+    awk -F '\t' -v source="$1" -v value="$2" -v phrase="$3" -v optional="$4" '
+    BEGIN {
+        split("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen", words, " ")
+        for (i in words)
+            number[words[i]] = i - 1
+        at = index(phrase, "@")
+        before = substr(phrase, 1, at - 1)
+        after = substr(phrase, at + 1)
+        pattern = before "([A-Za-z]+|[0-9]([0-9.,]*[0-9])?)" after
+    }
+    {
+        text = optional == "optional" || $1 ~ optional ? $2 : ""
+        while (match(text, pattern)) {
+            said = given = substr(text, RSTART, RLENGTH)
+            text = substr(text, RSTART + RLENGTH)
+            sub("^" before, "", given)
+            if (after != "")
+                sub(after "$", "", given)
+            given = tolower(given)
+            gsub(/,/, "", given)
+            if (given in number)
+                given = number[given]
+            if (given !~ /^[0-9]/)
+                continue
+            found = 1
+            if (given != value) {
+                print "figures: " $1 ": \"" said "\", but " source " has " value
+                bad = 1
+            }
+        }
+    }
+    END {
+        if (!found && optional != "optional") {
+            print "figures: no page says \"" phrase "\" (" value " in " source ")"
+            bad = 1
+        }
+        exit bad
+    }' "$work/pages" || bad=1
+}
+
+# same WHAT VALUE VALUE: the two are equal and not empty.
+same() { [ -n "$2" ] && [ "$2" = "$3" ] || fail "$1: ${2:-nothing}, ${3:-nothing}"; }
+
 # ---- versions ----
 version=$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' src/api.h)
-minor=${version%.*}
-agree "the version" "src/api.h has it" "$version" "$(tells src/manual.txt 'gradckpt.h - v\([0-9.]*[0-9]\) -')" \
-    "$(tells docs/CHANGELOG.md '# \([0-9.]*\): changes since')" "$(tells docs/building.md 'requires=gradckpt/\([0-9.]*\)')"
-agree "the minor version" "src/api.h has it" "$minor" "$(tells docs/building.md 'find_package(gradckpt \([0-9.]*\) REQUIRED')" \
-    "$(tells docs/building.md "version: '>=\([0-9.]*\)'")"
-agree "the contract" "src/api.h has it" "$(tells src/api.h 'define GCKPT_CONTRACT \([0-9]*\)')" \
-    "$(tells docs/CHANGELOG.md 'numeric contract is version \([0-9]*\)')"
+contract=$(get src/api.h 'define GCKPT_CONTRACT *\([0-9]*\)')
+same "the version in src/api.h and in the manual's title" "$version" "$(get src/manual.txt 'gradckpt.h - v\([0-9.]*[0-9]\) -')"
+same "the version in src/api.h and in the CHANGELOG's title" "$version" "$(get docs/CHANGELOG.md '# \([0-9.]*\): changes since')"
+fact src/api.h "$version" 'requires=gradckpt/@'
+fact src/api.h "${version%.*}" 'find_package\(gradckpt @ REQUIRED'
+fact src/api.h "${version%.*}" "version: '>=@'"
+fact src/api.h "$(get src/api.h 'define GCKPT_PLAN_FORMAT *\([0-9]*\)')" '[Pp]lan format @'
+fact src/api.h "$(get src/api.h 'define GCKPT_PLAN_FORMAT *\([0-9]*\)')" '[Pp]lans of format @' optional
+fact src/api.h "$contract" '[Cc]ontract version @'
+fact src/api.h "$contract" 'contract is version @' optional
+same 'the contract in src/api.h and in the example of src/files/files.h' "$contract" \
+    "$(get src/files/files.h '"contract":"\([0-9]*\)"')"
+fact examples/packaging/program "$(get examples/packaging/program/CMakeLists.txt 'cmake_minimum_required(VERSION \([0-9.]*\))')" \
+    'CMake @ or newer'
+fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = \([0-9]*\).*/\1/p' Makefile)" 'sm_@, sm_[0-9]+ and sm_[0-9]+'
+fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = .* \([0-9]*\)$/\1/p' Makefile)" 'sm_[0-9]+, sm_[0-9]+ and sm_@'
 
-# ---- counted ----
-small=$(count examples/small/*.c examples/small/*.cpp)
-agree "programs of make small" "examples/small, and digits.c with them" $((small + 1)) \
-    "$(tells Makefile 'make small \([a-z]*\) small')" "$(tells docs/testing.md '| \([a-z]*\) small programs')"
-agree "small programs" "examples/small" "$small" "$(tells README.md 'builds and runs \([a-z]*\) more programs')"
-agree "lines of a small program" "tests/examples/test_small.sh" \
-    "$(tells tests/examples/test_small.sh 'has fewer than \([0-9]*\) lines')" "$(tells README.md 'each under \([0-9]*\) lines')" \
-    "$(tells docs/README.md 'programs below \([0-9]*\) lines')"
-agree "scripts of make test" "SCRIPTS in the Makefile" "$(sed -n 's/^SCRIPTS = //p' Makefile | wc -w | tr -d ' ')" \
-    "$(tells docs/testing.md 'the examples and \([a-z]*\) scripts')"
-agree "exercises" "docs/exercises.md" "$(grep -c '^## ' docs/exercises.md)" "$(tells docs/exercises.md '\([A-Za-z]*\) questions with')" \
-    "$(tells docs/README.md '\([a-z]*\) questions, with')"
-agree "lessons of the course" "docs/course" "$(count docs/course/[0-9]*.md)" "$(tells README.md 'of \([a-z]*\) lessons')" \
-    "$(tells docs/course/README.md '\([A-Za-z]*\) lessons of')" "$(tells docs/README.md '\([a-z]*\) lessons with')"
-agree "boards" "tests/firmware/test_mcu.sh" "$(tells tests/firmware/test_mcu.sh 'boards=${BOARDS:-\([^}]*\)}' | wc -w | tr -d ' ')" \
-    "$(tells README.md 'on \([a-z]*\) emulated microcontrollers')" "$(tells README.md 'on \([a-z]*\) microcontroller boards')" \
-    "$(tells docs/device.md 'firmware for \([a-z]*\) boards')" "$(tells docs/testing.md 'firmware on \([a-z]*\) boards')"
-agree "what nvcc compiles for" "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = //p' Makefile)" \
-    "$(tells README.md 'compiles it for \(sm_[0-9]*, sm_[0-9]* and sm_[0-9]*\)' | tr -dc '0-9 ' | tr -s ' ')"
-agree "images of digits" "examples/digits.h" "$(tells examples/digits.h 'enum { DIGITS = \([0-9]*\)')" \
-    "$(tells examples/digits.h 'digits.h - \([0-9,]*\) handwritten')"
-agree "lines of backend.h, to tens" "tests/backend.h" "$(wc -l < tests/backend.h | awk '{ print int($1 / 10 + 0.5) * 10 }')" \
-    "$(tells docs/architecture.md 'is one of \([0-9]*\) lines whose memory')"
-agree "lines of convolution.h, to tens" "examples/convolution.h" \
-    "$(wc -l < examples/convolution.h | awk '{ print int($1 / 10 + 0.5) * 10 }')" "$(tells docs/user-ops.md 'in \([0-9]*\) lines to')"
-agree "the MB of Shakespeare" "examples/shakespeare.txt" "$(wc -c < examples/shakespeare.txt | awk '{ printf "%.1f\n", $1 / 1e6 }')" \
-    "$(tells README.md 'trains it on \([0-9.]*\) MB of Shakespeare')" "$(tells docs/learning.md 'tiny Shakespeare text (\([0-9.]*\) MB')"
-
-# ---- limits that are checked elsewhere ----
-agree "what make check may take" "all in tests/budgets" "$(tells tests/budgets 'all \([0-9]*\) test [0-9]')" \
-    "$(tells docs/testing.md 'their sum is the budget of `.ci/run`, \([0-9]*\) units')"
-agree "the stack of a job of firmware" "tests/firmware/test_mcu.sh" "$(tells tests/firmware/test_mcu.sh 'stack_budget=\([0-9]*\)')" \
-    "$(tells docs/device.md 'takes more than \([0-9,]*\) bytes')"
-stack=$(tells src/manual.txt ', \([0-9]*\) KiB in firmware')
-[ "${stack:-0}" -gt 0 ] && [ $((stack * 1024)) -ge "$(tells tests/firmware/test_mcu.sh 'stack_budget=\([0-9]*\)')" ] ||
-    { echo "figures: the manual's stack of firmware, ${stack:-none} KiB, is less than tests/firmware/test_mcu.sh allows"; bad=1; }
-agree "the MB of make shakespeare" "the Makefile" "$(tells Makefile '--budget \([0-9]*\)MB --steps')" \
-    "$(tells Makefile 'on Shakespeare, in \([0-9]*\) MB')" "$(tells README.md 'of Shakespeare in \([0-9]*\) MB')" \
-    "$(tells docs/learning.md '## In ten minutes, in \([0-9]*\) MB')"
-agree "the CMake that is asked for" "examples/packaging/program" \
-    "$(tells examples/packaging/program/CMakeLists.txt 'cmake_minimum_required(VERSION \([0-9.]*\))')" \
-    "$(tells docs/building.md 'CMake \([0-9.]*\) or newer')"
-
-# ---- the status on a GPU: one line, that of docs/gpu.md, with figures of docs/benchmarks/gpu.tsv ----
-status=$(tells docs/gpu.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')
-agree "the status on a GPU" "docs/gpu.md has the line" "$status" "$(tells README.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')"
-gpu() { awk -F '\t' -v name="$1" '$1 == name { print $2 }' docs/benchmarks/gpu.tsv; }
-thousands() { echo "$1" | tr -d , | awk '{ printf "%.0f,000\n", $1 / 1000 }'; }
-status_has() { tells docs/gpu.md "Status on a GPU:[^<]*[ (]$1"; }
-agree "checks of exact mode on the H200" "docs/benchmarks/gpu.tsv" "$(gpu 'exact mode on the device: checks of test_cuda and cuda_*')" \
-    "$(status_has '\([0-9,]*\) checks')"
-agree "tokens/s of fast mode on the H200" "docs/benchmarks/gpu.tsv" "$(status_has '\([0-9,]*\) tokens a second')" \
-    "$(thousands "$(gpu 'GPT-2 124M bf16 fast, 32 rows: gradckpt')")"
-agree "tokens/s of compiled PyTorch on the H200" "docs/benchmarks/gpu.tsv" "$(status_has 'PyTorch trains it at \([0-9,]*\)[ .]')" \
-    "$(thousands "$(gpu 'GPT-2 124M bf16 fast, 32 rows: PyTorch compiled')")"
-for page in README.md docs/*.md; do
-    [ $page = docs/CHANGELOG.md ] || ! flat $page |
-        grep -oiE '(not|never) run on a device|no device has (run|measured)[^.]*|bits on a device are not|not confirmed on devices?' ||
-        { echo "figures: $page: another status on a GPU than docs/gpu.md's line"; bad=1; }
+# ---- counts ----
+parts=$(sh tests/compile/features.sh parts src/manual.txt)
+fact "the manual's list" "$(echo $parts | wc -w | tr -d ' ')" '@ parts can be left out'
+for part in $parts; do
+    grep -q "GCKPT_NO_$part\b" docs/building.md 2> /dev/null || fail "docs/building.md does not name GCKPT_NO_$part"
 done
+fact "examples/small with digits.c" $(($(count examples/small/*.c examples/small/*.cpp) + 1)) '@ small programs'
+fact tests/examples/test_small.sh "$(get tests/examples/test_small.sh 'has fewer than \([0-9]*\) lines')" '[Ee]ach under @ lines'
+fact "SCRIPTS in the Makefile" "$(sed -n 's/^SCRIPTS = //p' Makefile | wc -w | tr -d ' ')" 'the examples and @ scripts'
+fact docs/exercises.md "$(grep -c '^## ' docs/exercises.md)" '@ (questions|exercises) with'
+fact docs/course "$(count docs/course/[0-9]*.md)" '@ lessons' README.md
+fact tests/firmware/test_mcu.sh "$(get tests/firmware/test_mcu.sh 'boards=${BOARDS:-\([^}]*\)}' | wc -w | tr -d ' ')" '@ emulated boards'
+fact tests/firmware/test_mcu.sh "$(grep -o 'mobilenet\.mp[a-z0-9-]*' tests/firmware/test_mcu.sh | sort -u | wc -l | tr -d ' ')" \
+    'MobileNetV2 on @' optional
+same "images of digits in examples/digits.h" "$(get examples/digits.h 'enum { DIGITS = \([0-9]*\)')" \
+    "$(get examples/digits.h 'digits.h - \([0-9,]*\) handwritten' | tr -d ,)"
 
-# ---- measured, and quoted twice ----
-agree "seconds to compile" "measure, at -O2" "$(tells README.md 'gcc 12 some \([0-9]*\) seconds')" "$(tells src/manual.txt 'takes gcc 12 some \([0-9]*\) s')"
-agree "seconds to compile without kernels" "measure, with GCKPT_NO_FAST" "$(tells README.md 'server, \([0-9]*\) with .GCKPT_NO_FAST')" \
-    "$(tells src/manual.txt 'with NO_FAST \([0-9]*\) s at')"
-loss=$(tells docs/learning.md 'and of \([0-9.]*[0-9]\) at the end')
-agree "the loss of make shakespeare" "make shakespeare" "$(tells README.md 'a validation loss of \([0-9.]*[0-9]\)')" "$(rounds 0.00 "$loss")"
-agree "Shakespeare, all windows at once" "make shakespeare without --micro-batch and --budget" \
-    "$(tells README.md 'of Shakespeare in [0-9]* MB (\([0-9]*\) MB')" "$(rounds 0 "$(tells docs/learning.md 'at once take \([0-9.]*\) MB')")"
-peft=$(tells docs/finetuning.md '| PyTorch + peft | | \([0-9,]*\) MB')
-agree "PyTorch + peft, MB" "tests/bench/finetune.py" "$(tells README.md 'peft take in \([0-9,]*\) MB')" "$peft"
-lora=$(grep '^| LoRA, int8 weights, budget' docs/finetuning.md | head -n 1)
-agree "LoRA of SmolLM2, MB resident" "tests/bench/finetune.py" "$(tells README.md 'as int8, \([0-9]*\) MB resident')" \
-    "$(echo "$lora" | awk -F '|' '{ sub(/ MB.*/, "", $4); sub(/^ */, "", $4); print $4 }')"
-agree "LoRA of SmolLM2, of PyTorch's time" "tests/bench/finetune.py" "$(tells README.md 'and \([0-9.]*\) of the time that PyTorch')" \
-    "$(echo "$lora" | awk -F '|' '{ gsub(/ /, "", $7); print $7 }')"
-agree "the least of SmolLM2, MB" "tests/bench/finetune.py" "$(tells README.md '(\([0-9]*\) MB planned at the least')" \
-    "$(grep '^| smollm2-135m | 512' docs/finetuning.md | head -n 1 | awk -F '|' '{ sub(/ MB.*/, "", $6); sub(/^ */, "", $6); print $6 }')"
+# ---- limits that other checks keep ----
+stack=$(get tests/firmware/test_mcu.sh 'stack_budget=\([0-9]*\)')
+fact tests/budgets "$(get tests/budgets ' all \([0-9]*\) test [0-9]')" 'budget of @ units'
+fact tests/firmware/test_mcu.sh "$stack" 'at most @ bytes of stack'
+kib=$(get src/manual.txt '[ ,]\([0-9]*\) KiB in firmware')
+[ "${kib:-0}" -gt 0 ] && [ $((kib * 1024)) -ge "${stack:-0}" ] ||
+    fail "src/manual.txt: a stack of ${kib:-no} KiB in firmware is less than the limit in tests/firmware/test_mcu.sh"
+fact "make shakespeare" "$(get Makefile '--budget \([0-9]*\)MB --steps')" 'Shakespeare in @ MB'
+fact examples/shakespeare.txt "$(wc -c < examples/shakespeare.txt | awk '{ printf "%.1f\n", $1 / 1e6 }')" '@ MB of Shakespeare' optional
 
-cell()                  # cell HEADING ROW COLUMN: of the table of docs/device.md that begins with the heading
-{
-    awk -F '|' -v head="| $1 |" -v row=" $2 " -v n="$3" 'index($0, head) == 1 { on = 1 } /^$/ { on = 0 }
-        on && $2 == row { gsub(/ /, "", $n); print $n }' docs/device.md
-}
-agree "keyword's RAM" "make mcu" "$(cell job keyword 4)" "$(tells docs/device.md '\*\*Figures\*\*: \([0-9,]*\) bytes of RAM')"
-agree "keyword's stack" "make mcu" "$(cell job keyword 5)" "$(tells docs/device.md 'bytes of RAM, \([0-9,]*\) of them stack')"
-agree "microgpt's RAM" "make mcu" "$(cell job microgpt 4)" "$(tells docs/device.md '| about 100 KB | \([0-9,]*\) bytes')"
-agree "microgpt's flash" "make mcu" "$(cell 'bytes of flash' microgpt 4)" \
-    "$(tells docs/device.md 'names, C library | not said | \([0-9,]*\) bytes')"
-agree "microgpt's instructions" "make mcu" "$(cell 'instructions a step' microgpt 4)" \
-    "$(tells docs/device.md '| instructions a step | not said | \([0-9,]*\) |')"
+# ---- measured by hand: the manual cannot have markers, and the Makefile prints it ----
+fact "docs/benchmarks/features.tsv" "$(round "$(logged features 'the whole: gcc 12 -O2')")" 'gcc 12 compiles it in about @ s'
+fact "docs/benchmarks/features.tsv" "$(round "$(logged features 'the whole with GCKPT_NO_FAST: gcc 12 -O2')")" \
+    'about @ s with `?(GCKPT_)?NO_FAST'
+seconds=$(get Makefile "echo 'compiling gradckpt.h, about \([0-9]*\) s")
+same "seconds to compile in features.tsv and in the Makefile's message" \
+    "$(round "$(logged features 'gradckpt.o: gcc 12 -O2')")" "$seconds"
 
-least()                 # least STORAGE: of Llama-3.2-1B's shape, GB
-{
-    sed -n '/^| Llama-3.2-1B, weights as/,/^$/p' docs/finetuning.md | awk -F '|' -v s=" $1 " '$2 == s { printf "%.2f\n", $4 / 1000 }'
-}
-agree "the least of Llama-3.2-1B's shape as int8, GB" "make lora-memory" "$(tells README.md 'takes \([0-9.]*\) GB at least as int8')" "$(least int8)"
-agree "the least of Llama-3.2-1B's shape as int4, GB" "make lora-memory" "$(tells README.md 'and \([0-9.]*\) GB as int4')" "$(least int4)"
+# ---- the status on a GPU: one sentence, the same in docs/gpu.md and README.md ----
+status=$(get docs/gpu.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')
+same "the status on a GPU in docs/gpu.md and README.md" "$status" \
+    "$(get README.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')"
+thousands() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.0f000\n", x / 1000 }'; }
+fact docs/benchmarks/gpu.tsv "$(logged gpu 'exact mode on the device: checks of test_cuda and cuda_*')" '\(@ checks, 0 failed\)'
+fact docs/benchmarks/gpu.tsv "$(thousands "$(logged gpu 'GPT-2 124M bf16 fast, 32 rows: gradckpt')")" 'trains at @ tokens a second'
+fact docs/benchmarks/gpu.tsv "$(thousands "$(logged gpu 'GPT-2 124M bf16 fast, 32 rows: PyTorch compiled')")" \
+    'compiled PyTorch trains it at @'
+other='(not|never) run on a device|no device has (run|measured)[^.]*|bits on a device are not|not confirmed on devices?'
+grep -v '^docs/CHANGELOG' "$work/pages" | grep -oiE "$other" | while read -r text; do
+    echo "figures: another status on a GPU than that of docs/gpu.md: \"$text\""
+done > "$work/status"
+[ ! -s "$work/status" ] || { cat "$work/status"; bad=1; }
 
-# ---- what a program says ----
+# ---- markers ----
+LC_ALL=C awk -F '\t' '
+    function fault(text) { print "figures: " page ": " text; bad = 1 }
+    function power(n,    p) { for (p = 1; n > 0; n--) p *= 10; for (; n < 0; n++) p /= 10; return p }
+    # Returns the largest error of a number that is rounded to its shown digits; zeros at the end of an integer are rounded
+    # digits as well, except the first two digits.
+    function precision(shown,    digits, zeros) {
+        if (match(shown, /e/))
+            return precision(substr(shown, 1, RSTART - 1)) * 10 ^ substr(shown, RSTART + 1)
+        if (match(shown, /\./))
+            return 0.5 * power(RSTART - length(shown))
+        sub(/^-/, "", shown)
+        zeros = match(shown, /0+$/) ? RLENGTH : 0
+        digits = length(shown)
+        return 0.5 * power(zeros > digits - 2 ? (digits > 2 ? digits - 2 : 0) : zeros)
+    }
+    FILENAME ~ /\.tsv$/ {
+        topic = FILENAME
+        sub(/.*\//, "", topic)
+        sub(/\.tsv$/, "", topic)
+        topics[topic] = 1
+        value[topic, $1] = $2
+        unit[topic, $1] = $3
+        next
+    }
+    {
+        page = $1
+        text = $2
+        while (match(text, /[A-Za-z0-9%)*]<!-- [a-z]+: /)) {
+            start = RSTART
+            before = substr(text, 1, start)
+            topic = substr(text, start + 6, RLENGTH - 8)
+            text = substr(text, start + RLENGTH)
+            end = index(text, " -->")
+            name = substr(text, 1, end - 1)
+            text = substr(text, end + 4)
+            if (!((topic, name) in value)) {
+                fault(topic in topics ? "docs/benchmarks/" topic ".tsv has no case \"" name "\"" : "there is no docs/benchmarks/" topic ".tsv")
+                continue
+            }
+            before = substr(before, length(before) > 60 ? length(before) - 59 : 1)
+            shown = ""
+            while (match(before, /-?[0-9][0-9,]*(\.[0-9]+)?(e[-+]?[0-9]+)?/)) {
+                shown = substr(before, RSTART, RLENGTH)
+                before = substr(before, RSTART + RLENGTH)
+            }
+            gsub(/,/, "", shown)
+            gsub(/[ *`]/, "", before)
+            if (shown == "")
+                fault("no number before the marker of \"" name "\"")
+            else if ((value[topic, name] - shown) ^ 2 > (1.000001 * precision(shown)) ^ 2)
+                fault("\"" shown "\", but " topic ": " name " is " value[topic, name])
+            if (before ~ /^(ns|us|ms|s|%|bytes|KB|MB|GB|KiB|MiB|GiB)$/ && before != unit[topic, name])
+                fault("\"" shown " " before "\", but " topic ": " name " is in " unit[topic, name])
+        }
+    }
+    END { exit bad }' docs/benchmarks/*.tsv "$work/pages" || bad=1
+
+# ---- the log: up to date, and the only page with processors and dates ----
+LC_ALL=C awk -f tests/bench/log.awk docs/benchmarks/*.tsv > "$work/benchmarks.md" || bad=1
+cmp -s "$work/benchmarks.md" docs/benchmarks.md || fail "docs/benchmarks.md is not what its files give: make benchmarks"
+for page in $(pages); do
+    dates='\b20[0-9][0-9]-[01][0-9]-[0-3][0-9]\b|'
+    [ "$page" != docs/CHANGELOG.md ] || dates=
+    grep -nE "$dates"'\b(EPYC|Xeon|Ryzen|Zen [0-9]|Core i[0-9])' "$page" | sed "s,^\([0-9]*\):.*,figures: $page:\1: a processor or a date: only docs/benchmarks.md has them,"
+done > "$work/dated"
+[ ! -s "$work/dated" ] || { cat "$work/dated"; bad=1; }
+
+# ---- the first table of README.md: a row is | text | BYTES MB | .. | `$G OPTIONS` |, G="build/gpt .." a line above
+# ----
 if [ "$1" = gpt ]; then
-    grep '^| .*MB.*`\$G' README.md | while IFS='|' read -r _ what quoted _ command _; do
-        G=${2:-build}/$(tells README.md 'G="build/\([^"]*\)"' | sed 's/--steps [0-9]*/--steps 1/')
-        mb=$(eval "$(echo "$command" | tr -d '`')" --json - 2> /dev/null | sed -n 's/.*"bytes_measured":\([0-9]*\).*/\1/p' | awk '{ printf "%.1f\n", $1 / 1e6 }')
-        bad=0
-        agree "README, $what" "the line above the table" "$(echo "$quoted" | tr -dc '0-9.')" "$mb"
-        [ "$bad" -eq 0 ] || exit 1
-    done || bad=1
+    grep '^|.*MB.*`\$G' README.md > "$work/rows"
+    [ -s "$work/rows" ] || fail "README.md has no rows with MB and a command that begins with \$G"
+    while IFS='|' read -r _ what quoted rest; do
+        G=${2:-build}/$(get README.md 'G="build/\([^"]*\)"' | sed 's/--steps [0-9]*/--steps 1/')
+        command=$(echo "$rest" | sed 's/.*`\(\$G[^`]*\)`.*/\1/')
+        mb=$(eval "$command --json -" 2> /dev/null | sed -n 's/.*"bytes_measured":\([0-9]*\).*/\1/p' | awk '{ printf "%.1f\n", $1 / 1e6 }')
+        same "README.md,$what" "$(echo "$quoted" | tr -dc '0-9.')" "$mb"
+    done < "$work/rows"
 fi
 exit $bad

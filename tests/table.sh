@@ -1,6 +1,5 @@
 #!/bin/sh
-# Puts what a target of the Makefile has made into a page of docs/, in place of what stands there between
-# <!-- TARGET --> and <!-- -->.
+# Replaces the text between <!-- TARGET --> and <!-- --> in a page by the contents of a file.
 #
 #     sh tests/table.sh TARGET FILE PAGE
 grep -qxF "<!-- $1 -->" "$3" || { echo "$3 has no place for $1" >&2 && exit 1; }

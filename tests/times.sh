@@ -1,30 +1,30 @@
 #!/bin/sh
-# What a check takes, in user and system seconds, beside what it may. Machines differ, so a second is nothing to hold a
-# check to: the unit is one compilation of version 0.1's header by gcc -O2, made in the same run. tests/budgets says
-# how many units a check may take; it fails above 1.3 times that, since machines are noisy, too.
+# Compares the user and system time of each check with its budget. Since machines differ, the unit of budgets is one
+# compilation of version 0.1's header by gcc -O2, measured in the same run. tests/budgets has the budgets in units; a check
+# fails above 1.3 times its budget, since times vary.
 #
-#     sh tests/times.sh clear                 forget what was noted
-#     sh tests/times.sh unit                  measure the unit, once more: their mean is used
-#     sh tests/times.sh run NAME COMMAND...   run a command, and note what it took as NAME
-#     sh tests/times.sh compiled NAME OPTIONS...  gcc with these options compiles the header and version 0.1's, twice: in
-#                                             parts of the latter, beside what tests/budgets lets NAME take
-#     sh tests/times.sh table                 what was noted, the most first; fails where it is too much
-#     sh tests/times.sh show                  the same, and judges nothing: of some checks, of which one may have made
-#                                             what others share
+#     sh tests/times.sh clear                 deletes the recorded times
+#     sh tests/times.sh unit                  measures the unit; the mean of all measurements is used
+#     sh tests/times.sh run NAME COMMAND...   runs a command and records its time as NAME
+#     sh tests/times.sh compiled NAME OPTIONS...  compiles the header and version 0.1's by gcc with these options, twice, and
+#                                             compares the ratio of their times with the budget of NAME
+#     sh tests/times.sh table                 prints the recorded times, longest first; fails if one is above its limit
+#     sh tests/times.sh show                  prints the same table and never fails: for some of the checks, of which one may
+#                                             have built files that others share
 #
-# Without gcc or without the project's history there is no unit: the table then has seconds, and judges nothing.
+# Without gcc or the project's history there is no unit; the table then has seconds, and no check fails.
 notes=build/times
 first=21f81e5 # version 0.1
 
-note()          # note NAME: a line of the seconds, user and system, that the children of this shell took so far
+note()          # note NAME: records the user and system seconds of this shell's children so far
 {
-    times > $notes/now.$$ # not in a pipe: that would be another shell
+    times > $notes/now.$$ # not in a pipe, which would be another shell
     tr 'ms' '  ' < $notes/now.$$ |
         awk -v name="$1" 'NR == 2 { printf "%s %.2f\n", name, 60 * $1 + $2 + 60 * $3 + $4 }' >> "$notes/$1"
     rm -f $notes/now.$$
 }
 
-took()          # took DIR OPTIONS...: the seconds, user and system, in which gcc compiles the header of that folder
+took()          # took DIR OPTIONS...: prints the user and system seconds that gcc takes to compile the header in DIR
 {
     at=$1
     shift
@@ -65,7 +65,7 @@ compiled)
         echo "skip: no unit: it needs gcc and the project's history"
         exit 0
     fi
-    for turn in 1 2; do
+    for run in 1 2; do
         echo "$(took . "$@") $(took $old "$@")"
     done | awk -v name="$name" '
         FILENAME != "-" { if ($1 == name) may = $2; next }

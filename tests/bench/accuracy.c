@@ -1,8 +1,9 @@
-/* accuracy.c - how far gradients that sum over many rows, and elementwise ops, are from binary64:
- * docs/accuracy.md. Equal rows are the worst case, since each addition is then rounded the same way.
- * accuracy_torch.py does the same with PyTorch.
+/* accuracy.c - compares gradients that are summed over many rows, and elementwise ops, with binary64 (make accuracy).
+ * Equal rows are the worst case, since each addition is then rounded the same way. accuracy_torch.py measures
+ * PyTorch.
  *
- *     build/accuracy [step]     of elementwise ops every step-th float; 61; 1: all, some minutes */
+ *     build/accuracy [STEP]     tests every STEP-th float in elementwise ops (default 61); 1 takes some minutes
+ */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <math.h>
@@ -12,7 +13,7 @@
 
 enum { COLUMNS = 16, MICRO = 1000 };
 
-/* The generator both programs draw from: 24 bits, in [0,1). */
+/* Returns a random number of 24 bits in [0,1), the same as in accuracy_torch.py. */
 static float draw(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -88,8 +89,8 @@ static void measure(int rows, int equal)
         for (size_t i = 0; i < COLUMNS; i++)
             error[2] = worse(error[2], got[2][i * COLUMNS + j], weight[i]);
     }
-    printf("%8d %-6s  bias %.1e  gain %.1e  weight %.1e  table %.1e\n", rows,
-           equal ? "equal" : "random", error[0], error[1], error[2], error[3]);
+    printf("| %d | %s | %.1e | %.1e | %.1e | %.1e |\n", rows, equal ? "equal" : "random", error[0], error[1], error[2],
+           error[3]);
     gckpt_exec_free(e);
     gckpt_plan_free(plan);
     gckpt_graph_free(graph);
@@ -104,7 +105,7 @@ static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 static double minus_sin(double x) { return -sin(x); }
 
-/* Units of the last place that a float next to `want` has. */
+/* Returns the distance of two numbers in units in the last place of a float near `want`. */
 static double ulps(float got, double want)
 {
     int exponent;
@@ -130,7 +131,6 @@ static void measure_unary(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x)
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     double worst[2] = { 0, 0 };
-    float at[2] = { 0, 0 };
     for (uint64_t next = 0; next <= UINT32_MAX;) {
         for (int i = 0; i < N; i++) {
             const uint32_t bits = (uint32_t)(next <= UINT32_MAX ? next : 0);
@@ -147,12 +147,11 @@ static void measure_unary(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x)
             for (int i = 0; i < N; i++) {
                 const double apart = ulps(got[i], (k ? slope : value)((double)x[i]));
                 if (apart > worst[k])
-                    worst[k] = apart, at[k] = x[i];
+                    worst[k] = apart;
             }
         }
     }
-    printf("%-8s  %.2f units of the last place at %.9g, gradient %.2f at %.9g\n", name, worst[0],
-           (double)at[0], worst[1], (double)at[1]);
+    printf("| %s | %.2f | %.2f |\n", name, worst[0], worst[1]);
     gckpt_exec_free(e);
     gckpt_plan_free(plan);
     gckpt_graph_free(graph);
@@ -163,9 +162,11 @@ static void measure_unary(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x)
 int main(int argc, char **argv)
 {
     const uint64_t step = argc > 1 && atoi(argv[1]) > 0 ? (uint64_t)atoi(argv[1]) : 61;
+    printf("| function | value, ulp | gradient, ulp |\n|---|--:|--:|\n");
     measure_unary("sin", gckpt_sin, sin, cos, step);
     measure_unary("cos", gckpt_cos, cos, minus_sin, step);
     measure_unary("softplus", gckpt_softplus, softplus, sigmoid, step);
+    printf("\n| rows | | bias | gain | weight | table row |\n|--:|---|--:|--:|--:|--:|\n");
     for (int equal = 1; equal >= 0; equal--)
         for (int rows = MICRO; rows <= 1000 * MICRO; rows *= 10)
             measure(rows, equal);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """accuracy_torch.py - what build/accuracy measures, by PyTorch; and its layer norm of rows far from
-zero (tests/num/test_accuracy.c has ours). docs/accuracy.md shows both.
+zero (tests/num/test_accuracy.c has ours). docs/benchmarks/accuracy.tsv has both.
 
     python3 tests/bench/accuracy_torch.py
 """

@@ -1,17 +1,15 @@
-/* bench.c - how fast this build trains, beside what this machine can do.
+/* bench.c - measures how fast this build trains, compared with the peak of this machine.
  *
- *     make bench                                  tables, and build/bench.json
- *     build/bench --only gpt2-t1024 --seconds 20  one model
+ *     make bench                                  prints tables and writes build/bench.json
+ *     build/bench --only gpt2-t1024 --seconds 20  measures one model
  *     build/bench --help
  *
- * Peaks (fused multiply-adds on every thread in the widest vectors; memory) are sampled right
- * before every repetition of what is measured, and medians are compared: on a shared machine both
- * drift together. Flops are the model's: 2 per weight and token forward, 4 backward, causal
- * attention counted half; recomputing and zeroing are not counted, nor is AdamW, but its time is.
- * With one thread the clock is that of the process, which stands still while others have the
- * processor.
- * Bytes are what must be read and written once. Each measurement is a process of its own, so that
- * its resident peak is its own as well.
+ * Peaks (fused multiply-adds on all threads in the widest vectors; memory) are sampled immediately before each
+ * repetition of a measurement, and medians are compared, so that other programs on a shared machine slow both alike.
+ * Flops are those of the model: 2 per weight and token in the forward, 4 in the backward; causal attention counts
+ * half. Recomputing, zeroing and AdamW do not count as flops, but their time does. With one thread the clock is the
+ * processor time of the process. Bytes are those that must be read and written at least once. Each measurement is a
+ * separate process, so that its peak of resident memory is separate as well.
  */
 #include "model.h"
 #include "options.h"
@@ -43,7 +41,7 @@ static const model models[] = {
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
-/* what --only selects: everything, groups of kernels, models */
+/* choices of --only: everything, groups of kernels, models */
 enum {
     ALL,
     KERNELS,
@@ -117,7 +115,7 @@ static gckpt_isa isa(void)
     return GCKPT_ISA_AUTO;
 }
 
-/* 0, or the exit status 2 after saying what is allowed. */
+/* Returns 0, or the exit status 2 after printing an error. */
 static int parse_options(int argc, char **argv)
 {
     if (options_parse(&options, argc, argv) != 0)
@@ -144,7 +142,7 @@ static int parse_options(int argc, char **argv)
     return 0;
 }
 
-/* ---- measuring, in a process of its own ---- */
+/* ---- measuring, each in a separate process ---- */
 enum { MOST = 1000 };
 typedef struct {
     int done, repeats, in_backward;
@@ -159,7 +157,7 @@ static struct {
     double start;
 } samples;
 
-/* Is another repetition wanted? At least three, unless there is no time at all. */
+/* Returns whether to measure again: at least three times, except with --seconds 0. */
 static int needs_repeat(double seconds)
 {
     if (samples.n == 0)
@@ -179,7 +177,7 @@ static void finish(measurement *m)
     m->done = 1;
 }
 
-/* Runs measure(m, what) in a child, so that the peaks of memory do not mix; 0: it failed. */
+/* Runs measure(m, what) in a child process, which has a separate memory peak. Returns 0 on failure. */
 static int in_child(void (*measure)(measurement *m, const void *what), const void *what,
                  measurement *m)
 {
@@ -204,7 +202,7 @@ static int in_child(void (*measure)(measurement *m, const void *what), const voi
     return got && m->done;
 }
 
-/* ---- kernels: a graph around one op, and the time of one of its instructions ---- */
+/* ---- kernels: a graph with one op, and the time of one of its instructions ---- */
 typedef enum {
     OP_LINEAR, /* rows x in -> out */
     OP_HEAD,   /* the same with the weights transposed */
@@ -212,7 +210,7 @@ typedef enum {
     OP_NARROW_HEADS, /* the same with heads of 32 columns */
     OP_CONV2D,       /* 3 x 3, padding 1 */
     OP_CONVOLUTION,  /* the same by public calls only: examples/convolution.h */
-    OP_ITS_PRODUCT,  /* a linear of as many multiply-adds, as a matrix of the same sizes */
+    OP_ITS_PRODUCT,  /* a linear layer with as many multiply-adds and the same sizes of matrices */
     OP_LINEAR_LOSS,
     OP_LOSS,
     OP_LAYERNORM,
@@ -226,14 +224,14 @@ typedef enum {
 typedef enum { FORWARD, BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, STEP } kernel_pass;
 static const char *const passes[] = { "forward", "backward", "backward, data", "backward, weights",
                                       "update" };
-/* Of a linear layer rows are those of 4 entries, as a model's are: in bf16, the gradient of a weight
- * is chains where an entry has less than 32. */
+/* The rows of a linear layer belong to 4 batch entries, as in a model: in bf16, the gradient of a weight is a
+ * sequential sum where an entry has fewer than 32 rows. */
 enum { VOCABULARY = 50257, ENTRIES = 4 };
 
 static const struct {
     const char *name;
     int group;
-    double forward, backward; /* bytes an element that must be moved */
+    double forward, backward; /* bytes that must be moved per element */
 } ops[OPS] = {
     { "linear", LINEAR, 0, 0 },
     { "head", HEAD, 0, 0 },
@@ -252,8 +250,8 @@ static const struct {
     { "adamw", UPDATE, 0, 0 },
 };
 
-/* a, b, c: rows, in, out; of attention batch, context, heads; of convolutions images, height = width,
- * channels in = out; of the rest rows and columns */
+/* Sizes a, b, c: rows, in, out of linear layers; batch, context, heads of attention; images, height = width, channels
+ * in = out of convolutions; rows and columns of other ops. */
 typedef struct {
     kernel_op op;
     kernel_pass pass;
@@ -268,17 +266,17 @@ static int is_attention(const kernel *k)
 static int64_t head_size(const kernel *k) { return k->op == OP_ATTENTION ? 64 : 32; }
 static int is_convolution(const kernel *k) { return k->op == OP_CONV2D || k->op == OP_CONVOLUTION; }
 
-/* What arithmetic is held against. */
+/* Returns the peak that arithmetic is compared with. */
 static peak_kind arithmetic_peak(void)
 {
     return o.bf16 && peak_has_dot() && peak_width == 64 ? PEAK_DOT : PEAK_FMA;
 }
 
-/* Flops, or bytes where memory is the limit. */
+/* Returns the flops, or the bytes if memory is the limit. */
 static double kernel_cost(const kernel *k)
 {
     const double abc = (double)k->a * (double)k->b * (double)k->c;
-    if (k->op == OP_ADAMW) /* reads weight, gradient and two moments, writes all but the gradient */
+    if (k->op == OP_ADAMW) /* reads weight, gradient and two moments; writes all except the gradient */
         return 28.0 * (double)k->a * (double)k->b;
     if (is_attention(k)) /* scores and values; half of them when causal */
         return (k->pass == FORWARD ? 2 : 4) * abc * (double)(head_size(k) * k->b);
@@ -319,7 +317,7 @@ static gckpt_tensor *feed(op_fixture *f, int i, gckpt_type type, gckpt_shape sha
     return in;
 }
 
-/* The op between an input and a loss; returns how many feeds there are. */
+/* Builds the op between an input and a loss. Returns the number of feeds. */
 static int build_kernel(op_fixture *f, const kernel *k)
 {
     const gckpt_init uniform = { 0, 0.05f, 0 };
@@ -346,7 +344,7 @@ static int build_kernel(op_fixture *f, const kernel *k)
         x = feed(f, 0, GCKPT_F32, shape, 0);
     gckpt_tensor *in = x;
     if (k->op != OP_EMBED && k->op != OP_ADAMW && k->pass != BACKWARD_WEIGHTS)
-        x = gckpt_add(in, gckpt_param(g, "shift", vector, uniform)); /* wants its gradient */
+        x = gckpt_add(in, gckpt_param(g, "shift", vector, uniform)); /* its gradient is measured */
     switch (k->op) {
     case OP_LINEAR:
         w = gckpt_param(g, "w", gckpt_shape2(k->b, k->c), uniform);
@@ -401,11 +399,11 @@ static int build_kernel(op_fixture *f, const kernel *k)
                                   : gckpt_add(x, in);
     }
     f->timed = y;
-    f->term.loss = gckpt_sum_loss(gckpt_mul(y, y)); /* gradients that are not all alike */
+    f->term.loss = gckpt_sum_loss(gckpt_mul(y, y)); /* gradients with different values */
     return 1;
 }
 
-/* Of memory's peaks the one that fits: what only reads is held against reading. */
+/* Returns the peak that this op is compared with: arithmetic, reading, or reading and writing. */
 static peak_kind kernel_peak(const kernel *k)
 {
     return is_arithmetic(k)                         ? arithmetic_peak()
@@ -413,15 +411,15 @@ static peak_kind kernel_peak(const kernel *k)
                                                     : PEAK_TRIAD;
 }
 
-/* Times the instructions of one kind and, unless that is UPDATE, one tensor, as a step runs them. */
+/* Times the instructions of one kind as a step runs them, only those of one tensor except for UPDATE. */
 typedef struct {
     const gckpt_plan *plan;
     gckpt_kind kind;
     int id;
-    double start, seconds; /* 0: not yet */
+    double start, seconds; /* 0 until measured */
 } stopwatch;
 
-/* A progress callback: before each instruction. What comes after the one timed is cancelled. */
+/* The progress callback, called before each instruction. Cancels the step after the timed instruction. */
 static int watch(void *user, const gckpt_progress *progress)
 {
     stopwatch *w = (stopwatch *)user;
@@ -436,7 +434,7 @@ static int watch(void *user, const gckpt_progress *progress)
     return 0;
 }
 
-/* One step behind a sample of the peak. */
+/* Runs one step after sampling the peak. */
 static gckpt_result time_kernel(gckpt_exec *e, const op_fixture *f, int feeds, const kernel *k,
                                 stopwatch *w)
 {
@@ -476,7 +474,7 @@ static void measure_kernel(measurement *m, const void *what)
         fprintf(stderr, "bench: %s\n", gckpt_error_text(p == NULL ? (void *)f.graph : (void *)s));
         return;
     }
-    gckpt_result r = time_kernel(e, &f, feeds, k, &w); /* brings pages and caches in */
+    gckpt_result r = time_kernel(e, &f, feeds, k, &w); /* warms up pages and caches */
     for (samples.n = 0; r == GCKPT_OK && needs_repeat(o.seconds);)
         r = time_kernel(e, &f, feeds, k, &w);
     if (r != GCKPT_OK) {
@@ -488,7 +486,7 @@ static void measure_kernel(measurement *m, const void *what)
 }
 
 /* ---- whole steps ---- */
-/* Time by op and pass: what lies between a call of progress and the next is that instruction's. */
+/* Time by op and pass; the time between two calls of progress belongs to the first one's instruction. */
 typedef struct {
     const char *op;
     gckpt_kind kind;
@@ -517,7 +515,7 @@ static int profile_step(void *user, const gckpt_progress *progress)
     int at = 0;
     profile_stop(p);
     gckpt_plan_get(p->b->plan, progress->instruction, &i);
-    const char *op = gckpt_plan_op(p->b->plan, i.id); /* "": of a parameter */
+    const char *op = gckpt_plan_op(p->b->plan, i.id); /* "" for a parameter */
     if (*op == 0)
         op = i.kind == GCKPT_UPDATE ? "adamw" : "parameter";
     while (at < p->n && (p->op_times[at].kind != i.kind || strcmp(p->op_times[at].op, op) != 0))
@@ -536,7 +534,7 @@ static int by_time(const void *a, const void *b)
     return -by_size(&((const op_time *)a)->seconds, &((const op_time *)b)->seconds);
 }
 
-/* To standard output: this is in a child, and the table's line of the model comes behind it. */
+/* Prints to standard output: this is a child process, and the parent prints the model's row afterwards. */
 static void profile_print(profile *p, int steps)
 {
     static const char *const kinds[] = { "forward", "backward", "update",
@@ -576,7 +574,7 @@ static void measure_model(measurement *m, const void *what)
     gckpt_report report = { 0, 0, 0, 0 };
     if (!bench_open(&b, z, &desc, &how))
         return;
-    for (int i = -1; i < 0 || needs_repeat(5 * o.seconds); i++) { /* the first brings pages in */
+    for (int i = -1; i < 0 || needs_repeat(5 * o.seconds); i++) { /* the first one warms up pages */
         if (i >= 0)
             samples.peak[samples.n] = peak_sample(arithmetic_peak(), (int)o.threads);
         if (i == 0)
@@ -601,7 +599,7 @@ static void measure_model(measurement *m, const void *what)
     bench_free(&b);
 }
 
-/* Of one step; an MLP's first layer passes no gradient on. */
+/* Returns the flops of one step; the first layer of an MLP has no gradient of its input. */
 static double model_flops(const size *z)
 {
     if (z->inputs > 0)
@@ -612,11 +610,11 @@ static double model_flops(const size *z)
     return 3 * tokens * (2 * weights + attention);
 }
 
-/* ---- results: Markdown tables as they come, JSON at the end ---- */
+/* ---- results: Markdown tables during the run, JSON at its end ---- */
 static FILE *json, *markdown;
 static int results;
 
-/* to standard output and to the file of --markdown */
+/* Prints to standard output and to the file of --markdown. */
 static void print_result(const char *format, ...)
 {
     for (int i = 0; i < 2; i++) {
@@ -745,7 +743,7 @@ static int run_models(void)
     return 1;
 }
 
-/* What the percentages are of: medians over about as long as one kernel takes. */
+/* The peaks that percentages refer to: medians over about the time of one kernel. */
 static void measure_peak(measurement *m, const void *what)
 {
     const peak_kind kind = *(const peak_kind *)what;

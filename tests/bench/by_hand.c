@@ -1,6 +1,6 @@
-/* by_hand.c - see by_hand.h. Loops are written so that a compiler makes vectors of them: the
- * innermost one goes along a line, sums of several lines are kept in registers (by the pragmas: gcc
- * keeps them in memory without). Square roots and quotients are rounded as the library's are. */
+/* by_hand.c - implements by_hand.h. Loops are written so that compilers vectorise them: the innermost loop goes along
+ * a row, and pragmas make gcc keep the sums of several rows in registers. Square roots and quotients are rounded as
+ * in the library. */
 #include "by_hand.h"
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #define INLINED static inline __attribute__((always_inline))
 
 /* c (m,n) = or += a b, a(i,p) = a[i * a_row + p * a_step], b (k,n): `high` rows of c at a time, in
- * pieces of `wide` columns; high divides m, wide n. */
+ * blocks of `wide` columns; high divides m, wide divides n. */
 #define PIECE(high, wide)                                                                          \
     for (int i = 0; i < m; i += high)                                                              \
         for (int j = 0; j < n; j += wide) {                                                        \
@@ -38,7 +38,7 @@ INLINED void transpose(const float *a, int rows, int columns, float *to)
             to[j * rows + i] = a[i * columns + j];
 }
 
-/* e^x to some 1e-7 */
+/* Returns e^x with a relative error of about 1e-7. */
 INLINED float power_of_e(float x)
 {
     float n = rintf(x * 1.44269504f), r = x - n * 0.693147181f, p = 1.0f / 720, power;
@@ -65,7 +65,7 @@ INLINED void adamw(float *restrict w, const float *restrict g, float *restrict m
     }
 }
 
-/* Rows of logits to their gradients, times scale; the sum of losses. */
+/* Replaces rows of logits by their gradients times scale. Returns the sum of losses. */
 INLINED double cross_entropy(float *x, const int32_t *y, int rows, int n, float scale)
 {
     double loss = 0;
@@ -115,7 +115,7 @@ double by_hand_mlp_128(mlp_state *s, const float *x, const int32_t *y, float lr,
     return loss;
 }
 
-/* Of one row: the gradient of w1 is an outer product, which the update takes as it is made. */
+/* Trains on one row: the gradient of w1 is an outer product, which the update computes element by element. */
 double by_hand_mlp_1(mlp_state *s, const float *x, const int32_t *y, float lr, int step)
 {
     enum { I = MLP_IN, H = MLP_HIDDEN, O = MLP_OUT };
@@ -165,7 +165,7 @@ INLINED void norm(const float *x, float *y, float *rstd)
     }
 }
 
-/* dx += of y = norm(x) */
+/* Adds the gradient of y = norm(x) to dx. */
 INLINED void norm_backward(const float *y, const float *rstd, const float *dy, float *dx)
 {
     for (int t = 0; t < T; t++) {
@@ -177,7 +177,7 @@ INLINED void norm_backward(const float *y, const float *rstd, const float *dy, f
     }
 }
 
-/* y = x w; dx = dy w', dw = x' dy */
+/* Forward y = x w; backward dx = dy w', dw = x' dy. */
 #define LINEAR(name, in, out)                                                                      \
     INLINED void name(const float *x, const float *w, float *y)                                    \
     {                                                                                              \
@@ -195,7 +195,7 @@ LINEAR(square, C, C)
 LINEAR(upwards, C, UP)
 LINEAR(downwards, UP, C)
 
-/* part[h] (T,T): the softmax of q k' / sqrt(D) where keys are not later */
+/* part[h] (T,T) is the softmax of q k' / sqrt(D) over keys that are not later than the query. */
 INLINED void attention(const float *q, const float *k, const float *v, float (*part)[T][T],
                        float *out)
 {

@@ -1,14 +1,14 @@
-/* cuda.cu - the kernels of gradckpt_cuda.cu on a device: products of GPT-2 124M beside the fp32 peak that
- * fma reach here and beside cuBLAS, their bits beside one plain chain for each element, and what goes over
- * memory beside a copy.
+/* cuda.cu - measures the kernels of gradckpt_cuda.cu on a device: products of GPT-2 124M compared with the fp32 peak
+ * of fma and with cuBLAS, their bits compared with a sequential FMA accumulation per element, and memory-bound
+ * kernels compared with a copy.
  *
  *     make build/bench-cuda
- *     build/bench-cuda            the tables (60 lines, about a minute)
- *     build/bench-cuda tiles      every tile on every product: what best_tile chooses among
- *     build/bench-cuda large      arrays of over 2^31 elements, whose indexes are of 64 bits: the right values?
- *     build/bench-shim small [tiles | large]      small ones, once each, on the processor: does it run?
+ *     build/bench-cuda            prints the tables (60 lines, about a minute)
+ *     build/bench-cuda tiles      measures every tile on every product: the choices of best_tile
+ *     build/bench-cuda large      tests arrays of over 2^31 elements, which need 64-bit indexes
+ *     build/bench-shim small [tiles | large]      runs everything once in small sizes on the CPU, to test the program
  *
- * Products by cuBLAS are compared with ours, so that what is timed is the same. */
+ * Results of cuBLAS are compared with ours, so that both compute the same products. */
 #include "gradckpt_cuda.cu"
 #include <algorithm>
 #include <cublas_v2.h>
@@ -18,8 +18,8 @@ namespace
 
 Device *gpu;
 cudaEvent_t began, ended;
-int failed; /* products with other bits, or of other factors than cuBLAS's */
-int tiny;   /* 1: sizes by so much less, and each once */
+int failed; /* products with wrong bits, or with other values than cuBLAS's */
+int tiny;   /* if nonzero, sizes are small and each kernel runs once */
 
 void must(int ok, const char *what)
 {
@@ -30,7 +30,7 @@ void must(int ok, const char *what)
     exit(1);
 }
 
-/* Seconds of one run(): the median of three times as many as take 20 ms. */
+/* Returns the seconds of one run(): the median of three measurements of about 20 ms each. */
 template <class F> double seconds(F run)
 {
     double time[3];
@@ -41,7 +41,7 @@ template <class F> double seconds(F run)
         cudaEventRecord(began, gpu->stream);
         for (int k = 0; k < repeats; k++)
             run();
-        launch_pending(gpu); /* the last product waits for what it may be folded with */
+        launch_pending(gpu); /* the last product is pending, since a later op may be fused with it */
         cudaEventRecord(ended, gpu->stream);
         must(cudaEventSynchronize(ended) == cudaSuccess, "an event");
         cudaEventElapsedTime(&ms, began, ended);
@@ -75,7 +75,7 @@ __global__ void index_kernel(int32_t *index, int64_t n, uint32_t below)
         index[i] = (int32_t)((uint32_t)i * 2654435761u % below);
 }
 
-/* Memory that is given back at the end of a scope; NULL: there is not so much. */
+/* Memory that is freed at the end of a scope; NULL if there is not enough. */
 struct Array {
     void *at;
     explicit Array(int64_t bytes) : at(NULL)
@@ -97,7 +97,7 @@ void fill_random(const Array &x, int64_t n, int bf16)
            bf16 ? x.h() : NULL, n);
 }
 
-/* ---- what the device can do ---- */
+/* ---- peaks of the device ---- */
 __global__ void peak_kernel(float *out, float a, float b, int rounds)
 {
     float x[16];
@@ -147,7 +147,8 @@ gckpt_call new_call(gckpt_precision precision, const void *attributes, int input
     return c;
 }
 
-/* Shapes and pointers of c are there; -1: it has no kernel, or there is no memory for its workspace. */
+/* Runs the kernel of c, whose shapes and pointers are set. Returns -1 if it has no kernel or its workspace does not
+ * fit. */
 double time_op(const gckpt_op *op, gckpt_kind kind, gckpt_call c)
 {
     gckpt_kernel kernel =
@@ -170,8 +171,8 @@ const char *const kind_name[KINDS] = { "y", "dx", "dw" };
 struct Layer {
     int64_t m, k, n;
     int transposed;
-    void *x, *w, *y, *d; /* d: dx, or dw */
-    int bf16;            /* but w and dw */
+    void *x, *w, *y, *d; /* d: result of dx or dw */
+    int bf16;            /* of all except w and dw */
 };
 
 gckpt_call layer_call(const Layer *l, int kind)
@@ -200,7 +201,7 @@ gckpt_call layer_call(const Layer *l, int kind)
     return c;
 }
 
-/* What linear makes of it: the kernels' own factors. */
+/* The operands of a product as the linear op passes them to its kernel. */
 gckpti_product captured;
 void capture(const gckpt_call *, const gckpti_product *t) { captured = *t; }
 gckpti_product layer_operands(const Layer *l, int kind)
@@ -213,8 +214,8 @@ gckpti_product layer_operands(const Layer *l, int kind)
     return captured;
 }
 
-/* The same by cuBLAS, whose matrices lie column by column: all of ours are transposed to it. Its bf16
- * weights are w of a network that keeps a bf16 copy. */
+/* Runs the product by cuBLAS, which stores matrices by columns, so that ours are transposed. Its bf16 weights are
+ * those of a network that keeps a bf16 copy. */
 void by_cublas(cublasHandle_t handle, const Layer *l, int kind, const void *w_bf16)
 {
     int m = (int)l->m, k = (int)l->k, n = (int)l->n, t = l->transposed, rows, columns, links;
@@ -239,7 +240,7 @@ void by_cublas(cublasHandle_t handle, const Layer *l, int kind, const void *w_bf
     must(status == CUBLAS_STATUS_SUCCESS, "cublasGemmEx");
 }
 
-/* An element is one thread's chain, straight from memory: the definition. */
+/* Computes each element in one thread by a sequential FMA accumulation, as the numeric specification defines it. */
 __global__ void chain_kernel(gckpti_product t, unsigned long long *wrong)
 {
     unsigned long long mine = 0;
@@ -266,10 +267,10 @@ const char *compare_bits(const gckpti_product *t)
     return n ? "DIFFER" : "equal";
 }
 
-/* The largest |a - b| by the largest |b|, or 1. */
+/* Returns the largest |a - b| divided by the largest |b|, or 1. */
 __global__ void farthest_kernel(const float *a, const float *b, int64_t n, unsigned *out)
 {
-    unsigned most = 0, apart = 0; /* bits of floats from 0 on are in their order */
+    unsigned most = 0, apart = 0; /* the bits of nonnegative floats have the order of the floats */
     for (EACH(i, n)) {
         apart = max(apart, gckpti_bits(fabsf(a[i] - b[i])));
         most = max(most, gckpti_bits(fabsf(b[i])));
@@ -319,7 +320,7 @@ void test_layer(cublasHandle_t handle, int64_t m, int64_t k, int64_t n, int tran
             if (!l.bf16 &&
                 !(farthest(out, theirs, size) <= 1e-3f)) /* sums of up to 65536 in -1..1 */
                 must(0, "cuBLAS has another product");
-            if (!l.bf16 && m < 10000) { /* longer chains differ by nothing but their length */
+            if (!l.bf16 && m < 10000) { /* longer sums are no other case */
                 gckpti_product t = layer_operands(&l, kind);
                 bits = compare_bits(&t);
             }
@@ -363,7 +364,7 @@ void test_tiles(int64_t m, int64_t k, int64_t n, int transposed)
     }
 }
 
-/* ---- what goes over memory ---- */
+/* ---- memory-bound kernels ---- */
 void print_bandwidth(const char *name, double bytes, double s, double peak)
 {
     if (s > 0)
@@ -455,7 +456,7 @@ __global__ void whole_kernel(float *x, int64_t n) /* whole numbers, whose sums a
         x[i] = (float)((uint32_t)(i % 1000003) * 2654435761u % 17u) - 8.0f;
 }
 
-/* Counts what is wrong of out, made of x (m,n) and a row (n). */
+/* Counts the wrong elements of out, computed from x (m,n) and a row (n). */
 __global__ void large_kernel(int what, const float *x, const float *row, const float *out,
                              int64_t m, int64_t n, unsigned long long *wrong)
 {

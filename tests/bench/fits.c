@@ -1,19 +1,19 @@
-/* fits.c - the largest network that trains in so many KB of a device's memory, with all activations
- * kept and as planned: the table of docs/device.md (make fits). Each is one of a family that grows
- * by a rule; both plans then train it, to the same bits. */
+/* fits.c - prints the largest networks that train in 32 to 512 KB of a device's memory, with all activations kept and
+ * as planned; recorded in docs/benchmarks/device.tsv (make fits). A network is the member of a family that grows by a
+ * rule. Both plans train it, to the same bits. */
 #include "plan/plan.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BATCH = 8, VOCABULARY = 64, CLASSES = 10, STEPS = 2 };
-enum { REST = 4096 }; /* for the stack (manual, 6) and what else the program has */
+enum { REST = 4096 }; /* bytes for the stack (manual, 6) and the rest of the program */
 
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
     gckpt_term loss;
-    gckpt_tensor *in[2]; /* data and targets, a row of each: */
+    gckpt_tensor *in[2]; /* data and targets, with the bytes of a row: */
     size_t in_bytes[2];
     char size[32];
 } net;
@@ -70,8 +70,8 @@ static void build_gpt(net *n, const family *of, int width)
     snprintf(n->size, sizeof n->size, "%d x %d x %d", layers, C, T);
 }
 
-/* ---- convolutional networks: stages of two 3 x 3 convolutions, each with group norm and relu; from
- * stage to stage half the side and twice the channels, W at first; a mean, a dense layer */
+/* ---- convolutional networks: stages of two 3 x 3 convolutions, each with group norm and relu; each stage halves the
+ * side and doubles the channels, which begin at W; then a mean and a dense layer ---- */
 static gckpt_tensor *convolution(net *n, gckpt_tensor *x, int layer, int in, int out, int stride)
 {
     const gckpt_window window = { .stride = { stride, stride }, .padding = { 1, 1 } };
@@ -123,8 +123,8 @@ static void close_net(net *n)
     gckpt_store_free(n->store);
 }
 
-/* ---- what a plan takes of memory: blocks, where it is compiled in, by this machine's structures; a
- * row of data and targets ---- */
+/* ---- the memory of a plan that is compiled in: its blocks, with the sizes of structs on this machine, and a row of
+ * data and targets ---- */
 static size_t bytes_of(const net *n, const gckpt_plan *p)
 {
     gckpt_plan constant = *p;
@@ -145,8 +145,8 @@ static gckpt_plan *plan(const net *n, gckpt_optimiser optimiser, gckpt_mode mode
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* The plan with the least work in `room` bytes, tables and feeds among them, or NULL. A plan's
- * tables have their instructions: what it takes beyond gckpt_plan_bytes is tried. */
+/* Returns the plan with the least cost in `room` bytes, which include tables and feeds, or NULL. The bytes beyond
+ * gckpt_plan_bytes depend on the plan's instructions, so they are found by trial. */
 static gckpt_plan *plan_within(const net *n, gckpt_optimiser optimiser, size_t capacity)
 {
     gckpt_plan *p = plan(n, optimiser, GCKPT_STORE_ALL, 0);
@@ -161,7 +161,7 @@ static gckpt_plan *plan_within(const net *n, gckpt_optimiser optimiser, size_t c
     return NULL;
 }
 
-/* ---- that it trains ---- */
+/* ---- training, to check the plans ---- */
 static uint64_t train(const family *of, int width, gckpt_optimiser optimiser, size_t capacity)
 {
     net n = open_net(of, width);
@@ -197,7 +197,7 @@ static uint64_t train(const family *of, int width, gckpt_optimiser optimiser, si
 
 /* ---- the table ---- */
 typedef struct {
-    int width; /* 0: none fits */
+    int width; /* 0 if none fits */
     long parameters;
     size_t bytes, whole; /* whole: with all activations kept */
     double extra;

@@ -1,5 +1,5 @@
-/* graphs.h - the networks that planning is measured on, built through the public calls. They are
- * planned, never run: parameters of 124 million floats cost neither memory nor time.
+/* graphs.h - builds the networks that planning is measured on, by public calls. They are planned but never run, so 124
+ * million parameters need neither memory nor time.
  *
  *     net n;
  *     gpt_size z = gpt2_124m;
@@ -28,17 +28,17 @@ typedef struct {
     int64_t rows;
 } net;
 
-/* Plans are made for a step of two micro-batches. Then parameter gradients live through the whole
- * step, one accumulator per use, so that what is left of the arena is what a schedule decides:
- * activations, their gradients and workspace. */
+/* Plans are made for a step of two micro-batches. Then parameter gradients live during the whole
+ * step, one accumulator per use, and a schedule decides about the rest of the arena: activations,
+ * their gradients and workspace. */
 static inline gckpt_plan_desc net_desc(const net *n, gckpt_mode mode)
 {
     gckpt_plan_desc desc = { .mode = mode, .batch = 2 * n->rows };
     return desc;
 }
 
-/* Bytes of a plan made with net_desc that parameters do not account for: activations, their
- * gradients and workspace, as they lie in the arena. */
+/* Returns the bytes of a plan made with net_desc except those of parameters: activations, their
+ * gradients and workspace, with the gaps in the arena. */
 static inline size_t net_bytes(const gckpt_plan *p)
 {
     return gckpt_plan_arena(p) - gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS);
@@ -54,7 +54,7 @@ static inline void net_open(net *n, const char *name, int64_t rows)
     n->graph = gckpt_graph_new(n->store, NULL);
 }
 
-/* 0 after saying what is wrong with the graph. */
+/* Returns 0 after printing the graph's error. */
 static inline int net_close(net *n, gckpt_tensor *loss)
 {
     n->loss.loss = loss;
@@ -69,18 +69,18 @@ static inline void net_free(net *n)
     gckpt_store_free(n->store);
 }
 
-/* A place in a network: its blocks' parameters are called after it. */
+/* A place in a network; it gives the names of its blocks' parameters. */
 typedef struct {
     net *n;
     const char *part;
     int layer;
     int64_t dim;
     int heads, causal;
-    gckpt_tensor *memory; /* what cross-attention reads; NULL: none */
+    gckpt_tensor *memory; /* input of cross-attention, or NULL */
 } place;
 
 /* A trainable parameter (rows,columns), or (rows) when columns is 0. Its values are never read, so
- * that all of them may be at the same one float. */
+ * all of them may share one float. */
 static inline gckpt_tensor *net_weight(const place *p, const char *part, int64_t rows,
                                        int64_t columns)
 {
@@ -114,7 +114,7 @@ static inline gckpt_tensor *net_linear(const place *p, const char *part, gckpt_t
 
 /* ---- transformers ---- */
 
-/* x + projection(attention(..)); keys and values from `source`, or from x when that is NULL. */
+/* Returns x + projection(attention(..)), with keys and values from `source`, or from x if it is NULL. */
 static inline gckpt_tensor *net_attend(const place *p, const char *part, gckpt_tensor *x,
                                        gckpt_tensor *source, int causal)
 {
@@ -131,7 +131,7 @@ static inline gckpt_tensor *net_attend(const place *p, const char *part, gckpt_t
     return gckpt_add(x, net_linear(p, name[4], h, C, C));
 }
 
-/* A pre-norm transformer block; a decoder's, with cross-attention, when the place has a memory. */
+/* Builds a pre-norm transformer block; with cross-attention if the place has a memory. */
 static inline gckpt_tensor *net_block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;
@@ -159,7 +159,7 @@ static const gpt_size gpt2_124m = { 12, 12, 768, 1024, 50257, 1 };
 static const gpt_size gpt_mcu = { 4, 2, 16, 32, 32, 1 };
 static const gpt_size gpt_384 = { 6, 6, 384, 1024, 50257, 1 };
 
-/* GPT-2 of any size: learned positions, tied head. */
+/* Builds a GPT-2 of any size: learned positions, tied head. */
 static inline int net_gpt(net *n, const char *name, const gpt_size *z)
 {
     net_open(n, name, z->batch);
@@ -173,14 +173,14 @@ static inline int net_gpt(net *n, const char *name, const gpt_size *z)
     return net_close(n, gckpt_linear_cross_entropy(net_norm(&p, "last", x), table, target, NULL));
 }
 
-/* x @ w without a bias. */
+/* Returns x @ w without a bias. */
 static inline gckpt_tensor *net_project(const place *p, const char *part, gckpt_tensor *x,
                                         int64_t in, int64_t out)
 {
     return gckpt_linear(x, net_weight(p, part, in, out), NULL);
 }
 
-/* A block of a Llama: heads of 64 that share keys in threes, rotary positions, SwiGLU. */
+/* Builds a block of a Llama: heads of 64, three of which share keys, rotary positions, SwiGLU. */
 static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;
@@ -198,7 +198,7 @@ static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
     return gckpt_add(x, net_project(p, "down", h, I, C));
 }
 
-/* SmolLM2-135M's shape, tied head. */
+/* Builds a network of SmolLM2-135M's shape, tied head. */
 static inline int net_llama(net *n, const char *name, int64_t context)
 {
     const int64_t dim = 576, vocabulary = 49152;
@@ -214,7 +214,8 @@ static inline int net_llama(net *n, const char *name, int64_t context)
     return net_close(n, gckpt_linear_cross_entropy(x, table, target, NULL));
 }
 
-/* An encoder and a decoder of `layers` layers each; all of the decoder's read the encoder's end. */
+/* Builds an encoder and a decoder of `layers` layers each; each layer of the decoder reads the output of the encoder.
+ * */
 static inline int net_encoder_decoder(net *n, const char *name, int layers)
 {
     const int64_t batch = 4, context = 512, dim = 512, vocabulary = 32000;
@@ -254,8 +255,8 @@ static inline int net_mlp(net *n, const char *name, int layers)
     return net_close(n, gckpt_mean_squared_error(x, target, NULL));
 }
 
-/* ---- a U-Net. The library does not convolve: these rows say what planning asks of an op (shape,
- * flops, what a backward reads) and compute nothing. Images are (B,H,W,C). ---- */
+/* ---- a U-Net of user ops that only have what planning needs (shape, flops, inputs of the backward) and compute
+ * nothing. Images are (B,H,W,C). ---- */
 static inline void image_kernel(const gckpt_call *call) { (void)call; }
 
 /* x (B,H,W,I), w (9,I*O) -> (B,H,W,O); the attribute is O */
@@ -283,7 +284,7 @@ static inline gckpt_result image_up_shape(gckpt_call *call)
 
 static inline uint64_t image_up_flops(const gckpt_call *call) { return image_conv_flops(call) / 9; }
 
-/* Keeps 64 halves of statistics a sample. */
+/* Saves 64 half floats of statistics per sample. */
 static inline gckpt_result image_norm_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -291,7 +292,7 @@ static inline gckpt_result image_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* The greatest of 2 x 2; which one it was is kept as a byte. */
+/* The maximum of 2 x 2; its index is saved as a byte. */
 static inline gckpt_result image_pool_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -361,7 +362,7 @@ static inline gckpt_tensor *image_pool(gckpt_tensor *x)
     return gckpt_apply(&pool, &x, 1, NULL, 0);
 }
 
-/* Twice convolution, norm, silu; on the way up with what `memory` skips. A segment. */
+/* Builds a segment of two times convolution, norm, silu; on the way up its input also has the skip `memory`. */
 static inline gckpt_tensor *image_block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;

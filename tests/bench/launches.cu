@@ -1,25 +1,25 @@
-/* launches.cu - a training step of GPT-2 124M in GCKPT_BF16_FAST, counted: which kernels a micro-batch and an
- * update launch, what these move and compute, and how long that takes an H100 by a simple model. No device is
- * needed and no kernel runs: memory is addresses that nobody touches, a launch a line of a list.
+/* launches.cu - counts the kernels of a training step of GPT-2 124M in GCKPT_BF16_FAST: the launches of a micro-batch
+ * and of an update, their bytes and flops, and an estimate of their time on an H100. It needs no device and runs no
+ * kernel: memory is addresses that are never accessed, and a launch is an entry of a list.
  *
  *     make build/launches && build/launches [ROWS [LARGE [SMALL [turned]]]]
- *     build/launches others     a step of ResNet-18 and of a GRU: parameters, launches, copies to the host;
- *                                1: one before the last update
+ *     build/launches others     steps of a ResNet-18 and of a GRU: parameters, launches, copies to the host; the exit status
+ *                               is 1 if there is a copy before the last update
  *
- * ROWS of 1024 tokens (16) are a micro-batch; turned: queries and keys by rotary, no learned positions, and dropout of
- * each half block's result. The model: a launch takes 1.5 us and the longest of
- *     bytes / 3.35 TB/s          each operand of it once
- *     bytes / (what its threads have on their way / 0.7 us)      16 bytes a thread, at most 2048 threads on each of
- *                                132 processors; kernels that load elements one by one have so many bytes
- *     flops / 620 Tflop/s        what mma.sync reaches of a chip's tensor cores: one in 6.5 cycles of a scheduler.
- *                                Of products LARGE and SMALL are the instructions of a turn by tiles of 128 x 128 (64
- *                                mma) and of 64 x 64 (16), which schedulers issue one a cycle; these are also held to
- *                                0.8 of the rate by what ldmatrix reads. Attention: half the rate.
- *                                That is the time of the processor that has most of a product's tiles.
- * Behind a product's time comes that of the bytes that an op folded into it reads and writes, as if nothing hid them.
- * What goes on a stream beside others until these wait for it takes what is left of the longest: of its own time, of
- * theirs, of all flops of both and of all bytes of both, at the rates above without processors that have none.
- * tests/cuda/fast.sh takes LARGE and SMALL from what nvcc makes of the kernels. All of it is an estimate. */
+ * A micro-batch has ROWS of 1024 tokens (16). With "turned", queries and keys have rotary positions instead of
+ * learned ones, and the result of each half block has dropout. The model: a launch takes 1.5 us and the longest of
+ *     bytes / 3.35 TB/s          each operand once
+ *     bytes / (bytes in flight / 0.7 us)      16 bytes per thread, at most 2048 threads on each of 132 multiprocessors;
+ *                                kernels that load single elements have fewer bytes in flight
+ *     flops / 620 Tflop/s        the rate of mma.sync on the tensor cores: one in 6.5 cycles of a scheduler. For products,
+ *                                LARGE and SMALL are the instructions of an iteration with tiles of 128 x 128 (64 mma) and
+ *                                of 64 x 64 (16), of which a scheduler issues one per cycle; these are also limited to 0.8
+ *                                of the rate by the reads of ldmatrix. Attention has half the rate. The time is that of
+ *                                the multiprocessor with most tiles.
+ * The time of an op that is fused into a product is that of its bytes, without overlap. Launches on a second stream,
+ * until the first one waits for it, take the part that exceeds the first stream's time: the maximum of their time,
+ * the time of the first stream, all flops and all bytes of both at the rates above, minus the time of the first
+ * stream. tests/cuda/fast.sh takes LARGE and SMALL from the code that nvcc generates. All times are estimates. */
 #include "cuda_shim.h"
 #include <any>
 #include <string>
@@ -76,8 +76,8 @@ template <class V> cudaError_t take(V **p, size_t bytes)
     return cudaSuccess;
 }
 inline cudaError_t give(void *) { return cudaSuccess; }
-static int64_t tokens;           /* of a step: what its loss says it counted */
-static int untouched;            /* a byte of what stands behind an arena */
+static int64_t tokens;           /* tokens of a step, which its loss counts */
+static int untouched;            /* value of the canary bytes after an arena */
 inline cudaError_t wait(cudaStream_t stream) { return waited[stream] = true, cudaSuccess; }
 inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 {
@@ -90,7 +90,7 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 } // namespace tally
 
 #define cudaMalloc(p, bytes)                    tally::take(p, bytes)
-#define cudaFree                                tally::give /* a template's argument, too */
+#define cudaFree                                tally::give /* also used as a template argument */
 #define cudaMemcpyAsync(to, from, n, kind, s)   tally::copy(to, n, kind)
 #define cudaMemsetAsync(to, value, n, s)        cudaSuccess
 #define cudaStreamWaitEvent(s, e, flags)        tally::wait(s)
@@ -99,18 +99,18 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
     tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, stream, __VA_ARGS__)
 #include "gradckpt_cuda.cu"
 #undef _DEFAULT_SOURCE /* g++ defines it */
-#define place model_site /* a name of the kernels', too */
+#define place model_site /* the kernels have this name as well */
 #include "model.h"
 
 namespace
 {
-double of_large = 416, of_small = 104; /* instructions of a turn */
+double of_large = 416, of_small = 104; /* instructions of an iteration */
 
 struct Cost {
-    double bytes, flops, rate, on_its_way; /* of a thread, in bytes */
-    double least;                          /* seconds, whatever else */
-    double more;                           /* after it */
-    double idle; /* flops take so many times as long, as not all processors have as many tiles */
+    double bytes, flops, rate, on_its_way; /* on_its_way: bytes in flight per thread */
+    double least;                          /* lower limit in seconds */
+    double more;                           /* seconds after the launch */
+    double idle; /* factor of the time of flops if some multiprocessors have fewer tiles */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
@@ -162,15 +162,15 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
         c.bytes = (double)std::get<3>(p) * (double)std::get<4>(p) * 4 * sums;
         c.on_its_way = 8 * 4 * sums;
-        c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* one chain a column: 10 cycles a group */
+        c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* one sequential sum per column: 10 cycles per group */
     } else if (is("fast_norm_forward")) {
         auto p = tally::of(l, fast::fast_norm_forward_kernel);
         c.bytes = 4 * (double)std::get<7>(p) * (double)std::get<8>(p);
-    } else if (is("fast_norm_backward")) { /* what its sums read is near when dx reads it */
+    } else if (is("fast_norm_backward")) { /* its sums leave the values in the cache for dx */
         auto p = tally::of(l, fast::fast_norm_backward_kernel);
         int sums = !!std::get<6>(p) + !!std::get<7>(p);
         c.bytes = (double)std::get<8>(p) * (double)std::get<9>(p) * (6 + 4.0 / fast::TOKENS * sums);
-    } else if (is("rotary_kernel")) { /* of pairs, N a thread */
+    } else if (is("rotary_kernel")) { /* N pairs per thread */
         auto p = tally::of(l, rotary_kernel<8>);
         c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
     } else if (is("vecs_kernel<8, DropoutMask>")) {
@@ -192,9 +192,9 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
-        c.on_its_way = 2 * 4 * 16; /* four of its eight turns */
+        c.on_its_way = 2 * 4 * 16; /* four of its eight iterations */
     } else if (is("embed")) {
-        c.bytes = 6.0 * 768 * (double)l.grid.x; /* a row of the table each */
+        c.bytes = 6.0 * 768 * (double)l.grid.x; /* each reads a row of the table */
     } else if (is("params") || is("lists")) {
         c.bytes = 0;
     }
@@ -209,7 +209,7 @@ double seconds_of(const tally::Launch &l, const Cost &c)
     return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate * c.idle, c.least }) + c.more;
 }
 
-/* "... KERNEL = {anonymous}::fast::slice_kernel]" without what they all have. */
+/* Returns the kernel's name without the text that all names share: "... KERNEL = {anonymous}::fast::slice_kernel]". */
 std::string short_name(const char *name)
 {
     std::string s = strstr(name, "KERNEL = ") + 9;
@@ -218,7 +218,7 @@ std::string short_name(const char *name)
     for (const char *drop : { "{anonymous}::", "<unnamed>::", "fast::", ", Binary", "(", ")" })
         for (size_t at; (at = s.find(drop)) != std::string::npos;)
             s.erase(at, strlen(drop));
-    if (s.find("map_kernel") == 0) /* what it computes */
+    if (s.find("map_kernel") == 0) /* its operation */
         s = s.substr(0, s.find(','));
     return s;
 }
@@ -228,7 +228,7 @@ struct Row {
 };
 typedef std::map<std::string, Row> Table;
 
-/* A step of so many micro-batches. */
+/* Returns the launches of a step by kernel. */
 Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
 {
     static const size gpt2 = { 12, 12, 768, 1024, 0, 50257, 0, 0 };
@@ -256,8 +256,8 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
         exit(1);
     }
     Table t;
-    Row *beside = NULL;       /* of what is on the other stream until the first waits; */
-    double own = 0, main = 0; /* time of it, and of what the first has meanwhile; */
+    Row *beside = NULL;       /* launches on the second stream until the first one waits; */
+    double own = 0, main = 0; /* their time, and that of the first stream meanwhile; */
     double flops = 0, bytes = 0;
     for (const tally::Launch &l : tally::launches) {
         std::string name = short_name(l.name);
@@ -278,7 +278,7 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
     return t;
 }
 
-/* ---- whole networks: does a step go to the host before its last update? ---- */
+/* ---- whole networks: copies to the host before the last update of a step ---- */
 gckpt_graph *graph;
 int named; /* parameters */
 
@@ -306,7 +306,7 @@ gckpt_tensor *convolved(gckpt_tensor *x, int64_t size, int64_t to, int stride, b
     return then_relu ? gckpt_relu(y) : y;
 }
 
-/* He 2015, table 1, 18 layers: blocks of two convolutions of 3 x 3, shortcuts of 1 x 1 where a stage begins. */
+/* Builds He 2015, table 1, 18 layers: blocks of two 3 x 3 convolutions, shortcuts of 1 x 1 at the begin of a stage. */
 gckpt_tensor *resnet18(gckpt_tensor *pixels)
 {
     gckpt_window pool = {};
@@ -321,7 +321,7 @@ gckpt_tensor *resnet18(gckpt_tensor *pixels)
     return gckpt_linear(gckpt_global_average_pool(x), weight(gckpt_shape2(512, 1000)), weight(gckpt_shape1(1000)));
 }
 
-/* Two layers of 512 units over embedded tokens, then the classes of the last step. */
+/* Builds two GRU layers of 512 units over embedded tokens, then the classes of the last step. */
 gckpt_tensor *gru(gckpt_tensor *tokens)
 {
     gckpt_tensor *x = gckpt_embed(weight(gckpt_shape2(10000, 256)), tokens);
@@ -331,7 +331,7 @@ gckpt_tensor *gru(gckpt_tensor *tokens)
     return gckpt_linear(gckpt_max(x, 1), weight(gckpt_shape2(512, 1000)), NULL);
 }
 
-long outs, within; /* copies to the host: in this step, and those of them before its last update */
+long outs, within; /* copies to the host in this step, and those before its last update */
 const gckpt_backend *device;
 void watched_out(void *context, void *host_memory, const void *from, size_t n)
 {
@@ -344,7 +344,8 @@ void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
     device->update(call, pass);
 }
 
-/* A step of two micro-batches: what is counted of it, as a row of a table. False: the host is in it. */
+/* Prints the counts of a step of two micro-batches as a row. Returns false if it copies to the host before its last
+ * update. */
 bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_type type, gckpt_shape shape,
               gckpt_precision precision)
 {
@@ -440,8 +441,8 @@ int main(int argc, char **argv)
     device = gpu;
     if (others)
         return count_others();
-    /* what one more micro-batch adds, and what is left of a step without any: less than nothing where the plan of
-     * several micro-batches has more of something in each */
+    /* the counts of one more micro-batch, and the rest of a step, which is negative if the plan of several
+     * micro-batches has more of something in each */
     Table one = step_of(gpu, rows, 1), two = step_of(gpu, rows, 2);
     double micro = 0, update = 0;
     for (auto &r : two) {

@@ -1,5 +1,4 @@
-/* model.h - what the benchmarks share: a GPT or an MLP of any size with made-up data, and a
- * clock. */
+/* model.h - shared by the benchmarks: a GPT or an MLP of any size with random data, and a clock. */
 #ifndef BENCH_MODEL_H
 #define BENCH_MODEL_H
 #define _DEFAULT_SOURCE /* clock_gettime, fork, getrusage, strcasecmp */
@@ -11,19 +10,19 @@
 
 typedef struct {
     int layers, heads, dim, context, batch, vocabulary;
-    /* 1: the loss is a linear layer and a cross-entropy, the logits are kept (faster); 0: one op
-     * that never holds all of them */
+    /* if nonzero, the loss is a linear layer and a cross-entropy, which keeps the logits (faster); if 0, one op that
+     * never has all of them */
     int logits;
-    int inputs; /* not 0: no GPT but an MLP: inputs - dim - vocabulary */
+    int inputs; /* if nonzero, the model is an MLP inputs - dim - vocabulary instead of a GPT */
 } size;
 
 typedef struct {
     gckpt_store *store;
-    gckpt_graph *graph; /* NULL when gckpt_fit made its own */
+    gckpt_graph *graph; /* NULL if gckpt_fit built a graph */
     gckpt_term loss;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    void *tokens; /* what is fed: int32_t, for an MLP float */
+    void *tokens; /* values of the feeds: int32_t, for an MLP float */
     int32_t *targets;
     gckpt_feed feeds[2];
     int64_t parameters;
@@ -45,17 +44,17 @@ static inline int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts them. */
+/* Sorts the values and returns their median. */
 static inline double median(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_size);
     return (v[(n - 1) / 2] + v[n / 2]) / 2;
 }
 
-static const gckpt_backend *bench_backend; /* of bench_new; NULL: the processor */
+static const gckpt_backend *bench_backend; /* of bench_new; NULL for the CPU */
 static gckpt_shard bench_shard;            /* of bench_open with ranks */
 
-/* A plan's step by these costs of whole-batch ops, in seconds. */
+/* Returns the predicted seconds of a plan's step, by these costs of ops on the whole batch. */
 static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
 {
     double ns = (double)update;
@@ -66,14 +65,14 @@ static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint6
     return 1e-9 * ns;
 }
 
-static int bench_rotary; /* not 0: a GPT turns queries and keys, has no learned positions, and drops a tenth */
+static int bench_rotary; /* if nonzero, a GPT has rotary positions, no learned ones, and a dropout of 0.1 */
 
 typedef struct {
     const size *z;
     int layer;
 } place;
 
-/* a matrix (a,b) of small random numbers, or with b = 0 a vector of `constant` */
+/* Returns a parameter: a matrix (a,b) of small random numbers, or with b = 0 a vector of `constant`. */
 static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t a, int64_t b,
                             float constant)
 {
@@ -158,7 +157,7 @@ static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* 0 after saying what went wrong. With a budget the micro-batch is chosen too. */
+/* Returns 0 after printing an error. With a budget, the plan also chooses the micro-batch. */
 static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
                       const gckpt_exec_desc *how)
 {
@@ -208,8 +207,7 @@ static inline int bench_new(bench *b, const size *z, gckpt_mode mode, int thread
     return bench_open(b, z, &desc, &how);
 }
 
-/* Seconds of a step: the least after a first one, until about `seconds` are spent; < 0:
- * error. */
+/* Returns the least seconds of a step, except the first, within about `seconds`; negative on an error. */
 static inline double bench_step(bench *b, const size *z, double seconds)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };

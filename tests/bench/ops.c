@@ -1,13 +1,11 @@
-/* ops.c - how long every op takes, forward and backward, by all kernels that this processor has:
- * to see what a change costs where no model shows it.
+/* ops.c - measures every op, forward and backward, with all kernels that this processor has, to compare two versions.
  *
- *     build/ops > before.csv                 a line each: op, kernels, precision, microseconds
- *     build/ops before.csv > after.csv       and, to stderr, what got slower or faster by 5 %
- *     build/ops before.csv mul pool          only ops whose names have one of these words
+ *     build/ops > before.csv                 prints lines: op, kernels, precision, microseconds
+ *     build/ops before.csv > after.csv       also prints to stderr the ops that changed by 5 %
+ *     build/ops before.csv mul pool          measures only ops whose names contain one of these words
  *
- * The least of many runs on one thread, by the thread's clock, which stands still while others have
- * the processor; still, figures of one op move by 3 %, and more where it is over in some
- * microseconds. */
+ * A time is the least of many runs on one thread, in processor time of the thread. Repeated measurements still differ
+ * by 3 %, and more for ops of a few microseconds. */
 #define _DEFAULT_SOURCE
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -26,7 +24,7 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_feed feed[MOST];
     void *data[MOST];
-    gckpt_fetch_spec wanted_gradients[MOST]; /* gradients of inputs, which nothing else would ask for */
+    gckpt_fetch_spec wanted_gradients[MOST]; /* gradients of inputs, fetched so that they are computed */
     int feeds, fetches, params;
     const char *name;
 } op_fixture;
@@ -55,7 +53,7 @@ static T *fed(gckpt_type type, gckpt_shape shape, int64_t below)
         return t;
     r.wanted_gradients[r.fetches].tensor = t;
     r.wanted_gradients[r.fetches++].gradient = 1;
-    return gckpt_scale(t, 1.0f); /* whose backward comes behind that of the op */
+    return gckpt_scale(t, 1.0f); /* its backward runs after that of the op */
 }
 static T *in1(int64_t a) { return fed(GCKPT_F32, gckpt_shape1(a), 0); }
 static T *in2(int64_t a, int64_t b) { return fed(GCKPT_F32, gckpt_shape2(a, b), 0); }
@@ -95,7 +93,7 @@ static T *swapped(T *x)
     return gckpt_permute(x, axes, 3);
 }
 
-/* Op number i, or NULL. What is no loss becomes one in main. */
+/* Returns op number i, or NULL. main adds a loss if it is none. */
 static T *op(int i)
 {
     const gckpt_window same = { .padding = { 1, 1 } }, half = { .size = { 2, 2 } };
@@ -214,7 +212,7 @@ static T *op(int i)
 /* ---- times ---- */
 typedef struct {
     const gckpt_plan *plan;
-    int id, pass; /* the op's tensor; 0: forward, 1: backward, -1: another runs */
+    int id, pass; /* the op's tensor; 0 in its forward, 1 in its backward, -1 in other ops */
     double start, best[2];
 } stopwatch;
 
@@ -225,7 +223,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Before each instruction: what the one before took. */
+/* The progress callback, called before each instruction: adds the time of the previous one. */
 static int watch(void *user, const gckpt_progress *progress)
 {
     stopwatch *w = (stopwatch *)user;
@@ -266,7 +264,7 @@ static void note(const char *kernels, const char *precision, int pass, double se
     }
 }
 
-/* Steps of the op by these kernels; 0: there is no such plan or executor. */
+/* Runs steps of the op with these kernels. Returns 0 if there is no such plan or executor. */
 static int run(T *made, T *loss, gckpt_isa isa, gckpt_precision precision)
 {
     const gckpt_term term = { loss, 1.0f, 0 };
@@ -338,7 +336,7 @@ int main(int argc, char **argv)
         T *made = op(i), *loss = made;
         more = r.name != NULL;
         if (made && gckpt_shape_of(made).n > 0)
-            loss = gckpt_sum_loss(gckpt_mul(made, made)); /* gradients that are not all alike */
+            loss = gckpt_sum_loss(gckpt_mul(made, made)); /* gradients with different values */
         for (int isa = GCKPT_ISA_PLAIN; more && is_asked(argc, argv) && isa < GCKPT_ISA_COUNT;
              isa++)
             for (int precision = GCKPT_FP32; precision <= GCKPT_BF16; precision++)

@@ -1,11 +1,11 @@
-/* overlap.c - predicted and measured time of a step whose values are offloaded to a file, with copies
- * in turn and overlapped with computation: rows of docs/benchmarks/offload.tsv.
+/* overlap.c - compares predicted and measured time of a step whose values are offloaded to a file, with copies in
+ * turn and overlapped with computation; recorded in docs/benchmarks/offload.tsv.
  *
- *     make build/beside && build/beside [MB/s]
+ *     make overlap, or build/overlap [MB/s]
  *
- * A thread copies (gckpt_exec_desc.wait). The rate is one that is given: a copy ends so much later,
- * by a clock that is that of the thread which computes, and stands still while other programs have
- * its processor, and the time that it has waited for copies at that rate. Medians of some steps.
+ * A thread copies (gckpt_exec_desc.wait) at a given rate: a copy ends when the clock has advanced by its time. The
+ * clock is the processor time of the thread that computes, plus the time that it has waited for copies. The results
+ * are medians.
  */
 #include "model.h"
 
@@ -18,7 +18,7 @@ static struct {
         size_t at, bytes;
         void *to;
         const void *from;
-        double end; /* by the clock */
+        double end; /* in seconds of the clock */
     } job[COPIES];
     int begun, done, ends, failed, file;
     double rate, end, waited; /* bytes a second; of all copies; seconds */
@@ -26,7 +26,7 @@ static struct {
     pthread_cond_t moved;
 } slow = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER };
 
-/* The clock, of the thread that computes. */
+/* Returns the seconds of the clock. Called by the thread that computes. */
 static double seconds(void *user)
 {
     struct timespec t;
@@ -102,7 +102,7 @@ static int wait_for(void *user, int later)
     return failed;
 }
 
-/* One row of the table. */
+/* Prints a row of the table. */
 static int print_row(bench *b, const size *z, gckpt_plan_desc d, const char *how, uint64_t update)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
@@ -111,11 +111,11 @@ static int print_row(bench *b, const size *z, gckpt_plan_desc d, const char *how
     gckpt_exec *e = p ? gckpt_exec_new(p, b->store, gckpt_plan_offloaded(p) ? &x : NULL) : NULL;
     double took[STEPS];
     if (!e)
-        return fprintf(stderr, "beside: %s\n", gckpt_error_text(p ? (void *)b->store : b->graph)), 0;
+        return fprintf(stderr, "overlap: %s\n", gckpt_error_text(p ? (void *)b->store : b->graph)), 0;
     for (int i = 0; i < STEPS; i++) {
         const double t = seconds(NULL);
         if (gckpt_step(e, b->feeds, 2, z->batch, &adamw, NULL) != GCKPT_OK)
-            return fprintf(stderr, "beside: %s\n", gckpt_error_text(e)), 0;
+            return fprintf(stderr, "overlap: %s\n", gckpt_error_text(e)), 0;
         took[i] = seconds(NULL) - t;
     }
     const double measured = 1e3 * median(took, STEPS);
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     pthread_t thread;
     int status = 1;
     if (!file || megabytes <= 0 || !bench_new(&b, &z, GCKPT_STORE_ALL, 1))
-        return fprintf(stderr, "beside: no file, or no network\n"), 1;
+        return fprintf(stderr, "overlap: no file, or no network\n"), 1;
     slow.file = fileno(file);
     slow.rate = megabytes * 1e6;
     if (pthread_create(&thread, NULL, copy_all, NULL))

@@ -1,7 +1,6 @@
-/* peak.h - what this processor can do, sampled in some milliseconds, so that a sample can stand
- * beside every repetition of what is measured: fused multiply-adds, bf16 dot products, memory.
- *
- * Each thread times itself and the rates are added up: waking threads is not part of a peak. */
+/* peak.h - samples the peaks of this processor in a few milliseconds, so that each repetition of a measurement can
+ * have a sample: fused multiply-adds, bf16 dot products, memory. Each thread times itself and the rates are added, so
+ * that the time to wake threads does not count. */
 #ifndef BENCH_PEAK_H
 #define BENCH_PEAK_H
 #ifdef _OPENMP
@@ -17,7 +16,7 @@
 
 typedef enum { PEAK_FMA, PEAK_DOT, PEAK_READ, PEAK_TRIAD } peak_kind;
 
-/* 12 chains a thread hide the latency of 4 to 5 cycles of two units. */
+/* 12 independent chains per thread hide the latency of two FMA units, 4 to 5 cycles. */
 #define CHAINS(X)       X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define DECLARE(i)      vector a##i = zero + (float)i;
 #define MULTIPLY_ADD(i) a##i = a##i * m + c;
@@ -48,7 +47,7 @@ PEAK(peak_dot, 64, __attribute__((target("avx512f,fma"))), DOT)
 
 static int peak_width; /* bytes of the vectors that arithmetic is sampled with */
 
-/* of the widest vectors here */
+/* Returns the bytes of the widest vectors of this processor. */
 static int peak_widest(void)
 {
 #if defined(__x86_64__)
@@ -77,7 +76,7 @@ static double peak_arithmetic(peak_kind kind)
     double t = now();
 #if defined(__x86_64__)
     if (kind == PEAK_DOT) {
-        flops = 2.0 * 12 * 32 * (double)rounds; /* pairs, always in the widest */
+        flops = 2.0 * 12 * 32 * (double)rounds; /* pairs, always in the widest vectors */
         sink = peak_dot(rounds);
     } else {
         sink = peak_width == 64   ? peak_64(rounds)
@@ -143,7 +142,7 @@ static double peak_memory(peak_kind kind, int thread, int threads)
     return (kind == PEAK_READ ? 4.0 : 12.0) * (double)part / (now() - t);
 }
 
-/* flop/s or bytes/s of all threads, now. */
+/* Returns the flop/s or bytes/s of all threads. */
 static double peak_sample(peak_kind kind, int threads)
 {
     double rate = 0;

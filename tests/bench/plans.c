@@ -1,5 +1,4 @@
-/* plans.c - bytes against time for every way to plan, on networks of real size, and how long
- * planning takes. Nothing is run; all figures are those of plans.
+/* plans.c - prints bytes and time of every way to plan, for networks of real size, and the time to plan. It only plans.
  *
  *     build/plans build/plans.md docs/plans.svg      (or: make plans)
  *
@@ -29,29 +28,29 @@ typedef struct {
     const net *n;
     int as_built;      /* 0 if the plan chooses lowerings and orders */
     size_t least, all; /* where its frontier ends */
-    size_t others;     /* of parameters: what net_bytes leaves out */
+    size_t others;     /* bytes of parameters, which net_bytes does not include */
     size_t proven;     /* cost of a step that computes nothing twice */
     uint64_t step;     /* work of a step that computes nothing twice */
     int proven_points; /* budgets, out of PROVEN, whose plan is proven within 0.1 % of a step */
     int points, above,
         below;   /* of the frontier; more, less work than the plan for the same bytes */
-    double most; /* by how much of a step at most it is above */
+    double most; /* largest excess, as a share of a step */
 } range;
 
-/* The fewest bytes at some extra time; none: nothing is that fast. */
+/* The fewest bytes at some extra time; `none` is nonzero if no plan is that fast. */
 typedef struct {
     int none;
-    size_t bytes, proven; /* of the plan; in as many or fewer it cannot be done */
-    double gap;           /* of that plan */
+    size_t bytes, proven; /* bytes of the plan; bytes in which no schedule is that fast */
+    double gap;           /* optimality gap of that plan */
 } column;
 
 /* Points of another planner against the plans in the same bytes. */
 typedef struct {
-    int points, slower, clearly, none; /* clearly: by 0.1 % of a step; none: no plan at all */
+    int points, slower, clearly, none; /* clearly: slower by 0.1 % of a step; none: no plan exists */
     double mean, worst;                /* our time relative to theirs, - 1 */
 } comparison;
 
-/* In milliseconds; [1]: forms and orders are chosen. */
+/* Times in milliseconds; entry 1 is for plans that choose lowerings and orders. */
 typedef struct {
     char name[40];
     int ops, points[2], complete[2];
@@ -62,16 +61,16 @@ typedef struct {
 typedef struct {
     net n;
     range built, lowered;        /* formed: n is NULL where it was not asked for */
-    pareto lines[PLANNERS];      /* [OPTIMAL]: of the frontier; not used but in the picture */
-    pareto least;                /* what is proven in many budgets */
-    column columns[EXTRAS + 1]; /* the last one: the least bytes */
-    column chosen[EXTRAS + 1];  /* [0]: the fastest there is */
+    pareto lines[PLANNERS];      /* [OPTIMAL] is the frontier, only used in the picture */
+    pareto least;                /* proven bounds at many budgets */
+    column columns[EXTRAS + 1]; /* the last one has the least bytes */
+    column chosen[EXTRAS + 1];  /* [0] is the fastest plan */
     double fastest;             /* of chosen[0] against a step as built */
     double last, chosen_last;   /* extra time of the least bytes */
     comparison comparisons[PLANNERS];
 } subject;
 
-/* Of this program alone: the machine may be busy. */
+/* Returns the processor time of this process in milliseconds. */
 static double now(void)
 {
     struct timespec t;
@@ -87,7 +86,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_mode mode, int as_built, size_t b
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* The plan for a budget that has one. */
+/* Returns the plan for a budget that has one. */
 static gckpt_plan *plan_in(const range *r, size_t budget)
 {
     gckpt_plan *p = plan_of(r->n, GCKPT_OPTIMAL, r->as_built, budget);
@@ -99,7 +98,7 @@ static gckpt_plan *plan_in(const range *r, size_t budget)
     return p;
 }
 
-/* The heap; bytes that are taken, and the most there were. */
+/* An allocator that counts bytes in use and their peak. */
 static size_t taken, most_taken;
 
 static void *counted(void *user, void *ptr, size_t old_size, size_t new_size)
@@ -121,9 +120,9 @@ static gckpt_frontier *frontier_of(const net *n, int as_built)
     return gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* ---- what the optimal planner finds ---- */
+/* ---- the optimal planner ---- */
 
-/* All points of the frontier: each is planned, and must be what the point says. */
+/* Plans all points of the frontier and checks that each plan is as its point says. */
 static int open_range(range *r, const net *n, int as_built, pareto *c)
 {
     gckpt_frontier *f = frontier_of(n, as_built);
@@ -163,8 +162,8 @@ static int open_range(range *r, const net *n, int as_built, pareto *c)
     return good;
 }
 
-/* The fewest bytes of a plan with no more work than this, to within 0.2 %; proven: the most bytes
- * that are proven to be too few for it. */
+/* Returns, to within 0.2 %, the fewest bytes of a plan with at most this cost or, if `proven` is nonzero, the fewest
+ * bytes in which the proven bound allows this cost. */
 static size_t fewest(const range *r, uint64_t work, int proven)
 {
     size_t few = r->least, many = r->all;
@@ -184,7 +183,7 @@ static size_t fewest(const range *r, uint64_t work, int proven)
     return proven ? few : many;
 }
 
-/* The column of plans that have no more work than this. */
+/* Returns the column of plans with at most this cost. */
 static column column_of(const range *r, uint64_t work)
 {
     column c = { 0, 0, 0, 0 };
@@ -201,7 +200,7 @@ static column column_of(const range *r, uint64_t work)
     return c;
 }
 
-/* The least bytes there are, and their extra time against a step as built. */
+/* Returns the column of the least bytes, and sets the extra time compared with a step as built. */
 static column last_column(const range *r, uint64_t step, double *extra)
 {
     gckpt_plan *p = plan_in(r, r->least);
@@ -216,10 +215,10 @@ static uint64_t cost_with(uint64_t step, double extra)
     return step + (uint64_t)(extra * (double)step);
 }
 
-/* What is drawn: more budgets where bytes are few. */
+/* Fills in the curves of the picture, with more budgets where bytes are few. */
 static void sample(subject *s)
 {
-    /* what holds for the least bytes found holds below, too */
+    /* the bound at the least bytes also holds below them */
     pareto_add(&s->least, s->built.proven - s->built.others, s->last - s->columns[EXTRAS].gap);
     for (int i = 0; i < SAMPLES; i++) {
         const double at = (double)i / (SAMPLES - 1);
@@ -233,7 +232,7 @@ static void sample(subject *s)
     pareto_finish(&s->lines[OPTIMAL]);
 }
 
-/* ---- the others ---- */
+/* ---- the other planners ---- */
 static int one_plan(const net *n, gckpt_mode mode, pareto *c)
 {
     gckpt_plan *p = plan_of(n, mode, 1, 0);
@@ -246,7 +245,7 @@ static int one_plan(const net *n, gckpt_mode mode, pareto *c)
     return 1;
 }
 
-/* Each point of a line against the plan for exactly its bytes. */
+/* Compares each point of a planner with the plan for exactly its bytes. */
 static comparison compare_line(const range *r, const pareto *theirs)
 {
     comparison d = { theirs->n, 0, 0, 0, 0, -1 };
@@ -307,8 +306,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The whole frontier, and ten budgets from the least to store-all's bytes. Where planning is short,
- * the least of three times. */
+/* Times the frontier and ten budgets from the least to store-all's bytes; if planning is short, takes the least of
+ * three times. */
 static int measure_choice(const net *n, timing *t, size_t all, int chosen)
 {
     const int tried = t->ops < 1000 ? 3 : 1;
@@ -370,13 +369,13 @@ static int measure(const net *n, timing *t)
     gckpt_plan_free(p);
     return measure_choice(n, t, all, 0) && measure_choice(n, t, all, 1);
 }
-/* ---- what is written ---- */
+/* ---- output ---- */
 static double display_unit(const subject *s)
 {
     return s->lines[STORE_ALL].p[0].bytes < 1000000 ? 1e3 : 1e6;
 }
 
-/* The fewest bytes of a line at no more than this extra time; NULL: nothing is that fast. */
+/* Returns the point with the fewest bytes at no more than this extra time, or NULL. */
 static const point *at_most(const pareto *c, double extra)
 {
     const point *best = NULL;
@@ -439,7 +438,7 @@ static void print_table(FILE *f, const subject *s)
     fprintf(f, "\n");
 }
 
-/* The extra time of a line in so many bytes. */
+/* Prints the extra time of a planner within `bytes`. */
 static void print_extra(FILE *f, const pareto *c, double bytes)
 {
     double extra = -1;
@@ -476,7 +475,7 @@ static void print_few(FILE *f, const subject *s)
     }
 }
 
-/* Is a point of a frontier what a plan for its bytes alone is? */
+/* Compares the points of frontiers with plans for the same bytes. */
 static void print_points(FILE *f, const subject *s)
 {
     int points = 0, above = 0, below = 0;
@@ -513,7 +512,7 @@ static void print_proofs(FILE *f, const subject *s)
     print_points(f, s);
 }
 
-/* Is the optimal planner ever worse, in the same bytes? */
+/* Prints where the optimal planner is worse than others in the same bytes. */
 static void print_comparisons(FILE *f, const subject *s)
 {
     fprintf(f, "\n## In the same bytes\n\n"
@@ -605,7 +604,7 @@ static void draw_curve(plot *p, const char *name, double width, const pareto *c,
     free(y);
 }
 
-/* What nobody knows: from the frontier down to what is proven. */
+/* The optimality gap: the area between the frontier and the proven bound. */
 static void draw_gap(const plot *p, const subject *s)
 {
     const pareto *c = &s->lines[OPTIMAL];

@@ -1,13 +1,13 @@
-/* predict.c - the time that gckpt_calibrate predicts for a step, beside the time it takes, at five
- * budgets of a GPT from the least bytes to store-all.
+/* predict.c - compares the time of a step that gckpt_calibrate predicts with the measured time, at five budgets of a
+ * GPT from the least bytes to store-all; recorded in docs/benchmarks/time.tsv.
  *
  *     make predict                                         prints the table
- *     build/predict LAYERS DIM CONTEXT BATCH THREADS [HEADS VOCABULARY]       of another size
- *     build/predict-cuda ...                               on the first CUDA device
+ *     build/predict LAYERS DIM CONTEXT BATCH THREADS [HEADS VOCABULARY]       measures another size
+ *     build/predict-cuda ...                               measures on the first CUDA device
  *
- * Calibration and measurement take turns, round by round, and so do the budgets within a round, so
- * that a busy machine slows all of them alike; medians over the rounds are compared. With one
- * thread the clock is that of the process, which stands still while others have the processor.
+ * Calibration and measurement alternate round by round, and so do the budgets within a round, so that other programs
+ * slow all of them alike; medians over the rounds are compared. With one thread the clock is the processor time of
+ * the process.
  */
 #include "model.h"
 
@@ -20,7 +20,7 @@ typedef struct {
     double predicted[MOST_ROUNDS], measured[MOST_ROUNDS], wall[MOST_ROUNDS];
 } point;
 
-/* user: the clock */
+/* Returns the seconds of a clock; user points to its id. */
 static double seconds(void *user)
 {
     struct timespec t;
@@ -29,9 +29,9 @@ static double seconds(void *user)
 }
 
 static clockid_t the_clock = CLOCK_PROCESS_CPUTIME_ID;         /* with one thread */
-static const double budget_parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of what lies above the least */
+static const double budget_parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of least bytes to store-all's */
 
-/* Plans within `budget` bytes by the costs of this machine. */
+/* Plans within `budget` bytes with the measured costs. */
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
 {
     gckpt_plan_desc desc = { .budget = budget, .threads = threads, .costs = costs,
@@ -43,7 +43,7 @@ static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int 
     return q->exec != NULL;
 }
 
-/* The least bytes that any plan can do with; as built, since costs are measured. */
+/* Returns the least bytes of a plan; its ops run as built, since costs were measured so. */
 static size_t least_bytes(bench *b, int threads)
 {
     gckpt_plan_desc desc = { .threads = threads, .as_built = 1, .backend = bench_backend };
@@ -80,7 +80,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
         for (int i = 0; i < POINTS; i++) {
             point *q = &points[i];
             q->predicted[rounds] = predict(q->plan, costs, update);
-            for (int warm = 0; warm < 2; warm++) { /* the first brings the caches into its state */
+            for (int warm = 0; warm < 2; warm++) { /* the first one warms up the caches */
                 double t = seconds(&the_clock), wall = now();
                 if (gckpt_step(q->exec, b->feeds, 2, z->batch, &adamw, NULL) != GCKPT_OK)
                     return fprintf(stderr, "predict: %s\n", gckpt_error_text(q->exec)), 1;

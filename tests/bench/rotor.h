@@ -1,18 +1,17 @@
-/* rotor.h - the best persistent schedules of a chain of stages, to measure the planner against:
- * Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous
- * chains" (2019), as their program `rotor` has it, on the blocks of any network.
+/* rotor.h - computes the best persistent schedules of a chain of stages, to compare the planner with: Beaumont,
+ * Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019), as in their program
+ * `rotor`, for the blocks of any network.
  *
- * A stage is a run of ops of one outermost segment. Its forward either keeps only what crosses its
- * end (a checkpoint), or keeps what its own backward needs until then. In rotor that is one set of
- * tensors a stage; "with options" (as Rockmate has it) a stage has several ways to run, from
- * keeping all to keeping nearly nothing, each with its bytes and its cost, found by squeezing the
- * stage alone. Memory is counted in slots. The schedules go through the library like anybody's:
- * their bytes and costs are those the library gives, and the slots only guide the search.
+ * A stage is a group of ops of one outermost segment. Its forward either keeps only the values that cross its end (a
+ * checkpoint), or also those that its backward needs. In rotor these are one set of tensors per stage; "with options"
+ * (as in Rockmate) a stage has several ways to run, from keeping everything to keeping almost nothing, each with its
+ * bytes and cost, found by reducing the peak of the stage alone. Memory is counted in slots, which only guide the
+ * search: the library computes the bytes and costs of the schedules.
  */
 #ifndef BENCH_ROTOR_H
 #define BENCH_ROTOR_H
 #include "graphs.h"
-#include "graph/graph.h" /* no getter tells segments and what a backward reads */
+#include "graph/graph.h" /* segments and the inputs of backwards have no getters */
 #include <stdlib.h>
 
 typedef struct {
@@ -20,7 +19,7 @@ typedef struct {
     double overhead;
 } point;
 
-/* What a planner offers: points, fewest bytes first, each costing less than those before it. */
+/* The points of a planner, fewest bytes first; each costs less than the previous ones. */
 typedef struct {
     point *p;
     int n, capacity;
@@ -46,7 +45,7 @@ static inline int pareto_before(const void *first, const void *second)
     return a->overhead < b->overhead ? -1 : a->overhead > b->overhead;
 }
 
-/* Sorts, and drops what another point beats. */
+/* Sorts the points and drops the dominated ones. */
 static inline void pareto_finish(pareto *c)
 {
     int kept = 0;
@@ -64,16 +63,16 @@ enum { STAGE_REST = 1 << 30, STAGE_OPS = 256, STAGE_LIST = 8 * STAGE_OPS, ROTOR_
 
 typedef struct {
     int id, segment, inputs;
-    int in[GCKPT_MAX_INPUTS]; /* ops; -1: an input or a parameter */
-    unsigned reads, flags;    /* reads: what its backward reads, as in gckpt_op.needs */
-    size_t out, saved, workspace;    /* work: of the forward */
-    size_t before, during;    /* gradients live just before its backward; and work in it */
+    int in[GCKPT_MAX_INPUTS]; /* ops, or -1 for an input or a parameter */
+    unsigned reads, flags;    /* reads: inputs of its backward, as in gckpt_op.needs */
+    size_t out, saved, workspace;    /* workspace of the forward */
+    size_t before, during;    /* bytes of gradients live before its backward, and of workspace in it */
     uint64_t forward, backward;
     int last_user;
 } rotor_op;
 
-/* One way to run a stage: ops (i) and backwards (~i), first forwards, then those from `middle` on
- * when the rest of the network is done. Bytes do not count what enters the stage. */
+/* One way to run a stage: ops (i) and backwards (~i); the entries from `middle` on run after the rest of the network.
+ * Bytes do not include the inputs of the stage. */
 typedef struct {
     int *list, n, middle;
     size_t kept, peak_forward, peak_backward;
@@ -82,7 +81,7 @@ typedef struct {
 
 typedef struct {
     int low, high; /* ops */
-    size_t pass;   /* most bytes of a forward that keeps only what leaves the stage */
+    size_t pass;   /* peak of a forward that keeps only the outputs of the stage */
     rotor_option *options;
     int option_count, owner; /* owner: the stage of the same shape that has the options */
 } rotor_stage;
@@ -104,8 +103,8 @@ static inline void *rotor_new(size_t n, size_t size)
     return p;
 }
 
-/* Fills ops in from the graph and from its store-all plan, whose buffers tell which gradients and
- * which workspace live when (the order of backwards never changes). */
+/* Fills in the ops from the graph and its store-all plan, whose buffers show the live ranges of gradients and workspace
+ * (the order of backwards is fixed). */
 static inline int rotor_read(rotor *r)
 {
     const gckpt_graph *g = r->n->graph;
@@ -115,7 +114,7 @@ static inline int rotor_read(rotor *r)
         return 0;
     int length = gckpt_plan_length(plan);
     int *number =
-        (int *)rotor_new((size_t)gckpt_graph_size(g), sizeof *number); /* of a tensor's op */
+        (int *)rotor_new((size_t)gckpt_graph_size(g), sizeof *number); /* index of a tensor's op */
     unsigned char *active = (unsigned char *)rotor_new((size_t)gckpt_graph_size(g), 1);
     gckpt_node node;
     size_t *before = (size_t *)rotor_new((size_t)length + 1, sizeof *before);
@@ -144,7 +143,7 @@ static inline int rotor_read(rotor *r)
         gckpt_plan_get(plan, x, &ins);
         gckpt_plan_usage(plan, x, &usage);
         gckpt_graph_node(g, ins.id, &node);
-        if (node.batch_invariant) /* of parameters only: runs once a step, whatever the plan */
+        if (node.batch_invariant) /* depends on parameters only: runs once per step in every plan */
             continue;
         if (ins.kind == GCKPT_BACKWARD) {
             r->ops[number[ins.id]].before = before[x];
@@ -184,7 +183,7 @@ static inline int rotor_read(rotor *r)
     return 1;
 }
 
-/* ---- running a stage in one way or another ---- */
+/* ---- the ways to run a stage ---- */
 typedef struct {
     size_t live[STAGE_LIST]; /* bytes while instruction i runs */
     int last[STAGE_LIST];    /* forwards: the last instruction that reads the value */
@@ -194,11 +193,11 @@ typedef struct {
 
 static inline int op_at(int instruction) { return instruction < 0 ? ~instruction : instruction; }
 
-/* Which ops of the stage does this instruction read the value of? Writes them; returns how many. */
+/* Writes the ops of the stage whose values this instruction reads. Returns their number. */
 static inline int stage_reads(const rotor *r, const rotor_stage *s, int instruction, int *ops)
 {
     int n = 0;
-    if (instruction == STAGE_REST) { /* the rest reads, and holds, what crosses the end */
+    if (instruction == STAGE_REST) { /* the rest of the network reads and keeps the values that cross the end */
         for (int i = s->low; i < s->high; i++)
             if (r->ops[i].last_user >= s->high)
                 ops[n++] = i;
@@ -213,7 +212,7 @@ static inline int stage_reads(const rotor *r, const rotor_stage *s, int instruct
     return n;
 }
 
-/* Drops forwards that nobody reads. Returns the new length. */
+/* Drops forwards whose values have no reader. Returns the new length. */
 static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *list, int n)
 {
     unsigned char value[STAGE_OPS] = { 0 }, saved[STAGE_OPS] = { 0 };
@@ -235,7 +234,7 @@ static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *l
     return n - keep;
 }
 
-/* Live bytes of every instruction, and the cost. Gradients are counted behind the middle. */
+/* Computes the live bytes of every instruction, and the cost. Gradients are counted after the middle. */
 static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const int *list, int n,
                                   stage_run *run)
 {
@@ -283,7 +282,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
         if (list[x] != STAGE_REST && list[x] >= 0) {
             const rotor_op *o = &r->ops[list[x]];
             run->live[x] += o->workspace;
-            for (int k = 0; k < o->inputs; k++) /* in place of an input that dies here */
+            for (int k = 0; k < o->inputs; k++) /* in place of an input that is dead afterwards */
                 if (o->flags & GCKPT_INPLACE(k) && o->in[k] >= s->low &&
                     r->ops[o->in[k]].out == o->out) {
                     int from = x - 1;
@@ -299,7 +298,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
     }
 }
 
-/* Adds the way the list runs to the stage's options, unless one is as good in everything. */
+/* Adds the list to the stage's options unless another option dominates it. */
 static inline void stage_add_option(const rotor *r, rotor_stage *s, const int *list, int n)
 {
     stage_run run;
@@ -332,13 +331,12 @@ static inline void stage_add_option(const rotor *r, rotor_stage *s, const int *l
     s->options[s->option_count++] = o;
 }
 
-/* ---- squeezing a stage ---- */
+/* ---- reducing the peak of a stage ---- */
 enum { CASCADE_NONE, CASCADE_DEAD, CASCADE_ALL, CASCADES };
 
-/* The list in which op `j` lets go of its value before instruction x and computes it again for its
- * next reader, instruction `use`; so do, by `cascade`, those it reads: the ones that nobody wants
- * from x on, or all that nobody wants from `use` on; others live on. Returns the new length, 0:
- * too long. */
+/* Makes the list in which op `j` drops its value before instruction x and computes it again for its next reader,
+ * instruction `use`. With `cascade` its inputs do the same: those without a reader from x on, or all without a reader
+ * from `use` on; the other inputs stay alive. Returns the new length, or 0 if it is too long. */
 static inline int stage_drop_value(const rotor *r, const rotor_stage *s, const int *list, int n,
                                const stage_run *run, int j, int x, int use, int cascade, int *out)
 {
@@ -369,7 +367,8 @@ static inline int stage_drop_value(const rotor *r, const rotor_stage *s, const i
     return stage_drop_unread(r, s, out, n);
 }
 
-/* Bytes above the limit, over all instructions; `ballast` weighs on what is kept in the middle. */
+/* Returns the sum of bytes above the limit over all instructions; `ballast` is the weight of bytes kept in the
+ * middle. */
 static inline double stage_excess(const int *list, int n, stage_run *run, size_t ballast,
                                   size_t limit)
 {
@@ -388,8 +387,8 @@ typedef struct {
     stage_run run;
 } stage_try;
 
-/* Of all values that are alive but not read at instruction x: lets go of the one that takes most
- * excess away for its cost. 0: none does. */
+/* Drops, of all values that are live but not read at instruction x, the one that removes most excess for its cost.
+ * Returns 0 if there is none. */
 static inline int stage_reduce_peak_at(const rotor *r, const rotor_stage *s, stage_try *now,
                                    stage_try *best, int x, size_t ballast, size_t limit)
 {
@@ -427,7 +426,7 @@ static inline int stage_reduce_peak_at(const rotor *r, const rotor_stage *s, sta
     return found;
 }
 
-/* Brings the stage below the limit; 0: that does not work. */
+/* Brings the stage below the limit. Returns 0 if that is impossible. */
 static inline int stage_reduce_peak(const rotor *r, const rotor_stage *s, stage_try *now,
                                 size_t ballast, size_t limit)
 {
@@ -446,7 +445,7 @@ static inline int stage_reduce_peak(const rotor *r, const rotor_stage *s, stage_
     return 1;
 }
 
-/* Takes out recomputes that fit under the limit without: those that save most first. */
+/* Removes recomputes that are not needed under the limit, those that save most first. */
 static inline void stage_remove_recomputes(const rotor *r, const rotor_stage *s, stage_try *now,
                                 size_t ballast, size_t limit)
 {
@@ -491,8 +490,8 @@ static inline void stage_store_all(const rotor *r, const rotor_stage *s, stage_t
     stage_excess(t->list, t->n, &t->run, ballast, SIZE_MAX);
 }
 
-/* The options of a stage: store-all; then, when asked, on the way down to fewer bytes in all, and
- * down to fewer bytes kept while the rest of the network runs. */
+/* Makes the options of a stage: store-all; then, if requested, options with a smaller peak, and options that keep fewer
+ * bytes while the rest of the network runs. */
 static inline void stage_find_options(const rotor *r, rotor_stage *s, int options)
 {
     static stage_try now, next; /* large */
@@ -520,7 +519,7 @@ static inline void stage_find_options(const rotor *r, rotor_stage *s, int option
     }
 }
 
-/* Do two stages look the same from inside? */
+/* Returns whether two stages have the same shape. */
 static inline int stage_same(const rotor *r, const rotor_stage *a, const rotor_stage *b)
 {
     int same = a->high - a->low == b->high - b->low;
@@ -538,8 +537,8 @@ static inline int stage_same(const rotor *r, const rotor_stage *a, const rotor_s
     return same;
 }
 
-/* Cuts the network into stages. Ops between segments are stages of their own, or (coarse) belong to
- * the stage before. 0: not a network this can do. */
+/* Cuts the network into stages. Ops between segments are separate stages or, if `coarse` is nonzero, belong to the
+ * previous stage. Returns 0 if the network cannot be cut. */
 static inline int rotor_open(rotor *r, const net *n, int options, int coarse)
 {
     memset(r, 0, sizeof *r);
@@ -586,12 +585,12 @@ static inline void rotor_close(rotor *r)
     free(r->ops);
 }
 
-/* ---- the programme. cost[s][t][m]: least cost to run stages s..t forwards and backwards in m
- * slots, when what enters s is there and paid for. ---- */
+/* ---- dynamic programming. cost[s][t][m] is the least cost to run stages s..t forwards and backwards in m slots; the
+ * inputs of s are available and not counted. ---- */
 typedef struct {
     const rotor *r;
-    double slot_bytes, *cost; /* unit: bytes of a slot */
-    short *choice;      /* k > s: checkpoint what enters k; -1 - i: option i of s */
+    double slot_bytes, *cost; /* slot_bytes: bytes of a slot */
+    short *choice;      /* k > s: checkpoint the inputs of k; -1 - i: option i of s */
 } rotor_table;
 
 static inline size_t rotor_cell(const rotor_table *d, int s, int t, int m)
@@ -611,7 +610,7 @@ static inline const rotor_option *rotor_options(const rotor *r, int s)
     return r->stages[r->stages[s].owner].options;
 }
 
-/* Bytes that stages s..k-1 make and stages from k on read. */
+/* Returns the bytes that stages s..k-1 compute and stages from k on read. */
 static inline size_t rotor_crossing(const rotor *r, int s, int k)
 {
     size_t bytes = 0;
@@ -638,7 +637,7 @@ static inline void rotor_fill(rotor_table *d)
     for (int length = 1; length <= L; length++)
         for (int s = 0; s + length <= L; s++) {
             int t = s + length - 1, owner = r->stages[s].owner, least = 0;
-            /* the gradients that wait until the backward of t begins */
+            /* gradients that are live until the backward of t begins */
             size_t waiting = r->ops[r->stages[t].high - 1].before;
             double passed = 0;
             for (int i = 0; i < r->stages[owner].option_count; i++) {
@@ -669,8 +668,8 @@ static inline void rotor_fill(rotor_table *d)
         }
 }
 
-/* Writes the schedule of stages s..t in m slots; returns how many instructions. A stack of what is
- * still to be done, since a network may have many stages. */
+/* Writes the schedule of stages s..t in m slots. Returns the number of instructions. Uses an explicit stack, since a
+ * network may have many stages. */
 typedef struct {
     gckpt_instruction *list;
     int n, capacity;
@@ -708,7 +707,7 @@ static inline void rotor_emit(const rotor_table *d, int s, int t, int m, rotor_s
     }
 }
 
-/* Adds all points of rotor's programme in slots of one size. 0 after saying what is wrong. */
+/* Adds all points of the dynamic programming with slots of one size. Returns 0 after printing an error. */
 static inline int rotor_points(const rotor *r, double slot, pareto *c)
 {
     const size_t cells = (size_t)r->stage_count * (size_t)r->stage_count * (ROTOR_SLOTS + 1);
@@ -743,8 +742,8 @@ static inline int rotor_points(const rotor *r, double slot, pareto *c)
     return good;
 }
 
-/* All points of rotor's programme, whichever way the network is cut into stages, in slots of
- * several sizes. Empty: it cannot do this network. */
+/* Returns all points of rotor, for both ways to cut the network into stages and several sizes of slots; none if it cannot
+ * handle the network. */
 static inline pareto rotor_pareto(const net *n, int options)
 {
     static const double ranges[] = { 1.1, 0.3, 0.1 }; /* of the store-all bytes */

@@ -1,12 +1,12 @@
-/* scaling.c - what a step of a GPT costs by several processes: time, how much of what they exchange
- * is hidden behind the backward, bytes sent beside the least possible. Run by scaling.sh (make
- * scaling), which adds the table's head:
+/* scaling.c - measures a step of a GPT on several processes: its time, the part of the communication that overlaps
+ * with the backward, and the bytes sent compared with the minimum. scaling.sh (make scaling) runs it and prints the
+ * table's head:
  *
  *     mpirun -n N build/scaling MODE       MODE: exact, fast, state, gradients, values
  *
- * A step's sums of gradients are on their way from when an exchange begins until the executor sees
- * that it is over. It waits while it does nothing else but ask: where one question follows the last
- * within 5 microseconds. What is small (losses, counts, results) is left out of both.
+ * A sum of gradients is in flight from the start of its collective until the executor sees its end. The executor
+ * waits while it only polls, that is while polls follow each other within 5 microseconds. Small collectives (losses,
+ * counts, results) are not measured.
  */
 #include "model.h"
 
@@ -16,7 +16,7 @@ enum { BATCH = 16, VRANKS = 8, STEPS = 12, LARGE = 1 << 14 };
 static const size shape = { 4, 4, 256, 64, BATCH / VRANKS, 256, 0, 0 };
 static const char *const modes[] = { "exact", "state", "gradients", "values", "fast" };
 
-/* An engine that is watched. */
+/* A transport that is measured. */
 static struct {
     mpi_ranks transport;
     int large;
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
     const gckpt_hyper adamw = { .lr = 1e-4f };
     double seconds = 1e30, in_flight = 0, waited = 0;
     uint64_t sent = 0, hash;
-    for (int i = 0; i < STEPS; i++) { /* the fastest counts */
+    for (int i = 0; i < STEPS; i++) { /* the fastest step is used */
         sent = gckpt_exec_bytes_sent(b.exec);
         watch.in_flight = watch.waited = 0;
         const double begun = now();

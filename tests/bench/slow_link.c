@@ -21,14 +21,14 @@
 
 enum { PORT = 7421, STEPS = 8, WARM = 2, LARGE = 4 << 20, ROUNDS = 3 };
 
-/* ---- the engine ---- */
+/* ---- the transport ---- */
 typedef struct {
     gckpt_transport ranks;
     int socket;
     const char *send;
     char *receive;
     size_t to_send, to_receive;
-    double under_way, since; /* seconds in which something is */
+    double under_way, since; /* seconds with a collective in flight */
 } peer;
 
 static int peer_begin(void *user, int rank, const void *send, size_t send_bytes, void *receive,
@@ -97,7 +97,7 @@ static int peer_open(peer *p, int rank, const char *own_address, const char *oth
     return p->socket >= 0 && fcntl(p->socket, F_SETFL, O_NONBLOCK) == 0;
 }
 
-/* ---- what is measured first ---- */
+/* ---- measurements before the steps ---- */
 static double exchange(peer *p, char *bytes, size_t n)
 {
     double best = 1e30;
@@ -111,8 +111,8 @@ static double exchange(peer *p, char *bytes, size_t n)
     return best;
 }
 
-/* Rank 0's, which both plan with. */
-static int print_result(peer *p, void *what, size_t bytes)
+/* Copies rank 0's measurements to rank 1, so that both plan with the same ones. */
+static int broadcast(peer *p, void *what, size_t bytes)
 {
     int done = 0;
     peer_begin(p, 1 - p->ranks.rank, what, p->ranks.rank ? 0 : bytes, what,
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
         return 1;
     }
     int good = measure(&p, &z, &at, &costs, &count);
-    good = good && print_result(&p, &at, sizeof at) && print_result(&p, costs, (size_t)count * sizeof *costs);
+    good = good && broadcast(&p, &at, sizeof at) && broadcast(&p, costs, (size_t)count * sizeof *costs);
     for (int i = 0; i < 2 && good; i++)
         for (int ahead = 0; ahead < 2 && good; ahead++)
             good = print_row(&p, &z, &at, costs, count, modes[i], ahead, argv[4]);

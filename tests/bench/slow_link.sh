@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints a Markdown table: a step of two ranks in network namespaces whose link is limited (make slow-link). By
-# root, with ip and tc; the ranks go before other programs.
+# Prints a Markdown table of a step on two ranks in network namespaces with a limited link (make slow-link). Needs
+# root, ip and tc; the ranks have a higher priority than other programs.
 a=gckpt-$$-0 b=gckpt-$$-1
 if [ "$(id -u)" -ne 0 ] || ! ip netns add $a 2> /dev/null; then
     echo 'limited: skipped: it takes root, ip netns and tc'

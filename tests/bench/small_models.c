@@ -1,15 +1,13 @@
-/* small_models.c - models so small that it matters what a step costs besides its arithmetic, on one
- * thread: what the library takes for them beside loops that were written for each of them
- * (by_hand.c); and the cost of a step and of an instruction, from graphs of 1 to 1,000 ops of four
- * elements.
+/* small_models.c - measures models so small that the overhead of a step matters, on one thread: the library compared
+ * with loops written for each model (by_hand.c), and the cost of a step and of an instruction, from graphs of 1 to
+ * 1,000 ops of four elements.
  *
  *     make small_models                 prints both tables
- *     build/small_models NAME ROUNDS    one of: mlp-128, mlp-1, transformer, plain, fast, forward;
- *                                       so many steps of it, for a profiler
+ *     build/small_models NAME ROUNDS    runs ROUNDS steps of one model, for a profiler; NAME: mlp-128, mlp-1, transformer,
+ *                                       plain, fast, forward
  *
- * Times are medians of repetitions by the clock of the process, which stands still while others
- * have the processor; the two sides take turns. Both train from the same weights on the same rows:
- * their losses differ by 1e-4 at most, or this fails.
+ * Times are medians in processor time of the process; library and loops alternate. Both train from the same weights
+ * on the same rows. The program fails if their losses differ by more than 1e-4.
  */
 #include "model.h"
 #include "by_hand.h"
@@ -17,8 +15,8 @@
 #include <string.h>
 
 enum { CHECKED = 20, REPETITIONS = 15 };
-/* Times are taken at a rate of 0, which moves the moments, and these begin at 0 each time: where a
- * loss has vanished, or a unit is dead, there are subnormal numbers, which take longer. */
+/* Times are measured with a learning rate of 0, which only changes the moments, and the moments start at 0 each time:
+ * otherwise vanished losses and dead units lead to subnormal numbers, which are slower. */
 static float rate = 1e-3f;
 
 /* ---- the models of by_hand.h ---- */
@@ -117,7 +115,7 @@ static int build(bench *b, const task *t)
     return b->exec != NULL;
 }
 
-/* The loss, or NaN. */
+/* Returns the loss, or NaN on an error. */
 static double step(bench *b, const task *t)
 {
     const gckpt_hyper adamw = gckpt_hyper_lr(rate);
@@ -138,7 +136,7 @@ static double step_by_hand(task *t)
                                                             t->taken);
 }
 
-/* Seconds of one of `rounds` steps. */
+/* Returns the mean seconds of `rounds` steps. */
 static double time_steps(bench *b, task *t, int rounds, int by_hand)
 {
     for (int i = 0; i < gckpt_store_count(b->store); i++) {
@@ -168,7 +166,7 @@ static int rounds_for(bench *b, task *t, double seconds)
     return rounds;
 }
 
-/* The library's weights to those of by_hand, in the order they were created. */
+/* Copies the library's weights to those of by_hand, in the order of creation. */
 static void copy_params(const bench *b, float *to)
 {
     for (int i = 0; i < gckpt_store_count(b->store); i++) {
@@ -192,7 +190,7 @@ static int compare(task *t)
                                                             : by_hand_mlp.p.w1);
     for (int i = 0; i < CHECKED && good; i++) {
         double difference = fabs(step(&b, t) - step_by_hand(t));
-        good = difference <= 1e-4; /* and no NaN */
+        good = difference <= 1e-4; /* false for NaN */
         worst = difference > worst ? difference : worst;
     }
     rate = 0;
@@ -211,8 +209,8 @@ static int compare(task *t)
     return good;
 }
 
-/* Least squares of microseconds over instructions, of relative errors, so that short steps count as
- * much as long ones. */
+/* Fits microseconds over instructions by least squares of relative errors, so that short steps count as much as long
+ * ones. */
 static int fit(task *t)
 {
     static const int ops[] = { 1, 3, 10, 30, 100, 300, 1000 };

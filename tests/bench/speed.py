@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""speed.py - fills in the section of docs/speed.md on the processor that it runs on.
+"""speed.py - measures steps of this library and of PyTorch on this processor.
 
-    make speed                          some 15 minutes
-    make speed SPEED=--quick            one short round, nothing compiled, into build/speed.md only
-    make speed PYTHON=venv/bin/python3  by a python3 that has PyTorch 2
+    make speed                          takes about 15 minutes and records docs/benchmarks/speed.tsv
+    make speed SPEED=--quick            one short round, nothing compiled; only writes build/speed.md
+    make speed PYTHON=venv/bin/python3  uses a python3 that has PyTorch 2
     python3 tests/bench/speed.py --help
 
-For each model build/bench (fp32, bf16) and PyTorch (eager, compiled; fp32, bf16 weights, autocast)
-take turns, round by round, each in its own process. The output has medians of the rounds, and ratios
-of PyTorch's time to that of build/bench in the same round. PyTorch runs with the settings
-that peer_torch.py mostly finds best: MKL as on Intel, malloc kept, fused AdamW, sdpa. A way of bf16
-that so far took 1.25 times as long as the better of its kind is left out of a round, and what is
-compiled of every second one: compiling takes longest. Without PyTorch its columns stay empty.
+For each model, build/bench (fp32, bf16) and PyTorch (eager, compiled; fp32, bf16 weights, autocast)
+run alternately, round by round, each in a process. The results are medians over the rounds. PyTorch
+runs with the settings that peer_torch.py mostly finds best: MKL as on Intel, malloc kept, fused
+AdamW, sdpa. A bf16 setting that so far took 1.25 times as long as the better one of its kind is left
+out of a round, and compiled models are left out of every second round, since compiling takes longest.
+Without PyTorch its columns stay empty.
 """
 import argparse
-import datetime
 import json
 import os
 import platform
@@ -28,18 +27,17 @@ import time
 sys.dont_write_bytecode = True
 import peer_torch
 
-PAGE, COPY = os.path.join("docs", "speed.md"), os.path.join("build", "speed.md")
+TABLE = os.path.join("build", "speed.md")
 MODELS = {"gpt2-b4": "GPT-2 124M, B4 x T64", "gpt2-t1024": "GPT-2 124M, B1 x T1024",
           "gpt-384": "6 layers, dim 384, B16 x T256", "gpt-192": "6 layers, dim 192, B16 x T256"}
 OURS = {"fp32": [], "bf16": ["--bf16"]}
-# what is compared: kind: its ways, of which the better one counts
+# (precision, eager or compiled): the settings compared, of which the better one counts
 EAGER = {("fp32", "eager"): ("fp32",), ("bf16", "eager"): ("bf16", "autocast")}
 COMPILED = {(p, "compile"): ways for (p, _), ways in EAGER.items()}
-WORDS = {"fp32": "", "bf16": " weights", "autocast": " autocast"}
 
 
 def processor():
-    """Its kind, as a heading, and its name."""
+    """Returns the prefix of this processor's cases in the log, and its name."""
     about = {}
     try:
         with open("/proc/cpuinfo") as f:
@@ -50,16 +48,10 @@ def processor():
         pass
     name = about.get("model name") or platform.processor() or platform.machine()
     flags = about.get("flags", "").split()
-    vendor, family = about.get("vendor_id"), about.get("cpu family")
-    widest = next((text for flag, text in (("avx512_bf16", "AVX-512 with bf16 dot products"),
-                                           ("avx512f", "AVX-512"), ("avx2", "AVX2"))
-                   if flag in flags), "neither")
-    if vendor == "AuthenticAMD":
-        zen = {"23": "Zen, Zen 2", "25": "Zen 4" if "avx512f" in flags else "Zen 3", "26": "Zen 5"}
-        return "AMD %s, %s" % (zen.get(family, "family " + str(family)), widest), name
-    if vendor == "GenuineIntel":
-        return "Intel with " + ("AMX" if "amx_bf16" in flags else widest), name
-    return platform.machine() + ", " + name, name
+    if about.get("vendor_id") == "AuthenticAMD":
+        zen = {"25": "Zen 4" if "avx512f" in flags else "Zen 3", "26": "Zen 5"}
+        return zen.get(about.get("cpu family"), name), name
+    return "AMX" if "amx_bf16" in flags else name, name
 
 
 def median(values):
@@ -71,7 +63,7 @@ def seconds(runs):
 
 
 class Row:
-    """A model: runs of ours, and of PyTorch by (kind, way), one a round; None: left out, failed."""
+    """A model with its runs, one a round: ours, and PyTorch's by (kind, setting); None if left out."""
     def __init__(self, model):
         self.model, self.ours, self.theirs, self.profile = model, {p: [] for p in OURS}, {}, ""
 
@@ -92,29 +84,20 @@ class Row:
                     runs.append(runner.torch(asked) if wanted else None)
 
     def better(self, kind):
-        """The way of that kind that was not left out, or is faster, and its runs."""
+        """Returns the faster setting of a kind, preferably one that was never left out, and its runs."""
         found = [(way, runs) for (k, way), runs in self.theirs.items() if k == kind]
         return min(found, key=lambda f: (f[1].count(None), seconds(f[1]))) if found else ("", [])
 
-    def beside(self, kind):
-        """PyTorch's time over ours of the same round, and its ms."""
-        way, runs = self.better(kind)
-        pairs = [(b["seconds"], b["seconds"] / a["seconds"])
-                 for a, b in zip(self.ours[kind[0]], runs) if b]
-        if not pairs:
-            return ""
-        ms, ratios = zip(*pairs)
-        spread = " (%.2f to %.2f)" % (min(ratios), max(ratios)) if len(ratios) > 1 else ""
-        return "%.2f%s; %.0f%s" % (statistics.median(ratios), spread,
-                                   1e3 * statistics.median(ms), WORDS[way])
+    def theirs_ms(self, kind):
+        """Returns the median of PyTorch's times, or ""."""
+        good = [1e3 * r["seconds"] for r in self.better(kind)[1] if r]
+        return median(good) + " ms" if good else ""
 
-    def ms(self, precision, of_peak):
-        text = median([1e3 * r["seconds"] for r in self.ours[precision]])
-        return text + (", %s %%" % median([r["percent"] for r in self.ours[precision]])
-                       if of_peak else "")
+    def ours_ms(self, precision):
+        return median([1e3 * r["seconds"] for r in self.ours[precision]]) + " ms"
 
     def profiled(self, runner):
-        """Where a bf16 step's time goes: what takes 2 % and more."""
+        """Notes the ops that take at least 2 % of a bf16 step."""
         out = subprocess.run([peer_torch.BENCH, "--only", self.model, "--bf16", "--profile",
                               "--threads", str(runner.threads), "--seconds",
                               "%g" % (runner.seconds / 5), "--json", os.devnull],
@@ -124,77 +107,52 @@ class Row:
                                  if float(share) >= 2)
 
 
-def table(what, of_fp32, of_bf16, rows):
-    head = [what, "ours fp32" + of_fp32, "PyTorch eager", "compiled",
-            "ours bf16" + of_bf16, "PyTorch eager", "compiled"]
-    lines = [head, ["---"] + ["--:"] * (len(head) - 1)] + rows
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
 def beyond(runs):
     good = [1e-6 * peer_torch.beyond(r) for r in runs if r]
-    return median(good) if good else ""
+    return median(good) + " MB" if good else ""
 
 
-def section(rows, kind, name, torch, options):
+def tables(rows, prefix):
+    """Returns the tables that record.sh reads, and the profiles."""
     machine = [r["machine"] for row in rows for r in row.ours["bf16"]]
-    peak = {k: median([m[k] for m in machine])
-            for k in ("fma_gflops", "dot_gflops", "read_gbs", "triad_gbs")}
-    with open("gradckpt.h") as f:
-        contract = re.search(r"define GCKPT_CONTRACT +(\d+)", f.read()).group(1)
-    # Elsewhere products do not go by dot products, or not by these alone.
-    by_dots = kind.startswith("AMD") and peak["dot_gflops"] != "0"
-    rounds = len(rows[0].ours["fp32"])
-    plural = lambda n, word: "%d %s%s" % (n, word, "" if n == 1 else "s")
-    out = ["## %s\n\n" % kind,
-           "%s, contract %s, %s with %s, %s. Peaks: %s GFLOP/s fp32,\n" % (
-               datetime.date.today(), contract, name, plural(os.cpu_count() or 1, "processor"),
-               plural(options.threads, "thread"), peak["fma_gflops"]),
-           "%s of bf16 dot products, " % peak["dot_gflops"] if peak["dot_gflops"] != "0" else "",
-           "memory %s GB/s reading, %s triad. Medians of %s; %s.\n\n" % (
-               peak["read_gbs"], peak["triad_gbs"], plural(rounds, "round"),
-               "PyTorch " + torch if torch else "there is no PyTorch")]
-    if any(not any(r.better(kind)[1]) for r in rows for kind in EAGER if torch):
-        out[-1] = "%s;\nno run of it that took more than %g seconds.\n\n" % (
-            out[-1][:-3], options.limit)
-    out.append(table("ms a step", ", of peak", ", of dot peak" if by_dots else "", [
-        [MODELS[r.model]] + [cell for p in OURS for cell in (
-            r.ms(p, p == "fp32" or by_dots), r.beside((p, "eager")), r.beside((p, "compile")))]
-        for r in rows]))
-    out.append("\n" + table("MB beyond 16 bytes a parameter", "", "", [
-        [MODELS[r.model]] + [beyond(runs) for p in OURS for runs in (
-            r.ours[p], r.better((p, "eager"))[1], r.better((p, "compile"))[1])] for r in rows]))
-    out.append("\nWhere a bf16 step's time goes, percent:\n\n")
-    out += ["- %s: %s\n" % (MODELS[r.model], r.profile) for r in rows]
-    return "".join(out)
-
-
-def write(page, kind, text):
-    """In place of the section of that kind; a new one goes behind the others."""
-    with open(page) as f:
-        old = f.read()
-    begin, end = "<!-- make speed: %s -->\n" % kind, "<!-- -->\n"
-    known = begin in old
-    at = old.index(begin) if known else old.rindex("<!-- make speed: ")
-    to = old.index(end, at) + len(end)
-    with open(page, "w") as f:
-        f.write((old[:at] if known else old[:to] + "\n") + begin + text + end + old[to:])
+    cases = []
+    for r in rows:
+        for p in OURS:
+            runs = [("ours", r.ours_ms(p), r.ours[p])]
+            runs += [("PyTorch " + how, r.theirs_ms((p, kind)), r.better((p, kind))[1])
+                     for how, kind in (("eager", "eager"), ("compiled", "compile"))]
+            for who, ms, all_runs in runs:
+                cases.append((MODELS[r.model] + ": %s, %s" % (who, p), ms))
+                cases.append((MODELS[r.model] + ": %s, %s, beyond 16 bytes a parameter" % (who, p),
+                              beyond(all_runs)))
+            # Elsewhere, bf16 products are not only dot products.
+            if p == "fp32" or prefix.startswith("Zen"):
+                cases.append((MODELS[r.model] + ": ours, %s, of peak" % p,
+                              median([run["percent"] for run in r.ours[p]]) + " %"))
+    peak = {k: median([m[k] for m in machine]) for k in ("fma_gflops", "dot_gflops", "read_gbs")}
+    cases += [("peak of fp32", peak["fma_gflops"] + " GFLOP/s"),
+              ("peak of bf16 dot products", peak["dot_gflops"] + " GFLOP/s"),
+              ("memory, reading", peak["read_gbs"] + " GB/s")]
+    lines = ["| case | value |", "|---|--:|"]
+    lines += ["| %s | %s |" % c for c in cases if c[1] and not c[1].startswith("0 GF")]
+    lines += ["", "Shares of a bf16 step's time, percent:", ""]
+    return "\n".join(lines + ["- %s: %s" % (MODELS[r.model], r.profile) for r in rows]) + "\n"
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a processor's section of docs/speed.md")
+    parser = argparse.ArgumentParser(description="steps of gradckpt and of PyTorch")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--rounds", type=int, default=5, help="at most (default 5)")
     parser.add_argument("--minutes", type=float, default=15,
-                        help="no round begins that would end after (default 15); the first does")
-    parser.add_argument("--seconds", type=float, default=4, help="of steps a run (default 4)")
+                        help="starts no further round that would end later (default 15)")
+    parser.add_argument("--seconds", type=float, default=4, help="of steps per run (default 4)")
     parser.add_argument("--limit", type=float, default=1200,
-                        help="of a run of PyTorch, in seconds: what takes longer is left out (its "
-                             "bf16 does where there is no AVX-512; default 1200)")
+                        help="seconds after which a run of PyTorch is left out (default 1200); its "
+                             "bf16 is slow without AVX-512")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--quick", action="store_true",
-                        help="one round of a second a run, nothing compiled; only build/speed.md")
+                        help="one round of a second per run, nothing compiled or recorded")
     options = parser.parse_args()
     if min(options.rounds, options.threads, options.seconds, options.limit) <= 0:
         parser.error("--rounds, --threads, --seconds and --limit must be above 0")
@@ -202,11 +160,11 @@ def main():
         options.rounds, options.seconds = 1, 1
     kinds = EAGER if options.quick or options.no_compile else {**EAGER, **COMPILED}
     try:
-        torch = peer_torch.versions()
+        peer_torch.versions()
     except SystemExit as missing:
-        torch, kinds = None, {}
+        kinds = {}
         print(missing)
-    kind, name = processor()
+    prefix, name = processor()
     rows, begun, last = [Row(m) for m in options.models], time.time(), 0
     with tempfile.TemporaryDirectory() as folder:
         runner = peer_torch.Runner(folder, options.threads, options.seconds, options.limit)
@@ -219,18 +177,20 @@ def main():
                 break
             for row in rows:
                 row.round(runner, kinds, best, n % 2 == 0)
-                print("round %d, %s: %s ms fp32, %s bf16; eager %s, %s; compiled %s, %s" % (
-                    (n + 1, row.model) + tuple(row.ms(p, False) for p in OURS) +
-                    tuple(row.beside(k) or "-" for k in list(EAGER) + list(COMPILED))), flush=True)
+                print("round %d, %s: %s fp32, %s bf16; eager %s, %s; compiled %s, %s" % (
+                    (n + 1, row.model) + tuple(row.ours_ms(p) for p in OURS) +
+                    tuple(row.theirs_ms(k) or "-" for k in list(EAGER) + list(COMPILED))), flush=True)
             last = time.time() - since
         for row in rows:
             row.profiled(runner)
-    text = section(rows, kind, name, torch, options)
-    with open(COPY, "w") as f:
+    text = tables(rows, prefix)
+    with open(TABLE, "w") as f:
         f.write(text)
     print("\n" + text + "\n%.1f minutes" % ((time.time() - begun) / 60))
     if not options.quick:
-        write(PAGE, kind, text)
+        subprocess.run(["sh", "tests/bench/record.sh", "speed", TABLE, prefix], check=True,
+                       env=dict(os.environ, THREADS=str(options.threads), PROCESSOR=name,
+                                RUNS=str(len(rows[0].ours["fp32"]))))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-/* stack.c - what one switch costs and saves, and what a plan does: LoRA on a stack of the shape of
- * Llama 13B at 512 tokens, planned, not run; and the bytes that Llama-3.2-1B's shape needs, by what
- * its weights are stored as. No weight is made.
+/* stack.c - plans LoRA on a stack of Llama 13B's shape at 512 tokens, in every way, and prints the bytes that
+ * Llama-3.2-1B's shape needs for each storage of its weights. Nothing runs and no weight is allocated; recorded in
+ * docs/benchmarks/finetuning.tsv.
  *
- *     build/stack            the tables of docs/finetuning.md        (make lora-memory)
+ *     build/stack            (or: make lora-memory)
  */
 #define GRADCKPT_IMPLEMENTATION
 #include "graphs.h"
@@ -17,13 +17,13 @@ typedef struct {
 static const shape_of_model llama_13b = { "Llama 13B", 40, 40, 40, 5120, 13824, 32000, 0 };
 static const shape_of_model llama_1b = { "Llama-3.2-1B", 16, 32, 8, 2048, 8192, 128256, 1 };
 
-/* A layer of one. */
+/* A layer of a stack. */
 typedef struct {
     place at;
     const shape_of_model *model;
 } layer_place;
 
-/* A weight (rows,columns), called "frozen." if it is. */
+/* Returns a weight (rows,columns); the name of a frozen one begins with "frozen.". */
 static gckpt_tensor *weight(const place *p, const char *part, int frozen, int64_t rows,
                             int64_t columns)
 {
@@ -33,7 +33,7 @@ static gckpt_tensor *weight(const place *p, const char *part, int frozen, int64_
     return gckpt_param(p->n->graph, name, gckpt_shape2(rows, columns), zero);
 }
 
-/* x W; with `rank` also + (x A) B, which is trained. */
+/* Returns x W, plus the trained (x A) B if `rank` is nonzero. */
 static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, int64_t in,
                            int64_t out, int rank)
 {
@@ -47,7 +47,7 @@ static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, in
     return gckpt_add(y, gckpt_linear(a, weight(p, name, 0, rank, out), NULL));
 }
 
-/* A block of Llama: RMSNorm (its gain is in the next product), rotary attention, SwiGLU. */
+/* Builds a block of Llama: RMSNorm (its gain is part of the next product), rotary attention, SwiGLU. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     const layer_place *s = (const layer_place *)user;
@@ -94,7 +94,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_precision precision, gckpt_mode m
     return p;
 }
 
-/* Frees the plan. whole: bytes of store-all's arena. */
+/* Prints a row and frees the plan; whole is the bytes of store-all's arena. */
 static int print_row(const char *name, gckpt_plan *p, size_t whole)
 {
     if (p == NULL)
@@ -107,7 +107,7 @@ static int print_row(const char *name, gckpt_plan *p, size_t whole)
     return 1;
 }
 
-/* *whole: bytes of store-all's arena, 0: not known yet. */
+/* Prints the row of a mode; sets *whole to the bytes of store-all's arena if it is 0. */
 static int print_rows(const net *n, const char *what, gckpt_precision precision, size_t *whole)
 {
     static const double extras[] = { 0.10, 0.20 };
@@ -144,7 +144,7 @@ static int print_rows(const net *n, const char *what, gckpt_precision precision,
     return good;
 }
 
-/* Bytes of the model as it is stored, and of all, in the least that there is, by precision. */
+/* Prints the bytes of the stored weights and the least bytes of a plan for each precision. */
 static int print_quantised(const char *name, gckpt_storage storage)
 {
     size_t least[2] = { 0, 0 }, weights = 0;

@@ -1,12 +1,12 @@
-/* threads.c - what a step takes while other programs want the processors too.
+/* threads.c - measures a step while other programs use the processors.
  *
- *     make threads              prints one line for each OMP_WAIT_POLICY
- *     build/threads [alone]     alone: no other programs are started
+ *     make threads              prints a table for each OMP_WAIT_POLICY
+ *     build/threads [alone]     alone: starts no other programs
  *
- * Milliseconds a step (median of 5 and more) of a GPT alone, beside one and beside two processes
- * that do nothing but spin, which are started and ended here; after each how many processors' time
- * its threads were given. Then microseconds a step of an MLP
- * 784-128-10 of 32 rows and of one of 16-16-4, each with one thread and with all, alone.
+ * A GPT is measured alone and next to one and two processes that only spin; the program starts and ends them. For
+ * each: the median milliseconds per step and the average number of processors that the threads used. Then
+ * microseconds per step of an MLP 784-128-10 with 32 rows and of one 16-16-4, each with one thread and with all
+ * threads.
  */
 #include "model.h"
 #include <signal.h>
@@ -17,7 +17,8 @@
 
 enum { MOST = 500 };
 
-/* The median of a step's seconds over about `seconds`; -1: error. had: processors, on average. */
+/* Measures steps for about `seconds`. Returns the median time of a step, or -1 on an error; *processors is the
+ * average number of processors used. */
 static double median_step(bench *b, double seconds, double *processors)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
@@ -57,8 +58,7 @@ int main(int argc, char **argv)
     double t = 0, processors = 0;
     pid_t busy[2];
     int started = 0;
-    printf("OMP_WAIT_POLICY %-8s", policy == NULL ? "unset" : policy);
-    printf("  GPT, ms a step (processors), beside 0 to %d busy processes:", most);
+    printf("\n### OMP_WAIT_POLICY %s\n\n| model | | time |\n|---|---|--:|\n", policy == NULL ? "unset" : policy);
     for (int others = 0; t >= 0 && others <= most; others++) {
         if (others > 0) {
             fflush(stdout);
@@ -71,17 +71,16 @@ int main(int argc, char **argv)
             started++;
         }
         t = measure(&gpt, threads, 3, &processors);
-        printf(" %.0f (%.2f)", 1e3 * t, processors);
+        printf("| GPT | %s | %.0f ms (%.2f) |\n",
+               others == 0 ? "alone" : others == 1 ? "and one busy process" : "and two busy processes", 1e3 * t, processors);
     }
     while (started-- > 0) {
         kill(busy[started], SIGKILL);
         waitpid(busy[started], NULL, 0);
     }
-    printf("; MLPs, us a step, 1 and %d threads:", threads);
     for (int i = 0; t >= 0 && i < 4; i++) {
         t = measure(&small[i / 2], i % 2 ? threads : 1, 0.2, &processors);
-        printf("%s %.0f", i == 2 ? "," : "", 1e6 * t);
+        printf("| MLP %s | %s | %.0f us |\n", i < 2 ? "784-128-10" : "16-16-4", i % 2 ? "all threads" : "one thread", 1e6 * t);
     }
-    printf("\n");
     return t < 0;
 }

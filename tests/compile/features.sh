@@ -1,25 +1,28 @@
 #!/bin/sh
-# Parts that can be left out (manual, 4; docs/parts.md).
+# Tests the parts that can be left out by GCKPT_NO_* (manual, 4; docs/building.md).
 #
-#     sh tests/compile/features.sh check OBJECT  each part left out alone compiles without a warning. All left out and two
-#                                         usual sets do, too; they define what they declare, train to the same bits, and have
-#                                         the parts that they should have. With CHECK_ALL, so does each part left out alone.
-#                                         OBJECT: the whole header by gcc -O2
-#     sh tests/compile/features.sh table     what each saves of lines, time to compile, and code: the tables of docs/parts.md
+#     sh tests/compile/features.sh check OBJECT  each part left out alone compiles without a warning; all left out, and three
+#                                                usual sets, link, define what they declare, train to the same bits and have
+#                                                the other parts. With CHECK_ALL, each part left out alone does so as well.
+#                                                OBJECT is the whole header compiled by gcc -O2
+#     sh tests/compile/features.sh table         measures what each part adds to lines, time to compile and code (make features)
+#     sh tests/compile/features.sh parts MANUAL  prints the names of the parts
 #
-# A budget of KB of code stands with each set; the check fails above it.
+# Each set has a budget of KB of code; the check fails above it.
 CC=${CC:-gcc}
 B=build/check/parts
 W="-Wall -Wextra -Wunused-function -Wundef -Werror"
 mkdir -p $B
-parts=$(sed -n '/^ \*    Parts: /,/^ \*    OpenMP /s/^ \*    GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' gradckpt.h)
-in_kernels="TRAINING BF16 QUANT RECURRENT IMAGES LOSSES AMX AVX512 AVX2" # the others are left out of a build without fast kernels: sooner
+names_in() { sed -n 's/^ \*    *GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' "$1" | grep -vx 'HEAP\|STDIO\|FAST\|TEXT'; } # options that are no parts
+parts=$(names_in gradckpt.h)
+# Parts of the kernels; the others are tested in builds without fast kernels, which compile faster.
+in_kernels="TRAINING BF16 QUANT RECURRENT IMAGES LOSSES AMX AVX512 AVX2"
 
-# The largest size of the complete header in KB, by gcc -O2 on x86-64. A change that needs more raises it in a commit of
-# its own. The check also fails if docs/parts.md differs from the measured size by more than 3 %.
+# The largest size of the complete header in KB, by gcc -O2 on x86-64. A change that needs more raises it in a separate
+# commit. The check also fails if docs/benchmarks/features.tsv differs from the measured size by more than 3 %.
 all_in_kb=890
 
-# Usual sets: what a program of its kind leaves out, and KB of .text that the rest may have (gcc -O2, x86-64).
+# Usual sets: the parts that such a program leaves out, and the budget of the rest in KB of .text (gcc -O2, x86-64).
 sets="gpt tuning firmware"
 gpt="TILES PRINT CHECK EXPORT NOTES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES QUANT BF16"
 gpt_is="A GPT trained in fp32, within a budget"
@@ -44,7 +47,7 @@ text_kb()               # text_kb OBJECT
     size "$1" | awk 'NR == 2 { printf "%.0f\n", $1 / 1000 }'
 }
 
-# The parts that are there with these options: what the header has left of the list, as the compiler sees it.
+# Prints the parts that a build with these options has: those whose switch the header has not defined.
 there()
 {
     for part in $parts; do
@@ -52,7 +55,7 @@ there()
     done | { echo '#include "gradckpt.h"'; cat; } | $CC -E -P -I. "$@" - | sed -n 's/^there //p' | sort
 }
 
-# What is declared is defined, and nothing else: names OBJECT options...
+# names OBJECT OPTIONS...: the object defines exactly the functions that the header declares.
 names()
 {
     object=$1
@@ -64,7 +67,7 @@ names()
     test -s "$object.declared" && diff "$object.declared" "$object.defined"
 }
 
-# trains NAME options...: a build does, to the bits of the whole one
+# trains NAME OPTIONS...: a program built with these options trains to the same bits as with the whole header.
 trains()
 {
     at=$B/$1
@@ -78,13 +81,13 @@ trains()
     there "$@" | grep -vx 'AMX\|AVX512\|AVX2' | diff - "$at.has"
 }
 
-fits()                  # fits SET [OBJECT]: its .text keeps to its budget
+fits()                  # fits SET [OBJECT]: the .text of the set is within its budget
 {
     eval "left=\$$1 most=\$$1_kb"
     object=${2:-$B/$1-size.o}
     [ "$2" ] || $CC -std=gnu99 -O2 -w $(macros $left) -I. -c tests/compile/implementation.c -o "$object" || return 1
     kb=$(text_kb "$object")
-    echo "$1: $kb KB of .text, $most are possible"
+    echo "$1: $kb KB of .text, the budget is $most"
     [ "$kb" -le "$most" ]
 }
 
@@ -115,13 +118,13 @@ check()                 # check OBJECT
         fits $set || { echo "FAIL $set is too large"; bad=1; }
     done
     all_in= fits all_in "$1" || { echo "FAIL the whole is too large"; bad=1; }
-    documented=$(sed -n 's/.*The whole: .* lines of code, \([0-9]*\) KB of .*/\1/p' docs/parts.md)
-    [ $((kb * 100)) -le $((${documented:-0} * 103)) ] && [ $((kb * 103)) -ge $((${documented:-0} * 100)) ] ||
-        { echo "FAIL docs/parts.md says ${documented:-no} KB, measured are $kb KB: make features"; bad=1; }
+    logged=$(awk -F '\t' '$1 == "the whole: code" { print $2 }' docs/benchmarks/features.tsv)
+    [ $((kb * 100)) -le $((${logged:-0} * 103)) ] && [ $((kb * 103)) -ge $((${logged:-0} * 100)) ] ||
+        { echo "FAIL docs/benchmarks/features.tsv has ${logged:-no} KB, measured are $kb KB: make features"; bad=1; }
     return $bad
 }
 
-# measure NAME options...: seconds, KB of .text and lines (of code, in the header) as $s, $k and $l
+# measure NAME OPTIONS...: sets s, k and l to the seconds to compile, KB of .text and lines of code in the header.
 measure()
 {
     object=$B/$1-size.o
@@ -137,14 +140,33 @@ measure()
         END { for (i in seen) n++; print n }')
 }
 
+row()                   # row NAME: prints the figures of the last measurement
+{
+    echo "| $1 | $s s | $l | $k KB |"
+}
+
+# Prints the tables that make features records: builds, and what each part adds. A difference in time below 15 % is
+# noise.
 table()
 {
+    echo "| build | gcc $($CC -dumpversion) -O2 | lines | code |"
+    echo '|---|--:|--:|--:|'
     measure whole
     whole="$s $k $l"
-    machine=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2> /dev/null | head -n 1)
-    echo "gcc -O2 (the firmware: -Os -DGCKPT_SMALL), ${machine:-this machine}. The whole: $l lines of code, $k KB of .text."
+    row 'the whole'
+    measure whole -DGCKPT_NO_FAST
+    row 'the whole with GCKPT_NO_FAST'
+    for set in $sets; do
+        eval "left=\$$set"
+        measure $set $(macros $left)
+        row "set $set"
+    done
+    measure all $(macros $parts)
+    row 'all parts left out'
+    measure whole -ffp-contract=off -fPIC -fopenmp
+    row gradckpt.o
     echo
-    echo '| left out alone | lines | time to compile | KB of .text | goes with it |'
+    echo '| part | lines | time to compile | code | left out with it |'
     echo '|---|--:|--:|--:|---|'
     n=0
     for part in $parts; do
@@ -156,25 +178,14 @@ table()
         others=$(there "-DGCKPT_NO_$part" > $B/there; echo "$parts" | sort | comm -23 - $B/there | grep -vx "$part" | tr '\n' ' ')
         echo "$whole $s $k $l $part $others" | awk '{
             saved = 100 * ($1 - $4) / $1
-            saved = saved < 15 ? "under 15 %" : sprintf("%.0f %%", saved) # less is noise
-            printf "| `GCKPT_NO_%s` | %d | %s | %d |", $7, $3 - $6, saved, $2 - $5
+            saved = saved < 15 ? "-" : sprintf("%.0f %%", saved)
+            printf "| saved by GCKPT_NO_%s | %d | %s | %d KB |", $7, $3 - $6, saved, $2 - $5
             for (i = 8; i <= NF; i++) printf " %s", $i
             print " |" }'
     done
-    echo
-    echo '| a build | lines | time to compile | KB of .text |'
-    echo '|---|--:|--:|--:|'
-    echo "$whole" | awk '{ printf "| the whole | %d | 1 | %d |\n", $3, $2 }'
     for set in $sets; do
         eval "left=\$$set is=\$${set}_is"
-        measure $set $(macros $left)
-        echo "$whole $s $k $l" | awk -v is="$is" '{ printf "| %s | %d | %.2f | %d |\n", is, $6, $4 / $1, $5 }'
-    done
-    measure all $(macros $parts)
-    echo "$whole $s $k $l" | awk '{ printf "| all left out, and nothing else | %d | %.2f | %d |\n", $6, $4 / $1, $5 }'
-    for set in $sets; do
-        eval "left=\$$set is=\$${set}_is"
-        printf '\n%s:\n\n```text\n' "$is"
+        printf '\nSet %s, %s:\n\n```text\n' "$set" "$is"
         echo $(macros $left) | fold -s -w 100 | sed 's/ *$//'
         echo '```'
     done
@@ -182,5 +193,6 @@ table()
 
 case $1 in
 check | table) "$@" ;;
-*) sed -n '2,8s/^# //p' "$0"; exit 2 ;;
+parts) names_in "$2" ;;
+*) sed -n '2,12s/^# //p' "$0"; exit 2 ;;
 esac

@@ -260,17 +260,40 @@ check "make cuda: an nvcc of all devices" \
 check "make cuda: an nvcc that does not know the newest" \
     says ' arch=compute_80,code=sm_80 arch=compute_90,code=sm_90 arch=compute_90,code=compute_90' archs 50 80 86 90
 
-# ---- figures that stand in several places; one that is changed is seen ----
-check "figures agree" sh tests/figures.sh
-mkdir "$work/figures"
-ln -s "$PWD"/* "$work/figures"
-rm "$work/figures/README.md"
-sed 's/MB of Shakespeare in 16 MB/MB of Shakespeare in 17 MB/' README.md > "$work/figures/README.md"
-! in_turn 3 || check "figures that do not are named" sh -c "cd $work/figures && ! sh tests/figures.sh > ../figures.txt && grep 'the MB of make shakespeare: 16, 16, 17, 16' ../figures.txt"
+# ---- make help: 80 columns; make help-all has every target ----
+make -s help > "$work/help"
+make -s help-all > "$work/help_all"
+check "make help names 15 targets in 80 columns" sh -c "! grep '.\{81\}' $work/help_all && [ \$(grep -c '^  make ' $work/help) -eq 15 ]"
+sed -n '/^\.PHONY: /,/[^\\]$/p' Makefile | tr -s ' \\' '\n' | grep -vx '.PHONY:\|always\|help\|help-all\|' | while read -r target; do
+    grep -q "^  make $target " "$work/help_all" || echo "$target"
+done > "$work/targets"
+check "make help-all names every target" sh -c "cat $work/targets; [ ! -s $work/targets ]"
+
+# ---- numbers of pages: they agree with the source, and a fault of each kind is found ----
+check "numbers agree" sh tests/figures.sh
+mkdir "$work/numbers"
+ln -s "$PWD"/* "$work/numbers"
+rm "$work/numbers/docs" "$work/numbers/README.md"
+wrong() # wrong FILE LINE TEXT: figures.sh prints TEXT if LINE is added to FILE
+{
+    rm -rf "$work/numbers/docs"
+    cp -r docs README.md "$work/numbers"
+    if [ "$1" = README.md ]; then # the first occurrence counts
+        { echo "$2"; cat README.md; } > "$work/numbers/README.md"
+    else
+        echo "$2" >> "$work/numbers/$1"
+    fi
+    ! (cd "$work/numbers" && sh tests/figures.sh) > "$work/numbers.txt" 2>&1 && grep -e "$3" "$work/numbers.txt"
+}
+while IFS='|' read -r file line text; do
+    case $file in \#*) continue ;; esac
+    line=${line# }
+    ! in_turn 6 || check "a wrong number: ${line% }" wrong "${file% }" "${line% }" "${text# }"
+done < tests/figures_faults.txt
 
 for page in docs/*.md; do
     name=${page#docs/}
-    check "docs/README.md names $name" test "$name" = README.md -o \
+    [ ! -f docs/README.md ] || check "docs/README.md names $name" test "$name" = README.md -o \
         "$(grep -c "]($name)" docs/README.md)" -gt 0
 done
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What examples/cnn.c does, by PyTorch: the same network, initial distributions, data, batches and
-recipe, for docs/learning.md's comparison. Not part of any test.
+recipe, for the comparison in docs/benchmarks/learning.tsv. Not part of any test.
 
     python3 tests/golden/cnn.py [seeds] [epochs]        validation of the best epoch, seed by seed"""
 import math
