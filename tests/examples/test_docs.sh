@@ -34,7 +34,7 @@ blocks()
         /^## / { here = want ? index($0, "## " want) == 1 : !/^## An? (ResNet|LSTM)/ }
         $0 == "```" kind { on = here; n++; next }
         /^```/ { on = 0 }
-        on' docs/from-pytorch.md
+        on' docs/from-pytorch.md tests/golden/pytorch_programs.md
 }
 
 {
@@ -84,7 +84,7 @@ net()
         /^## / { here = index($0, "## " want) == 1; n = 0 }
         /^```c$/ { on = here; n++; next }
         /^```/ { on = 0 }
-        on { print > (to (n == 1 ? ".functions" : ".body")) }' docs/from-pytorch.md
+        on { print > (to (n == 1 ? ".functions" : ".body")) }' docs/from-pytorch.md tests/golden/pytorch_programs.md
     {
         printf '#include "gradckpt.h"\n#include "layers.h"\n#include "tests/golden/nets.h"\n'
         cat "$work/$1.functions"
@@ -145,7 +145,7 @@ END
     } | sed "s/ model(x)/ $3/" > "$work/$1.c"
     blocks text "$2" > "$work/$1.text"
     lines="$(grep -c . "$work/$1.functions") and $(grep -c . "$work/$1.body") lines"
-    check "from-pytorch: $2: $lines" grep -q "gradckpt.h: $lines" docs/from-pytorch.md
+    check "from-pytorch: $2: $lines" grep -q "gradckpt.h: $lines" docs/from-pytorch.md tests/golden/pytorch_programs.md
     awk '/golden_'"$1"'_losses/ { on = 1; next } /}/ { on = 0 } on' tests/golden/nets.h | tr -d 'f,' |
         awk '{ for (i = 1; i <= NF; i++) printf "%s%.4f", n++ ? " " : "", $i } END { print "" }' > "$work/$1.want"
     check "from-pytorch: $2: compiles" $LINKED $FLAGS "$work/$1.c" -o "$work/$1"
