@@ -31,14 +31,14 @@
  *                 arrays, values, params, ranks, notes, calls, quant
  *     >>graph     tensors, views, segments, gckpt_apply                                        675
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5691
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5690
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2072
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4791
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4812
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
  *     >>search    bounds that no schedule can beat; the least cost for every budget           3243
@@ -46,7 +46,7 @@
  *                 hide_copies, choose, open
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5407
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5423
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
  *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
  *                 step, train, profile
@@ -314,7 +314,7 @@
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      15 /* version of saved and printed plans */
 
-/* What cannot be without what is left out (manual, 4). */
+/* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
 #undef GCKPT_NO_HEAP
 #define GCKPT_NO_HEAP
@@ -380,12 +380,12 @@ typedef struct gckpt_store gckpt_store;       /* named parameters and optimiser 
 typedef struct gckpt_graph gckpt_graph;       /* tensors and ops for one set of shapes */
 typedef struct gckpt_tensor gckpt_tensor;     /* a value in a graph: its op, shape, name */
 typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
-typedef struct gckpt_frontier gckpt_frontier; /* the cost of every budget */
+typedef struct gckpt_frontier gckpt_frontier; /* the least cost for every budget */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
-typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
+typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops on one device */
 
-/* Results: OK; MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED and SKIPPED, which are no errors; and
- * errors. */
+/* Results. OK, MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED and SKIPPED are no errors; those that
+ * begin with E_ are. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
@@ -405,47 +405,50 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
 
-/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL,
- * whose text says what to ask instead. */
+/* Returns the last error of a store, graph, plan or executor, or GCKPT_OK. For NULL returns
+ * GCKPT_E_MEMORY; gckpt_error_text then says which object has the real error. */
 GCKPT_API gckpt_result gckpt_error(const void *object);
-/* What went wrong, where, and what would have worked. Never NULL; lives as long as the object. */
+/* Returns the text of the object's error: its place, its cause, and a request that would have
+ * worked. Never NULL; valid until the object's next error. */
 GCKPT_API const char *gckpt_error_text(const void *object);
-/* A result's name in words, e.g. "out of memory". */
+/* Returns a result in words, e.g. "out of memory". */
 GCKPT_API const char *gckpt_result_text(gckpt_result result);
 
-/* Where bytes come from. All zero: realloc and free (GCKPT_REALLOC). */
+/* The allocator of an object. All zero selects realloc and free (GCKPT_REALLOC). */
 typedef struct {
-    void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size); /* new_size 0: free */
-    void *user;
-    void *memory; /* or: everything from this block, no heap; it may begin at any address */
+    /* Allocates (ptr NULL), resizes, or, if new_size is 0, frees; returns NULL if it fails. */
+    void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size);
+    void *user;   /* for resize */
+    void *memory; /* if not NULL, all memory comes from this block (at any address) instead */
     size_t size;  /* bytes in the block */
 } gckpt_memory;
 
-/* Shapes are row-major. Axis 0 of every input is the batch; it is the outermost axis everywhere. */
+/* Shapes are row-major. Axis 0 of every input is the batch. */
 #define GCKPT_MAX_DIMS   6
 #define GCKPT_MAX_INPUTS 8 /* of an op */
 typedef struct {
-    int n;
-    int64_t d[GCKPT_MAX_DIMS];
+    int n;                     /* number of axes */
+    int64_t d[GCKPT_MAX_DIMS]; /* sizes, the outermost axis first */
 } gckpt_shape;
-/* Of a tensor's elements. U8, unsigned bytes: inputs only, which gckpt_from_u8 makes floats of. */
+/* Type of a tensor's elements. U8, unsigned bytes, is for inputs that gckpt_from_u8 reads. */
 typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
-/* What a plan keeps activations and their gradients as (manual, 5l). */
+/* The format in which a plan keeps activations and their gradients (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
     GCKPT_BF16,            /* 2 bytes an element, rounded to nearest even */
-    GCKPT_BF16_STOCHASTIC, /* the same, rounded up or down by chance: unbiased */
-    GCKPT_BF16_FAST        /* as GCKPT_BF16, by a device's tensor cores (manual, 5m) */
+    GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
+    GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
 } gckpt_precision;
-/* What the values of a frozen parameter are stored as (gckpt_store_quantise). Ops see floats. */
+/* The format in which the values of a frozen parameter are stored (gckpt_store_quantise). Ops see
+ * floats. */
 typedef enum {
     GCKPT_STORAGE_F32,
     GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
     GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
     GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
-    /* Blocks of 32 values along the last axis, 18 bytes each: their scale, a binary16, low byte
-     * first; then 16 bytes, whose low halves are values 0 to 15, their high ones 16 to 31: each is
-     * (half - 8) * scale. (ggml's Q4_0.) */
+    /* Blocks of 32 values along the last axis, 18 bytes each: their scale as a binary16, low byte
+     * first; then 16 bytes whose low halves are values 0 to 15 and whose high halves are values 16
+     * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
 GCKPT_API uint16_t gckpt_to_bf16(float x);                /* nearest even; subnormals become 0 */
@@ -456,23 +459,25 @@ GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
- * made by that, nor by planning, but when something needs them: by gckpt_exec_new for its plan's,
- * by gckpt_store_get, by loading. These say E_MEMORY, with the bytes, when there is no memory. A
- * call that takes a const store allocates nothing and changes nothing (threads: manual, 13). */
+ * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are not created by
+ * that, nor by planning, but on first need: gckpt_exec_new creates those of its plan,
+ * gckpt_store_get one parameter's, loading those of the file. These return E_MEMORY and name the
+ * bytes if memory runs out. A call that takes a const store allocates and changes nothing (threads:
+ * manual, 13). */
 typedef struct {
     gckpt_memory memory;
-    uint64_t seed;
+    uint64_t seed; /* of initial values, dropout and stochastic rounding; default 0 */
 } gckpt_store_desc;
-/* NULL desc: all defaults. The store outlives its graphs and executors. */
+/* Creates a store. desc NULL selects all defaults. The store must outlive its graphs and executors.
+ * Returns NULL if there is no memory. */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
-/* Graphs and executors of a freed store can only be freed. */
+/* Frees a store. Its graphs and executors can then only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
-/* How much of a training each of several processes (ranks) holds: with N of them, fp32 and AdamW,
- * and P parameters, NONE takes 16 P bytes on each (values, gradients, state), STATE 8 P + 8 P / N
- * (ZeRO-1), GRADIENTS 4 P + 12 P / N (ZeRO-2), VALUES 16 P / N (ZeRO-3, FSDP), in addition to
- * what gckpt_plan_kind_bytes returns. Rajbhandari et al. 2020. */
+/* The part of a training that each of N processes (ranks) holds. With fp32, AdamW and P parameters
+ * a rank holds, for values, gradients and state: NONE 16 P bytes; STATE 8 P + 8 P / N (ZeRO-1);
+ * GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP). gckpt_plan_kind_bytes has the
+ * buffers that come on top. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -480,47 +485,50 @@ typedef enum {
     GCKPT_SHARD_VALUES
 } gckpt_shard;
 #ifndef GCKPT_NO_RANKS
-/* This process is `rank` of `ranks` (a power of two), 0 of 1 at first. Parameters of more than 4096
- * elements are cut into blocks of so many; each rank holds its shard, some of the blocks (first and
- * count of gckpt_parameter), in memory for the largest shard. VALUES cuts frozen parameters too,
- * except external and quantised ones. To be called before values or state are made (E_ARG). Plans
- * are made for a store's ranks and shard, and are the same for all its ranks. */
+/* Sets that this process is `rank` of `ranks` (a power of two; the default is 0 of 1). Parameters
+ * of more than 4096 elements are cut into blocks of 4096; a rank's shard is a run of blocks
+ * (gckpt_parameter.first and .count), and each rank allocates the size of the largest shard. VALUES
+ * also cuts frozen parameters, except external and quantised ones. Returns E_ARG if values or state
+ * exist already. A plan is made for the store's ranks and shard, and is the same on all ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 #endif
 
-/* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
- * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
+/* Freezes (frozen nonzero) or unfreezes all parameters whose whole name matches: '*' stands for any
+ * run of characters, '?' for one: "h.*.mlp.*". Returns E_ARG if none matches. Applies to plans that
+ * are made afterwards. */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
-/* Factors on the step's lr and weight_decay, 0 or more (else E_ARG). At first 1 and, as is usual, 1
- * for parameters of two or more axes, 0 for vectors (biases, gains). */
+/* Sets the factors of matching parameters on the step's lr and weight_decay, 0 or more (else
+ * E_ARG). Defaults: lr_scale 1; decay_scale 1 for parameters of two or more axes, 0 for vectors
+ * (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
+/* Zeroes the optimiser state of matching parameters; training may then go on with another
+ * optimiser. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
-/* Makes parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
- * file). It must not exist yet. `writable`: trained there like any other; 0: always frozen. */
+/* Adds parameter `name`, which must not exist yet, with its values at `values` (one float for each
+ * element of `shape`), which must outlive the store: flash, an mmapped file. If writable is
+ * nonzero, it is trained in place like any other; if 0, it is always frozen. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
 #ifndef GCKPT_NO_QUANT
-/* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
- * none. Values that are not made yet will be made so, piece by piece; those that are need memory
- * for both for a moment. What ops see is what was stored, so results depend on the storage, never
- * on the plan: ops read it as it is stored, or, where one of them cannot (manual, 12), a FORWARD of
- * the parameter brings it into the arena as floats, planned like any value
- * (gckpt_plan_desc.stage_parameters). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
- * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
- * greatest |value| / 127, and with it vectors stay F32; I4 takes the best of six scales for each
- * block (manual, 5n), values up to 524032 (else E_DATA), leaves vectors F32, too, and makes I8 what
- * has a last axis that is no multiple of 32. Quantised parameters have no optimiser
- * state (theirs is freed), and stay frozen until they are stored as F32 again, which restores no
- * digits. External ones become the store's own. Pointers to values and state of before are
- * no longer valid; plans made before are refused, and steps that are under way are over. */
+/* Stores the values of matching parameters, which must be frozen (else E_ARG), as `storage`: all of
+ * them or, after an error, none. Values that do not exist yet are later created in this format,
+ * piece by piece; existing ones need memory for both copies meanwhile. Ops compute with the stored
+ * values, so results depend on the storage but not on the plan. An op reads them as they are
+ * stored or, if it cannot (manual, 12), a FORWARD of the parameter dequantises it into the arena,
+ * planned like any value (gckpt_plan_desc.stage_parameters). BF16 and F16 round to nearest even;
+ * F16 takes values up to 65504 (else E_DATA). I8 stores value / scale with scale = the row's
+ * greatest |value| / 127; vectors stay F32. I4 takes the best of six scales for each block (manual,
+ * 5n), values up to 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple
+ * of 32 becomes I8. The parameters lose their optimiser state and stay frozen until they are stored
+ * as F32 again, which does not restore digits; external ones are copied into the store's memory.
+ * Invalidates pointers to values and state and plans made before; a step under way is abandoned. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                             gckpt_storage storage);
-/* gckpt_store_external of a quantised parameter: values as `storage` says, aligned to their size
- * (I4's blocks need not be), scales of I8's rows (else NULL). */
+/* Adds a quantised external parameter (as gckpt_store_external): values in the format `storage`,
+ * aligned to their size (I4's blocks at any address); scales of I8's rows, else NULL. */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
                                                       const void *values, const float *scales);
@@ -531,57 +539,59 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;   /* may be read and written between steps (gckpt_store_push); stay in place */
-    float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
-    int frozen;
-    float lr_scale, decay_scale;
-    gckpt_storage storage; /* not F32: values is NULL, */
-    const void *quantised; /* and they are here, */
-    const float *scales;   /* I8: with a scale for each row; else NULL */
-    /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
-     * shard; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
+    float *values;               /* may be read and written between steps (then gckpt_store_push);
+                                  * never move; NULL if quantised */
+    float *state[4];             /* optimiser state: AdamW m, v; momentum; NULL before it exists */
+    int frozen;                  /* nonzero if it is not trained */
+    float lr_scale, decay_scale; /* gckpt_store_group */
+    gckpt_storage storage;       /* format of the values */
+    const void *quantised;       /* values in that format; NULL with F32 */
+    const float *scales;         /* I8: a scale for each row; else NULL */
+    /* The elements that this rank updates and has the state of (gckpt_store_ranks): all, or the
+     * blocks of its shard. With GCKPT_SHARD_VALUES `values` has these `count` elements only. */
     int64_t first, count;
 } gckpt_parameter;
-GCKPT_API int gckpt_store_count(const gckpt_store *store);
-/* E_ARG: no parameter has this index. get makes the values if they are not made yet (E_MEMORY);
- * peek does not, and then shows NULL. */
+GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
+/* Describes parameter `index`; returns E_ARG if there is no such index. get creates the values if
+ * they do not exist yet (E_MEMORY); peek does not, and then sets values and quantised to NULL. */
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
-/* Backends with memory of their own (gckpt_backend) have copies of values and state: what pointers
- * from before show is then as old as the last pull. pull brings the newest to the host; push says
- * that they were written there, so that the next step takes them; get does both. The processor has
- * one copy. There, push is for plans with copies (gckpt_plan_desc.bf16_weights) and for initial
- * values that were written through pointers of peek (gckpt_exec_desc.allow_initial). */
+/* Synchronise the host's copy of matching parameters with a backend that has its own memory
+ * (gckpt_backend.own_memory). A pointer obtained earlier shows the values as of the last pull. pull
+ * copies the newest values and state to the host; push declares that the host's copy was written,
+ * so that the next step uses it; gckpt_store_get does both. The CPU has one copy. On it, call push
+ * after writing values of a plan with bf16 copies (gckpt_plan_desc.bf16_weights), and initial
+ * values through a pointer of gckpt_store_peek (gckpt_exec_desc.allow_initial). */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
-/* values, made or not, and state that it owns */
+/* Returns the bytes of all values, created or not, and of the state that exists. */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* updates done so far */
-/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). 0 where some
- * are cut (GCKPT_SHARD_VALUES): gckpt_gather_hash brings them together. */
+/* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
+ * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
+/* Callbacks that read or write the next `size` bytes; they return the number of bytes done. Fewer
+ * than `size` means the end of the data, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 #ifndef GCKPT_NO_FILES
-/* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
- * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or
- * the store is empty and gets them all), with its shape; a file that is truncated, overlapping, out
- * of bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For
- * that, values and state that are made already are held a second time for a moment; what is not
- * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
- * Files have a hash of their tensors in __metadata__, data_fnv1a. Where a file has it, all of its
- * data are compared with it (E_DATA: damaged), except by gckpt_store_map, which does not read them,
- * and with GCKPT_NO_STDIO. gckpt_ranks_save has hashes of its own.
- * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
- * on to other bits than it would have there. A path is saved to a temporary file next to it
- * (PATH.gckpt-tmpN; a long PATH is cut), flushed, and renamed: after a power cut the old or the new
- * one is there. On FAT, with Linux, too, but in place of none may be an empty file, and where what
- * was begun makes it read-only fsck.vfat helps; with other systems save to two paths in turn. A
- * link stays: what it points at is replaced. A file that is replaced hands down its permissions;
- * folders, devices and pipes are refused. */
+/* Write and read safetensors files with values, optimiser state, its optimiser and update counts,
+ * step count and notes. Loading is strict and all-or-nothing: each tensor must be one of the store
+ * (an empty store gets them all) and have its shape. A file that is truncated, damaged or otherwise
+ * wrong is refused with the reason, and the store keeps its values. For that, existing values and
+ * state are held twice meanwhile; missing ones (load before gckpt_exec_new) are read into place,
+ * and freed if the file is bad. Files contain a hash of their tensors (data_fnv1a in __metadata__);
+ * if a file has one, loading checks it (E_DATA), except gckpt_store_map and GCKPT_NO_STDIO builds.
+ * Returns GCKPT_OTHER_CONTRACT if all is loaded but the file is of another GCKPT_CONTRACT,
+ * so that training continues with other bits than it would there.
+ * Saving by path writes a temporary file next to it (PATH.gckpt-tmpN; a long PATH is shortened),
+ * flushes it and renames it: after a power cut either the old or the new file exists. On FAT this
+ * holds with Linux only, except that an empty file may be left if there was none before (if the
+ * volume is then read-only, run fsck.vfat); with other systems save to two paths in turn. The
+ * target of a symbolic link is replaced; permissions of a replaced file are kept; folders, devices
+ * and pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -590,64 +600,67 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
-/* The order of the axes of convolutions' weights in a file. */
+/* The order of the axes of convolution weights in a file. */
 typedef enum {
     GCKPT_AXES_UNKNOWN,
     GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
 } gckpt_axes;
-/* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
+/* Options for files of other programs and for parts of a store. All zero, or NULL, means the same
+ * as the calls above. */
 typedef struct {
-    /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
-     * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
-     * the next call; questions are repeated. State and scales go with their parameter. Two tensors
-     * for one parameter, or one name for two, are refused. */
+    /* Reading: returns the parameter for the file's tensor `name`; writing: the name in the file of
+     * parameter `name`. NULL leaves it out (reading: whatever its type). The text must live until
+     * the next call; names may come repeatedly. State and scales go with their parameter. Two
+     * tensors for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
     void *user; /* for rename and axes */
-    /* If nonzero, without optimiser state and step count: reading leaves those of the store as they
-     * are; a file that is written says that it is PyTorch's, as other tools want it. Notes are read
-     * and written all the same. */
+    /* If nonzero, reads and writes no optimiser state and no step count: reading keeps those of the
+     * store, and a written file says "format":"pt", as other tools expect. Notes are read and
+     * written. If 0 (default), both are read and written. */
     int values_only;
-    int partial;  /* reading, 1: what the file does not have stays as it is */
-    int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
+    int partial;  /* reading: if nonzero, parameters that the file lacks keep their values; if 0,
+                   * the file must have all */
+    int writable; /* gckpt_store_map: if nonzero, F32 values in place may be trained (the memory
+                   * must be writable); if 0, they are frozen */
     gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
-    /* Reading: the order that convolutions' weights have in a file that does not say it, as those
-     * of PyTorch, whose (O,I/groups,KH,KW) may fit by chance. Until the program says HWIO, of
-     * weights that were permuted (so must be what stands behind a Flatten: docs/from-pytorch.md),
-     * such a file fills no parameter that a convolution in a graph of the store reads, as it is,
-     * reshaped, or element by element; what it filled before, building the convolution refuses:
-     * E_DATA. Files of this library say it; others can, by "convolution_axes":"HWIO" in their
-     * __metadata__. GCKPT_NO_STDIO: nothing is asked or said. */
+    /* Reading: the axis order of convolution weights in a file that does not state it. Weights of
+     * PyTorch, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default), such a file
+     * is refused (E_DATA) for a parameter that a convolution in a graph of the store reads,
+     * directly, reshaped or through elementwise ops; if the file is loaded first, building the
+     * convolution fails. HWIO asserts that these weights were permuted, and so were weights after a
+     * Flatten (docs/from-pytorch.md). Files of this library state their order; others can by
+     * "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
     gckpt_axes convolutions;
-    /* The order of axes in the file, tensor by tensor (PyTorch's: layers_pytorch_axes of
-     * examples/layers.h): axis i of the file's is axis axes[i] of parameter `name`, which has this
-     * shape (the file's while the store lacks it). Returns shape.n, or 0: as it is, which NULL
-     * says of all. State goes with its parameter; I8 and I4 cannot be permuted: E_DATA. An order
-     * that is given, even this one, is said for convolutions; of the rest they ask as above. Of a
-     * file that says HWIO nothing is asked; one with a tensor permuted does not say it. What is
-     * mapped and permuted is the store's own. Questions are repeated; what is no order of all axes
-     * is E_ARG, and so is any with GCKPT_NO_STDIO. */
+    /* Sets axes[] so that axis i of the file's tensor is axis axes[i] of parameter `name`, and
+     * returns shape.n; or returns 0 to keep the order. NULL keeps all orders. examples/layers.h has
+     * layers_pytorch_axes for PyTorch's files. `shape` is the parameter's, or the file's if the
+     * store lacks it. State is permuted with its parameter; permuting I8 or I4 is E_DATA. A
+     * returned order, even the identity, counts as stated for `convolutions`. When reading, it is
+     * not called for files that state HWIO; a file written with a permuted tensor states no order.
+     * A mapped tensor that is permuted is copied into the store's memory. May be called repeatedly
+     * for a name. Returns other than these, and any axes with GCKPT_NO_STDIO, are E_ARG. */
     int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
-/* Tensors may be F32, BF16, F16, and what gckpt_store_quantise makes I8 (with its scales as the F32
- * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
- * type is refused by the tensor's name, but for PyTorch's counters "..num_batches_tracked" (I64),
- * which are left out: a note of that name says so. They become what the store has the parameter
- * stored as, piece by piece, or else floats; from I8 only floats or I8. What is stored alike keeps
- * its bits. Written is what is stored, data aligned to their type. */
+/* As gckpt_store_write and _read, with options. Tensors may be F32, BF16, F16, I8 (with scales in
+ * an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d values). Another
+ * type is refused with the tensor's name, except PyTorch's counters "..num_batches_tracked" (I64):
+ * they are left out, and a note of that name says so. Reading converts to the storage that the
+ * parameter has in the store, or else to floats (I8 to I8 or floats only), and keeps the bits if
+ * both are equal. Writing keeps the storage, and aligns data to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
                                            size_t size, const gckpt_file_desc *desc);
-/* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
- * the store does not have yet are added: those that can be used where they lie point there (aligned
- * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16, I8 and I4 quantised and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen);
- * others become floats of the store's own. What the store has is read as by gckpt_store_read_as. A
- * model in several files is mapped with desc.partial, one after the other. */
+/* Reads a file in memory (flash, mmap), which must outlive the store. Parameters that the store
+ * lacks are added and point into the file where possible (data aligned to their type, on a
+ * little-endian machine): F32 as floats, frozen unless desc.writable is nonzero; BF16, F16, I8 and
+ * I4 quantised and frozen. All others, with GCKPT_NO_QUANT also quantised ones (frozen), become
+ * floats in the store's memory. Parameters that the store has are read as by gckpt_store_read_as.
+ * Map a model in several files with desc.partial, one file after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
-/* gckpt_store_write_as and _read_as by path, as gckpt_store_save and _load. */
+/* As gckpt_store_save and gckpt_store_load, with the options of gckpt_store_write_as. */
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
@@ -655,90 +668,99 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 #endif /* GCKPT_NO_FILES */
 #ifndef GCKPT_NO_NOTES
-/* Texts (UTF-8) that files keep with the parameters, by key: options, a position in the data.
- * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
- * "seed", "optimiser", "data_fnv1a", "convolution_axes", and what ends in "#updates"). Loading sets
- * those of the file. note: NULL when there is none; until the next change. */
+/* Notes: texts (UTF-8) that files keep with the parameters, by key: options, a position in the
+ * data. set_note sets a note, or removes it if value is NULL; returns E_ARG for the file's own keys
+ * ("format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes", and any key
+ * that ends in "#updates"). Loading sets the notes of the file. note returns the text, valid until
+ * the next change, or NULL if there is no such note. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 #endif
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
-/* memory NULL: the heap. NULL on error, which is then the store's. */
+/* Creates a graph. memory NULL selects the heap. Returns NULL after an error, which the store then
+ * has. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
-GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors go on without it */
-/* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. No
- * two inputs of a graph have the same name. */
+GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors remain valid */
+/* Adds an input, which each step is fed. Axis 0 is the batch, of the same size for all inputs of a
+ * graph: its micro-batch. Names of inputs are unique in a graph. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape);
-/* Data that never changes and has no batch axis; `data` must outlive graph, plans and executors. */
+/* Adds data that never change and have no batch axis. `data` is not copied: it must outlive graph,
+ * plans and executors. */
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
-/* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
- * uniform * U(-1,1), keyed by the store's seed and the name, whenever they are made). The same name
- * gives the same parameter again: that is how weights are tied. */
+/* Adds parameter `name` of the store, which is created if it does not exist. The same name gives
+ * the same parameter again: so weights are tied. Initial values are constant + normal * N(0,1) +
+ * uniform * U(-1,1), a function of the store's seed and the name only. */
 typedef struct {
     float normal, uniform, constant;
 } gckpt_init;
 GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                     gckpt_init init);
-/* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
- * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
- * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that
- * mean. An op measures in its backward: behind gckpt_detach, where it has none, the values stay.
- * For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
+/* Adds a parameter that is measured, not trained: running statistics. Ops that measure
+ * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
+ * `momentum` (0 to 1) of the way to their mean, weighted by rows. Only these ops and gckpt_detach
+ * can read it. It has no optimiser state and is excluded from norm, clipping, decay and
+ * gckpt_check_gradients; its gradient, fetched, is that mean. Ops measure in their backward, so
+ * if only gckpt_detach reads their result the values stay. For files, hashes and freezing it is
+ * a parameter; frozen, it stays as it is. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor); /* NULL for NULL */
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);  /* n = -1 for NULL */
-/* stable when the same graph is built again; -1 for NULL */
+/* Returns the tensor's id, the same whenever the graph is built again, or -1 for NULL. */
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
-/* Gives the tensor a name for messages and printed plans (copied); returns it. */
+/* Names the tensor for messages and printed plans (the text is copied); returns it. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
-/* What a graph is made of, by id, in order of creation (examples/pictures.h draws it). */
+/* One tensor of a graph. Ids follow the order of creation (examples/pictures.h draws graphs). */
 typedef struct {
     const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
-    const char *name; /* "" without */
+    const char *name; /* "" if it has none */
     gckpt_shape shape;
     gckpt_type type;
-    int loss;      /* 1: a (sum, count) */
-    int batch_invariant; /* 1: depends on no input */
-    int inputs;    /* how many tensors it reads; their ids: */
-    int input[GCKPT_MAX_INPUTS];
-    const void *data; /* of a constant */
+    int loss;                    /* nonzero: a loss, (sum, count) */
+    int batch_invariant;         /* nonzero: depends on no input */
+    int inputs;                  /* number of tensors that it reads */
+    int input[GCKPT_MAX_INPUTS]; /* their ids */
+    const void *data;            /* of a constant */
 } gckpt_node;
 GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
-/* E_ARG: no tensor has this id. Texts live as long as the graph. */
+/* Describes the tensor with this id; returns E_ARG if there is no such id. Texts live as long as
+ * the graph. */
 GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
- * x is any shape (.., C), f32 unless noted. Shapes that do not fit: E_SHAPE, on the graph. */
-/* (V,C), i32 (..) -> (..,C): row index[i] of the table; outside 0..V-1 a step is E_DATA. */
+ * x has any shape (..,C) and is f32 unless noted. Shapes that do not fit are E_SHAPE, an error of
+ * the graph; the op then returns NULL. */
+/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. A step returns E_DATA if an
+ * index is not in 0..V-1. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), i32 (B,M) -> (B,M,C): row index[b][m] of x[b]; outside 0..N-1 a step is E_DATA. */
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. A step returns E_DATA if an index
+ * is not in 0..N-1. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
-/* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
+/* a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is a (K,N) used for all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
-/* (..,M,K) x (..,N,K) -> (..,M,N). */
+/* a (..,M,K) x b (..,N,K) -> (..,M,N); b may be (N,K). */
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b);
-/* (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
+/* x (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
-/* The same with w as (O,I), as PyTorch keeps it. */
+/* The same with w as (O,I), as PyTorch stores it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + epsilon) * gain + bias over the last axis; gain and bias are (C) or
  * NULL; an epsilon of 0 selects 1e-5. Ba 2016. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         float epsilon);
-/* x * rsqrt(mean(x^2) + epsilon) * gain; gain (C) or NULL; 0: 1e-5. Zhang & Sennrich 2019. */
+/* x * rsqrt(mean(x^2) + epsilon) * gain over the last axis; gain is (C) or NULL; an epsilon of 0
+ * selects 1e-5. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
-/* x where x > 0, else slope x; slope 0 or above, and finite; gradient at 0: slope */
+/* x if x > 0, else slope * x, with a finite slope >= 0; the gradient at x = 0 is slope. */
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
-GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), of any x */
+GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), without overflow */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
@@ -746,378 +768,388 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* 1 - 2 / (exp(2x) + 1) */
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* over the last axis */
-/* x - max - log(sum(exp(x - max))) over the last axis; the logarithm of softmax, never of 0 */
+/* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x */
 GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural; -inf at 0, NaN below */
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* gradient inf at 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
-/* Radians, as large as they may be; NaN where x is not finite. */
+/* Sine and cosine of any number of radians; NaN where x is not finite. */
 GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);
-/* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
+/* x^exponent, as C's pow; the gradient is exponent * x^(exponent - 1), and 0 if exponent is 0. */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
- * and high, 0 at both and beyond */
+/* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
+ * gradient is 1 between low and high, and 0 at both and outside. */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
-/* x is u8: x scale + shift, an fma for each byte. (1/255, 0: from 0 to 1.) A pixel that is fed as
- * a byte takes a quarter of what it takes as a float; x may be reshaped before. */
+/* x (u8, may be reshaped) -> f32: fma(x, scale, shift), e.g. scale 1/255 and shift 0 for 0 to 1. An
+ * input of bytes takes a quarter of the memory of an input of floats. */
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
-/* x, as something that does not depend on parameters: no gradient passes. */
+/* Returns x as a constant: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 typedef struct {
-    int heads;
-    int key_heads; /* heads of k and v, a divisor of heads: neighbours share one; 0: heads */
-    int causal;    /* if nonzero, query t sees keys 0..S-T+t (S >= T), so that the last sees all */
-    gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
-    int64_t window; /* causal: a query sees the last `window` of its keys, its own one included
-                     * (transformers' sliding_window); 0, or S and more: all */
-    float cap;      /* scores s become cap * tanh(s / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
-    float scale;    /* factor of q k'; 0: 1 / sqrt(D) */
+    int heads;             /* of q; 1 or more */
+    int key_heads;         /* of k and v: a divisor of heads, neighbours share one; default heads */
+    int causal;            /* if nonzero, query t sees keys 0..S-T+t (S >= T), so that the last one
+                            * sees all; if 0, each query sees all keys */
+    gckpt_tensor *lengths; /* i32 (B): number of keys that row b sees, 0..S (others are E_DATA in a
+                            * step); NULL selects S */
+    int64_t window;        /* causal only: a query sees the last `window` of its keys, its own one
+                            * included (transformers' sliding_window); 0, or S and more, sees all */
+    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2), 1e-30 to 1e30; 0
+                            * disables it */
+    float scale;           /* factor of q k'; 0 selects 1 / sqrt(D) */
 } gckpt_attention_desc;
-/* q (B,T,C), k and v (B,S,key_heads D), D = C/heads -> (B,T,C): softmax(q k' / sqrt(D)) v per head.
- * T x S is never held (Milakov & Gimelshein 2018, Dao 2022), shared heads are never repeated in
- * memory (Ainslie 2023). Keys that a row or query does not see change nothing, whatever they hold,
- * and their gradient is 0; a query without keys gives 0. Keys of a gckpt_cache: all that are there
- * by then; causal only, without lengths (E_ARG). Keys before a window cost nothing. */
+/* softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C / heads ->
+ * (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) and never repeats shared
+ * heads in memory (Ainslie 2023). Masked keys have no effect, even if they are NaN, and get
+ * gradient 0; a query without keys gives 0. Keys of a gckpt_cache are those written so far; they
+ * require causal, without lengths (else E_ARG). Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
     int heads;
-    float base;       /* 0: 10000 */
-    int64_t position; /* of the first row, without caches */
-    int64_t columns;  /* R: the first R columns of each head are rotated as pairs (i, i + R/2), the
-                       * others stay as they are; even; 0: all */
-    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, copied (Llama
-                               * 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
-    float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
+    float base;               /* of the angles; 0 selects 10000 */
+    int64_t position;         /* of the first row; default 0 */
+    int64_t columns;          /* R, even: only the first R columns of each head are rotated, as
+                               * pairs (i, i + R/2); 0 selects D */
+    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, copied (scaling
+                               * of Llama 3, linear or YaRN); NULL selects base^(-2i/R) */
+    float scale;              /* of cosines and sines (YaRN's attention factor); 0 selects 1 */
 } gckpt_rotary_desc;
-/* (B,T,C) with C = heads * D, D even: rotates each pair (i, i + D/2) of a head by position *
- * base^(-2i/D). Su 2021, the half-split pairing of GPT-NeoX and Llama. */
+/* Rotary embedding: x (B,T,C), C = heads * D, D even -> (B,T,C): rotates each pair (i, i + D/2) of
+ * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
-/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. With
- * caches, which go on from call to call, this and gckpt_rotary begin at their first position +
- * gckpt_position, and the table has first + capacity rows or more. */
+/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. In a
+ * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, and the
+ * table needs first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #ifndef GCKPT_NO_IMAGES
-/* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
- * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
- * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. Of signals [1] counts:
- * { .padding = { 0, 1 } }. ---- */
+/* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last like all features. A signal is
+ * an image with H = 1; its sizes are at index [1]: { .padding = { 0, 1 } }. A field of 0, or a
+ * NULL window, selects the default: { .stride = { 2, 2 }, .padding = { 1, 1 } }. ---- */
 typedef struct {
-    int size[2];     /* of pools, rows and columns; convolutions have it from w, and 0 here */
-    int stride[2];   /* 0: 1 of convolutions, size of pools */
-    int padding[2];  /* on both sides: zeros that take part; max pools: nothing */
-    int dilation[2]; /* 0: 1 */
-    int groups;      /* of channels; 0: 1; as many as channels: depthwise. Convolutions only */
-    int output_padding[2]; /* transposed convolutions: rows and columns more, at the end */
+    int size[2];           /* of pools, rows and columns; 0 for convolutions, which use w's */
+    int stride[2];         /* default: 1 for convolutions, size for pools */
+    int padding[2];        /* on both sides: zeros; max pools ignore them; default 0 */
+    int dilation[2];       /* distance of taps; default 1 */
+    int groups;            /* of channels, convolutions only; as many as channels: depthwise;
+                            * default 1 */
+    int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
 } gckpt_window;
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
- * (KH - 1) - 1) / stride + 1: sum over the taps and channels of w of x there (a correlation). A 1 x
- * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0); their files are not
- * taken unseen (gckpt_file_desc.convolutions); its .axes reads them so. */
+ * (KH - 1) - 1) / stride + 1. The correlation of x with w; a 1x1 w runs as gckpt_linear.
+ * PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), e.g. by gckpt_file_desc.axes; their
+ * files are refused otherwise (gckpt_file_desc.convolutions). */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
-/* x (B,T,I), w (K,I/groups,O) */
+/* The same for signals: x (B,T,I), w (K,I/groups,O). */
 GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
-/* What a conv2d with this w (KH,KW,O/groups,I) does to gradients: x (B,H,W,I) -> (B,P,Q,O), P = (H
- * - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1; bias (O) or NULL. PyTorch's
+/* The adjoint of a conv2d with this w (KH,KW,O/groups,I): x (B,H,W,I), bias (O) or NULL ->
+ * (B,P,Q,O), P = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. PyTorch's
  * weights (I,O,KH,KW) are permuted (2,3,1,0). */
 GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
-/* (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C): the greatest of each window (NaN if one is; the
- * gradient goes to the first that is), or its mean, zeros of the padding counted. */
+/* (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C): the maximum of each window, NaN if one is (the
+ * gradient goes to the first maximum), or the mean, which counts zeros of the padding. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's interpolate(size=(height,
- * width)) looks at x: the nearest (its mode "nearest": rounded down), or between neighbours, edges
- * or (ALIGNED: align_corners) the centres of corners coinciding. No antialiasing. */
+ * width)): the nearest pixel (mode "nearest": rounded down) or bilinear, aligned at the edges of
+ * corner pixels or (ALIGNED: align_corners) at their centres. No antialiasing. */
 typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
-/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
- * gain, bias (C) or NULL. 2 values or more per group. Wu & He 2018; groups = C: instance norm. */
+/* x (B,..,C): layernorm over an image's H x W and each of `groups` equal runs of its C channels, 2
+ * values or more per group; gain and bias are (C) or NULL. Wu & He 2018; with groups = C: instance
+ * norm. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, by the mean and variance over
- * all other axes: rows of a micro-batch mix (split_exact 0), and training refuses one value per
- * channel. INFERENCE uses the running `mean` and `variance`, each a gckpt_running (C) (at first 0
- * and 1, momentum usually 0.1), which get this step's (variance unbiased). Ioffe & Szegedy 2015. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and variance over
+ * all other axes. So rows of a micro-batch mix (gckpt_plan_split_exact returns 0), and training
+ * refuses one value per channel. `mean` and `variance` are gckpt_running (C), usually 0 and 1 at
+ * first with momentum 0.1; each training step updates them (with the unbiased variance), and
+ * INFERENCE plans use them. Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
 #endif /* GCKPT_NO_IMAGES */
 #ifndef GCKPT_NO_RECURRENT
-/* ---- Recurrent layers, all of a sequence at once: x (B,T,I), wx (I,3H), wh (H,3H), bias (3H) of
- * each or NULL, h0 (B,H) or NULL for 0 -> h (B,T,H). Gates r, z, n, as PyTorch has them (Cho 2014):
+/* ---- Recurrent layers, over a whole sequence: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
+ * NULL, h0 (B,H) or NULL (zeros) -> h (B,T,H). Gates r, z, n, as in PyTorch (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
                                   gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0);
-/* wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H): h and,
- * behind it, the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). Hochreiter & Schmidhuber
+/* x (B,T,I), wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H):
+ * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). Hochreiter & Schmidhuber
  * 1997. */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
 #endif
 #ifndef GCKPT_NO_CACHES
-/* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
- * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
- * generates token by token, to the bits of one call with all of them. Its result may only be read
- * by causal attention, as keys or values, and by gckpt_concat along axis 1, as the last input.
- * Only in INFERENCE plans, for at most the graph's rows a call; all caches of a graph have one
- * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
- * activations; their bytes are GCKPT_BYTES_CACHES. This is the key/value cache of transformers. */
+/* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
+ * then the T rows of x; causal attention ignores the rest. With it a model generates token by
+ * token, with the bits of one call with all tokens. Only causal attention (as keys or values) and
+ * gckpt_concat along axis 1 (as its last input) may read the result. Only INFERENCE plans may have
+ * caches; a call takes at most the graph's rows; all caches of a graph have one capacity and one T.
+ * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
+ * their bytes are GCKPT_BYTES_CACHES. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
-/* The same, for attention with a window of `window` keys or fewer: positions go up to capacity, but
- * it keeps window + 63 rows, rounded up to a multiple of 64 (if capacity is no more than that, or
- * window is 0, it is gckpt_cache): x (B,T,C) -> (B,rows,C), position p in row p % rows. A call may
- * add rows - window + 1, which is 64 or more, so longer prompts go in pieces: of up to rows minus
- * attention's own window + 1, if one gives the cache a longer window. Not for gckpt_concat. Graphs
- * may have both kinds. */
+/* The same for attention with windows of `window` keys or fewer: positions go up to capacity, but
+ * it holds only window + 63 rows, rounded up to a multiple of 64 (if that is not less than
+ * capacity, or window is 0, it is gckpt_cache). x (B,T,C) -> (B,rows,C), position p in row p %
+ * rows. A call may add rows - window + 1 positions, 64 or more (if one attention has a longer
+ * window, rows - that window + 1), so longer prompts need several calls. gckpt_concat refuses it. A
+ * graph may have both kinds. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
-/* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
+/* Elementwise a op b. Axes are matched from the last; an axis of size 1, or a missing one, is
+ * repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* NaN if one is; where both are equal, each gets half of the gradient. */
+/* Elementwise maximum and minimum, repeated as above; NaN if one is. If both are equal, each gets
+ * half of the gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-/* a where the condition, f32 or i32, is not 0 (NaN is not), else b. All three are repeated as
- * above. The gradient goes to what was taken, and is 0 elsewhere, whatever stands there (NaN, inf);
- * none goes to the condition. */
+/* a where the condition (f32 or i32) is not 0, NaN included, else b; all three repeated as above.
+ * The gradient goes to the chosen elements and is 0 for all others, even NaN and inf; the condition
+ * gets none. */
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x */
-/* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
- * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
+/* Zeroes each element with probability p and scales the others by 1/(1-p) (Srivastava 2014);
+ * returns x in INFERENCE plans. The mask is a function of the store's seed, the step, the tensor's
+ * id and the element's index in the whole batch. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
-/* Another shape of the same bytes: costs nothing. One size may be -1 (what is left). */
+/* Returns the same elements in another shape, at no cost. One size may be -1 and is computed. */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
-/* Axis i of the result is axis axes[i] of x. */
+/* Permutes the n axes: axis i of the result is axis axes[i] of x. */
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Takes elements begin..end-1 along an axis. Negative numbers count from the end. */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
-/* n <= GCKPT_MAX_INPUTS */
+/* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
-/* x between `before` and `after` (0 and more) elements that are `value`, along an axis. */
+/* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* removes the axis */
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* so does this */
-/* The greatest, the first NaN if there is one; the axis is removed. The gradient goes to the first
- * that is greatest. */
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* removes the axis */
+/* The maximum over an axis, which is removed; NaN if one is. The gradient goes to the first
+ * maximum. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
-/* The number, i32, of the element that max takes: no gradient passes. For ops that take indices
- * (the axis no longer than what they index, else E_SHAPE), and for gckpt_fetch. */
+/* The index (i32) of the element that gckpt_max takes; no gradient passes. Ops that take indices
+ * may read it (if the axis is no longer than their table, else E_SHAPE), and gckpt_fetch. */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
- * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* Weights of losses, NULL or f32, have the first axes, one or more, of the rows (cross-entropies:
- * (..) of (..,V)) or of the elements; each scales the losses below it. They scale the sum; the
- * count stays what it is without them (valid targets, rows, elements). To divide by the sum of the
- * weights instead, feed weights times count / sum, over the whole batch, where the sum takes each
- * weight once for every row or element that counts below it. A weight of 0 leaves out what is below
- * it, NaN and infinities too, and passes no gradient on; the weight of a row whose target is
- * negative is ignored. Weights by class: gckpt_embed of a (V,1) table by the targets (if none is
- * ignored), reshaped. All float inputs get gradients. GCKPT_NO_LOSSES: weights are NULL, smoothing
- * is 0 (else E_ARG).
+ * A loss is a (sum, count) pair; only a gckpt_term can use it (manual, 3). */
+/* weights (f32; NULL means all 1) have the first axes, one or more, of the rows ((..) of (..,V),
+ * for cross-entropies) or of the elements, and each scales the losses at its index. They scale the
+ * sum, not the count (valid targets, rows or elements). To divide by the sum of the weights, feed
+ * weights * count / sum, both of the whole batch, where the sum includes each weight once for every
+ * counted row or element at its index. A weight of 0 removes its losses, even NaN and infinities,
+ * and passes no gradient; weights of rows with negative targets are ignored. For weights by class,
+ * gckpt_embed a (V,1) table by the targets (none negative) and reshape. All float inputs get
+ * gradients. GCKPT_NO_LOSSES: weights must be NULL and smoothing 0 (else E_ARG).
  *
- * logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. With
- * smoothing, 0 to 1: against 1 - smoothing of the target and smoothing / V of every class (Szegedy
- * 2015). */
+ * logits (..,V), targets i32 (..): sum of -log softmax[target]; count = targets >= 0, as rows with
+ * a negative target are ignored. With smoothing, 0 to 1, the target distribution is 1 - smoothing
+ * for the target plus smoothing / V for every class (Szegedy 2015). */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                             gckpt_tensor *weights, float smoothing);
 typedef struct {
-    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
+    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0 disables it */
 } gckpt_linear_loss_desc;
-/* Cross-entropy of x (..,C) and w (V,C) (an embedding table: tied heads), holding the logits of
- * some rows or classes at a time. desc NULL: no cap. */
+/* Cross-entropy of the logits x w': x (..,C), w (V,C) (e.g. a tied embedding table), targets i32
+ * (..). Only the logits of some rows or classes exist at a time. desc NULL selects all defaults. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets,
                                                    const gckpt_linear_loss_desc *desc);
-/* sum of (prediction - target)^2 over elements; count = elements. */
+/* Sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights);
-/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
- * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+/* Any tensor as a loss: the sum of its elements, count = elements. For losses composed of ops, and
+ * for regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
-/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. They
- * may add up to anything; where one is 0, a logit of -inf does no harm. */
+/* logits and targets (f32) (..,V): sum over rows of -sum_j target_j log softmax_j; count = rows. A
+ * row's targets may have any sum; where a target is 0, a logit of -inf does no harm. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
-/* Elementwise, targets f32, 0 to 1: sum of -(t log s + (1 - t) log(1 - s)), s = sigmoid(logit); as
- * max(x, 0) - x t + log(1 + exp(-|x|)), so nothing overflows. Count = elements. */
+/* Elementwise, targets t (f32) in [0,1]: sum of -(t log s + (1 - t) log(1 - s)) with s =
+ * sigmoid(x), computed as max(x, 0) - x t + log(1 + exp(-|x|)), which does not overflow; count =
+ * elements. */
 GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                    gckpt_tensor *weights);
-/* Sum over elements of d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), d = prediction -
- * target (Huber 1964); delta > 0. Count = elements. */
+/* Sum over elements of d^2 / 2 if |d| < delta, else delta (|d| - delta / 2), with d = prediction -
+ * target and delta > 0 (Huber 1964); count = elements. */
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta);
 #endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;
     float weight;
-    int regulariser; /* a function of parameters only; enters once a step, undivided */
+    int regulariser; /* nonzero: a function of parameters only; added once a step, undivided */
 } gckpt_term;
 
 /* >>api-segments ----------------------------------------------------------------------------------
- * In GCKPT_SEGMENTS plans the inside of a segment is recomputed in the backward. May nest. Chen
- * 2016. */
-/* Builds block(x, user) as one segment. NULL x: the block is skipped and NULL returned. */
+ * GCKPT_SEGMENTS plans recompute the inner values of a segment in the backward. Segments may nest.
+ * Chen 2016. */
+/* Builds block(x, user) as one segment and returns its result. If x is NULL, returns NULL and does
+ * not call block. */
 typedef gckpt_tensor *(*gckpt_block_fn)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user);
-GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
-GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
-/* Both return x. */
+GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
+GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* ends the innermost segment */
+/* Set a policy for x, which every plan obeys; both return x. */
 GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* must save: computed once */
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* must recompute: never kept */
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op has a descriptor like ours. Kernels see the shapes of the present micro-batch. */
+ * A user's op has the same kind of descriptor as the built-in ones (docs/architecture.md). Kernels
+ * see the shapes of the present micro-batch. */
 typedef struct gckpt_call gckpt_call;
 typedef struct {
-    const float *data;    /* values; NULL while shaping and where a backward does not need them */
-    const int32_t *index; /* the same for i32 tensors */
-    float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
-    int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *compensation;  /* GCKPT_SUMS: rounding of grad's sums (Kahan); NULL: no sums */
-    gckpt_shape shape;
-    /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
-    const uint16_t *bf16;
-    uint16_t *grad_bf16;
+    const float *data;    /* values; NULL in shape() and where a backward does not need them */
+    const int32_t *index; /* values of an i32 tensor */
+    float *grad;          /* backward: destination of this input's gradient; NULL if not needed */
+    int accumulate;       /* if nonzero, add to grad (or start chains from it); if 0, overwrite */
+    float *compensation;  /* GCKPT_SUMS: Kahan compensation of grad's sums; NULL for plain sums */
+    gckpt_shape shape;    /* of the input */
+    const uint16_t *bf16; /* bf16 plans, GCKPT_TAKES_BF16 and find_fast: values instead of data */
+    uint16_t *grad_bf16;  /* the same for the gradient, instead of grad */
     const uint8_t *bytes; /* GCKPT_IS_U8: the values */
 } gckpt_arg;
 struct gckpt_call {
-    int inputs;
+    int inputs; /* number of inputs */
     gckpt_arg in[GCKPT_MAX_INPUTS];
-    gckpt_shape shape;     /* of the output */
-    float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
-    const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *saved;           /* what forward saves for backward; NULL in a forward: nobody reads it */
-    void *workspace;       /* scratch for this instruction only */
-    const void *attributes;
+    gckpt_shape shape;      /* of the output */
+    float *out;             /* output; forward: NULL if unused; backward: set if the op needs it */
+    const float *grad_out;  /* backward: the output's gradient; NULL for losses */
+    void *saved;            /* written by forward for backward; NULL in a forward if unused */
+    void *workspace;        /* scratch for this instruction only */
+    const void *attributes; /* those of gckpt_apply */
     /* set by shape(): */
     size_t saved_bytes, workspace_forward, workspace_backward;
-    int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    /* losses without i32 inputs: elements of input 0 per count; 0: 1 */
-    int64_t elements_per_count;
+    int mixes_rows;             /* nonzero: moves the batch axis or combines rows, so that another
+                                 * split of the batch has other bits */
+    int64_t elements_per_count; /* losses without i32 inputs: elements of input 0 per count; 0
+                                 * selects 1 */
     /* set for kernels: */
-    int64_t first_row; /* first row of this micro-batch in the step's batch */
-    int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
-    int64_t position; /* gckpt_position; 0 without caches */
-    uint64_t seed, step;
-    int id; /* of the tensor */
-    int threads;
-    int plain;    /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
-    int training; /* 0 in inference plans */
-    gckpt_precision precision; /* it computes in; also for shape() when planning */
-    unsigned rounded;          /* to bf16: values of GCKPT_IN(i); GCKPT_OUT: grad_out */
-    uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: instead of out, of grad_out */
-    const uint16_t *grad_out_bf16;
-    double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
-    int64_t *loss_count;
-    float loss_scale;    /* losses, backward: the gradient of the sum */
-    const void *quantised; /* private: the parameter that is read as it is stored */
-    const void *runner;  /* private: how threads are started */
-    const void *kernels; /* private: those of an instruction set */
-    void *backend;       /* its context (gckpt_backend); NULL: the processor */
-    void *graph;         /* private: where gckpt_fail reports */
+    int64_t first_row;         /* first row of this micro-batch in the step's batch */
+    int64_t rows;              /* rows in this micro-batch; 1 (first_row 0) if batch-invariant */
+    int64_t position;          /* gckpt_position; 0 without caches */
+    uint64_t seed, step;       /* of the store; keys of random numbers */
+    int id;                    /* of the tensor */
+    int threads;               /* for gckpt_parallel */
+    int plain;                 /* nonzero: workspace is for plain kernels (gckpt_plan_desc.plain) */
+    int training;              /* 0 in INFERENCE plans */
+    gckpt_precision precision; /* that it computes in; also for shape() when planning */
+    unsigned rounded;          /* rounded to bf16: GCKPT_IN(i): values; GCKPT_OUT: grad_out */
+    uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: the output instead of out */
+    const uint16_t *grad_out_bf16; /* GCKPT_TAKES_BF16: the gradient instead of grad_out */
+    double *loss_sum;              /* losses, forward: add the sum here; NULL in a recompute */
+    int64_t *loss_count;           /* losses, forward: add the count here */
+    float loss_scale;              /* losses, backward: the gradient of the sum */
+    const void *quantised;         /* private: the parameter that is read as it is stored */
+    const void *runner;            /* private: how threads are started */
+    const void *kernels;           /* private: the kernels of an instruction set */
+    void *backend;                 /* the backend's context (gckpt_backend); NULL on the CPU */
+    void *graph;                   /* private: where gckpt_fail reports */
 };
-/* What an input's gradient reads (needs): */
+/* Flags in needs[i], that the gradient of input i reads: an input's values, the output, saved. */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
 #define GCKPT_SAVED (1u << 9)
-/* also: its gradient sums over rows (bias, gain, broadcasting). Where `compensation` is given (as
- * many floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
- * contribution x by gckpt_sum_add(&grad[k], &compensation[k], x): rows do not cost accuracy. */
+/* needs[i]: its gradient sums over rows (bias, gain, broadcasting). If `compensation` (as many
+ * floats as grad, +0 at first) is not NULL, set grad to +0 unless it accumulates, then add each
+ * contribution x by gckpt_sum_add(&grad[k], &compensation[k], x), so that rows cost no accuracy. */
 #define GCKPT_SUMS (1u << 10)
-/* also: the input is a gckpt_running, and its gradient what the backward measured in this
- * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
+/* needs[i]: the input is a gckpt_running, and its gradient is the value measured in this
+ * micro-batch, times rows. If call->training is 0, use the input. Mixes rows in training. */
 #define GCKPT_UPDATES_RUNNING (1u << 11)
-#define GCKPT_IS_U8    (1u << 13) /* also: the input is u8, and gets no gradient */
+#define GCKPT_IS_U8           (1u << 13) /* needs[i]: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
-/* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
+/* The gradient of input i is grad_out if shapes agree; if grad == grad_out, backward skips it. */
 #define GCKPT_PASSES_GRAD(i) (1u << (8 + (i)))
-#define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-/* A (sum, count) loss; shape() leaves shape.n = 0. With other losses in a plan it must count the
- * elements of input 0 (divided by elements_per_count of shape(): rows) or, with i32 inputs, those
- * of the last one that are not < 0. */
-#define GCKPT_LOSS         (1u << 17)
-#define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* it always counts like that, so before it runs */
-#define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
-/* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
+#define GCKPT_INPLACE_GRAD   (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
+/* The op is a (sum, count) loss; shape() leaves shape.n = 0. In a plan with other losses its count
+ * must be the elements of input 0 / elements_per_count, or, if it has i32 inputs, the number of
+ * elements >= 0 of the last one. */
+#define GCKPT_LOSS             (1u << 17)
+#define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* the count is always that, known before the op runs */
+#define GCKPT_SIDE_EFFECT      (1u << 18) /* forward runs exactly once a micro-batch */
+/* Kernels read and write bf16 where out, in[0] or in[1] have it; without the flag, f32 copies. */
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
-/* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
- * - 1: row y reads rows y * stride - padding to .. + size - 1; rows outside the input are `fill`.
- * */
+/* The rows (axis 1 of (B,H,..)) of inputs 0 to inputs - 1 that an output row y reads: y * stride -
+ * padding to y * stride - padding + size - 1. */
 typedef struct {
     int inputs;
     int32_t stride, padding, size;
-    float fill;
+    float fill; /* value of rows outside the input */
 } gckpt_receptive_field;
 typedef struct {
     const char *name;
-    /* from in[].shape: shape, saved_bytes, workspace; or gckpt_fail */
+    /* Sets shape, saved_bytes and workspace from in[].shape; or returns gckpt_fail(..). */
     gckpt_result (*shape)(gckpt_call *call);
-    void (*forward)(const gckpt_call *call);   /* from in[] to out */
-    void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
-    uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
-    /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
-     * may have negative ones, for what is to be ignored): each step checks all of them before
-     * anything runs (E_DATA), of those that an op gives it is checked when the node is added
-     * (E_SHAPE). 0 or no function: no check. */
+    void (*forward)(const gckpt_call *call);   /* computes out from in[] */
+    void (*backward)(const gckpt_call *call);  /* NULL if it has no gradients */
+    uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL selects the output's size */
+    /* Returns the exclusive upper bound of the values of i32 input i, which must not be negative
+     * (except the last i32 input of a loss: negative targets are ignored). Each step checks fed
+     * values before anything runs (E_DATA); those computed by an op are checked when the node is
+     * added (E_SHAPE). If it returns 0, or is NULL, nothing is checked. */
     int64_t (*classes)(const gckpt_call *call, int i);
-    unsigned needs[GCKPT_MAX_INPUTS];             /* what the gradient of each input reads */
+    unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by each input's gradient */
     unsigned flags;                               /* GCKPT_INPLACE, .. */
-    void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
+    void (*forward_fast)(const gckpt_call *call); /* fast kernel with the same bits; may be NULL */
     void (*backward_fast)(const gckpt_call *call);
-    /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
-     * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
+    /* Flops of the backward; in[i].grad is NULL for gradients that are not computed and must not be
+     * read. NULL means the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
-    /* Sets *rows, and changes a copy of the attributes to those by which shape() and forward find
-     * the rows of `fill` among those of the input. A plan may then run the op's forward in row
-     * tiles (manual, 9), with the same bits and saved NULL. Returning 0, or NULL: it may not. */
+    /* Sets *rows, changes the copied attributes so that shape() and forward take rows of `fill` as
+     * rows of the input, and returns 1. A plan may then run the forward in row tiles (manual, 9),
+     * with the same bits and saved NULL. If NULL, or if it returns 0, plans do not. */
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
-/* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
- * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
- * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
+/* Adds a node for `op`, whose descriptor must outlive graph, plans and executors. Inputs must be of
+ * one graph; if an input is NULL, returns NULL. Attributes are copied. Saved and printed plans
+ * contain attributes as 4-byte words: they should then be int, int32_t, uint32_t and float (no
+ * padding, no pointers), and the descriptor a variable named as op->name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
-/* *sum += x, compensated by *compensation (NULL: a plain sum). Kahan 1965. */
+/* Adds x to *sum with Kahan compensation (a plain sum if compensation is NULL). Kahan 1965. */
 GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
-/* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
- * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
- * convolution with them. ----
+/* ---- Building blocks of the built-in kernels: the same bits on every executor, plain or with
+ * threads and vector kernels. docs/architecture.md writes an op with them. ----
  *
- * Calls item(context, i, worker) for each i of 0..items-1, once, in any order, on up to
- * call->threads threads, and returns when all are done. Items may be under way at the same time:
- * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
- * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
- * cost: multiply-adds of an item, about; where all cost little, no thread is woken.
- * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
+ * Calls item(context, i, worker) once for each i in 0..items-1, in any order, on up to
+ * call->threads threads, and returns when all are done. Items may run at the same time: none may
+ * write memory that another one reads or writes. `worker`, 0..call->threads-1, differs between
+ * items that run at the same time: scratch may have a part for each (shape() then reserves
+ * call->threads parts). cost: about the multiply-adds of an item; if all together cost little, no
+ * thread is woken. An item that calls gckpt_parallel or gckpt_product passes a copy of call with
+ * threads 1. */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker),
                               void *context);
-/* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
- * compiler's target has no such instruction. For many, see below. */
+/* Returns a * b + c, rounded once (manual, 5a). A function call, slow where the processor or the
+ * compiler's target has no fma instruction; for many, use the functions below. */
 GCKPT_API float gckpt_fma(float a, float b, float c);
-/* x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
+/* Returns x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
-/* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
- * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
- * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
- * stride of each of the three is 1. */
+/* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
+ * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
+ * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; fastest if each of the
+ * three also has a stride of 1. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -1126,47 +1158,48 @@ typedef struct {
     int64_t b_row, b_col;
     float *c;
     int64_t c_row, c_col;
-    int accumulate;
+    int accumulate;  /* if nonzero, chains start from C's values; if 0, from +0 */
     void *workspace; /* gckpt_product_workspace bytes; may be part of call->workspace */
 } gckpt_product_desc;
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
-/* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
+/* For shape(): returns the bytes of workspace for products of up to these sizes, which may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
 
 /* >>api-plans -------------------------------------------------------------------------------------
- * A plan is made for what its bytes depend on; running refuses anything else. */
+ * A plan is made for one request: graph, loss terms, desc, frozen and quantised parameters. Running
+ * it with anything else is refused. */
 typedef enum {
-    GCKPT_AUTO,        /* store-all, or under a budget that is too small for it, optimal */
+    GCKPT_AUTO,        /* store-all; if the budget is too small for it, optimal */
     GCKPT_STORE_ALL,   /* nothing is recomputed */
     GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
     GCKPT_SEGMENTS,    /* the user's segments */
     GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
-    GCKPT_OPTIMAL,     /* the least cost that fits the budget, in the least bytes */
+    GCKPT_OPTIMAL,     /* the least cost that fits the budget, then the least bytes */
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } gckpt_optimiser;
-/* What gckpt_fetch and gckpt_collect may return. Activations and their gradients, in units of the
- * sum: gckpt_fetch has the last micro-batch's, gckpt_collect all rows. Gradients of parameters that
- * are trained: divided, before clipping. The gradient of an input (f32), a constant, a frozen
- * parameter or anything else that no trainable parameter leads to is computed because it is
- * fetched, in units of the sum; what has no batch axis gets the sum over the batch. A plan may have
- * such fetches and nothing to train: its steps update nothing. */
+/* A value or gradient that gckpt_fetch and gckpt_collect may return. For activations, gckpt_fetch
+ * has the last micro-batch and gckpt_collect all rows; their gradients are those of the sum of
+ * losses. Gradients of trained parameters are divided by the count, before clipping. A gradient
+ * that training does not need (of an f32 input, a constant, a frozen parameter, a function of
+ * these) is computed because it is fetched, as that of the sum; without a batch axis it is summed
+ * over the batch. A plan may have such fetches only; its steps update nothing. */
 typedef struct {
     gckpt_tensor *tensor;
-    int gradient;
+    int gradient; /* if nonzero, fetch its gradient; if 0, its value */
 } gckpt_fetch_spec;
 typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
     GCKPT_UPDATE,
-    GCKPT_OFFLOAD,     /* copies what the forward before it left to slower memory */
-    GCKPT_RELOAD,      /* and back, to wherever there is room then */
-    GCKPT_REDUCE,      /* adds up a gradient's sums of the virtual ranks, here and over ranks */
-    GCKPT_OFFLOAD_DONE /* until here an offloaded value keeps its bytes (desc.overlap_offload) */
+    GCKPT_OFFLOAD,     /* copies the result of the forward before it to slower memory */
+    GCKPT_RELOAD,      /* copies it back, perhaps to another offset */
+    GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
+    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.overlap_offload) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -1176,97 +1209,100 @@ typedef struct {
 typedef struct {
     uint64_t forward, backward;
 } gckpt_cost;
+/* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
-    gckpt_mode mode;
-    size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
-    /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
-    int64_t batch;
-    gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
+    gckpt_mode mode; /* default GCKPT_AUTO */
+    size_t budget;   /* in bytes of gckpt_plan_bytes; 0 (default) sets no limit */
+    int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's (one
+                      * micro-batch) */
+    gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
-    /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
+    /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
+     * bytes but excludes clipping and offloading. If 0 (default), updates come last. With
+     * GCKPT_IF_USEFUL gckpt_fit chooses. */
     int update_in_backward;
-    /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
-     * among forms of ops and orders of backwards that give the same bits (manual, 9) */
+    /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers and
+     * gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual, 9). */
     int as_built;
-    int threads; /* 0: 1 */
-    /* Number of virtual ranks, a power of two (0: 1): row r of a step belongs to virtual rank
-     * floor(r virtual_ranks / batch), and each sums its rows by itself. A rank has virtual_ranks /
-     * ranks of them, at least one, so results depend on this number, not on the ranks (manual, 5e).
-     * Micro-batches end where virtual ranks end. If above 1, no update_in_backward. INFERENCE with
-     * 1: all ranks run all rows. */
+    int threads; /* most threads of a step; 0 selects 1 */
+    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual rank
+     * floor(r virtual_ranks / batch), and each sums its rows by itself, so that results depend on
+     * this number and not on the ranks, each of which runs virtual_ranks / ranks of them, at least
+     * one (manual, 5e). Micro-batches end where virtual ranks end. Above 1 update_in_backward is
+     * refused. In INFERENCE with 1, all ranks run all rows. */
     int virtual_ranks;
-    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks: GCKPT_SHARD_VALUES, where a
-     * FORWARD of a parameter gathers it into the arena. With costs in nanoseconds 1048576 / (GB/s)
-     * */
+    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
+     * FORWARD of a parameter gathers it into the arena. For costs in nanoseconds: 1048576 / (GB/s).
+     * Default 0. */
     uint64_t link_cost;
     /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
      * by link_cost and the costs of the ops, that it ends before its first use, as far as the
      * budget has room for buffers that live longer (with budget 0, without making the plan larger).
-     * If 0, it begins immediately before its first use. Overlap never makes a budget infeasible,
-     * and gckpt_plan_cost does not count it. Ignored for GCKPT_SCHEDULE, whose caller places them.
-     * */
+     * If 0 (default), it begins immediately before its first use. Overlap never makes a budget
+     * infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores it. */
     int overlap_communication;
-    size_t alignment; /* of every offset; a power of two; 0: 64 */
+    size_t alignment; /* of every offset; a power of two; 0 selects 64 */
     /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it, as
      * for quantised ones that an op reads as floats (manual, 12). The copy is planned like any
-     * value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in costs),
-     * may be dropped and copied again; gckpt_keep and gckpt_recompute hold for it; a schedule may
-     * place it, else it comes before its first use. Updates act on the parameter itself. */
+     * value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in costs)
+     * and may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a schedule may
+     * place it, else it precedes its first use. Updates change the parameter itself. Default 0. */
     int stage_parameters;
-    /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
-     * (there it is always 1), so set it when this plan is made for one */
+    /* If nonzero, only plain kernels run, and workspace is theirs: for GCKPT_NO_FAST builds, where
+     * it is always set. Slow elsewhere. Default 0. */
     int plain;
-    /* Bytes of slower memory that AUTO, OPTIMAL, frontiers and gckpt_fit may offload values (and
-     * what is saved for the backward) to, instead of recomputing them (manual, 9); 0: none.
-     * offload_cost: cost (gckpt_cost) of copying 2^20 bytes, one way: with costs in nanoseconds
-     * 1048576 / (GB/s); rounded up. Plans that update in the backward offload nothing: a copy that
-     * failed would come too late. */
+    /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values and
+     * saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing. Plans that
+     * update in the backward offload nothing, as a failed copy would come too late. */
     size_t offload_bytes;
-    uint64_t offload_cost;
-    /* If nonzero, offload copies overlap computation, one at a time, in the order they are begun.
-     * Cost is then a time: an op takes its cost, a use waits for its reload, and whatever follows a
-     * value's last use waits for its offload; plans minimise that time. The bytes that copies keep
-     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0, copies and ops run in turn. */
+    uint64_t offload_cost; /* cost of copying 2^20 bytes one way, as link_cost; rounded up */
+    /* If nonzero, offload copies overlap computation, one at a time in the order they begin. Cost
+     * is then a time, which plans minimise: an op takes its cost, a use waits for its reload, and
+     * the instruction after a value's last use waits for its offload. Bytes that copies occupy
+     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), copies and ops
+     * alternate. */
     int overlap_offload;
-    /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
-     * plain is then unused, and such a plan is neither saved nor printed as C. */
+    /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
+     * made. `plain` is then ignored, and the plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
-    gckpt_precision precision; /* of activations and their gradients */
-    /* 1: of a bf16 plan the second factors of matmul, linear and linear_cross_entropy that are fp32
-     * parameters are read from bf16 copies, to the same bits: 2 bytes an element, rounded up to 64
-     * (GCKPT_BYTES_COPIES), an executor's own, which its updates write. A plan has them where its
-     * budget leaves the bytes when all else is planned; without one always. What the program itself
-     * writes to values needs a gckpt_store_push. None of gckpt_store_external's, staged or sharded
-     * parameters, of backends and frontiers. */
+    gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
+    /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second operand,
+     * if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an element, rounded
+     * up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies. Planned only if the
+     * budget has room after all else; without a budget always. A program that writes values must
+     * call gckpt_store_push. Not for external, staged or sharded parameters, backends, frontiers.
+     * Default 0. */
     int bf16_weights;
-    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
+    /* GCKPT_SQRT: n > 0 puts n ops in a segment, -n puts n of the user's outermost segments in one;
+     * 0 (default) selects the size with fewest bytes. */
     int segment_size;
-    /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates and reduces (they and offloads are put where they belong). Reverse order of
-     * backwards will do, as will any in which a backward comes after those of what reads its
-     * result, and of what adds to the same gradients before it (manual, 5f) */
+    /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, in
+     * any order in which a backward follows the backwards of its result's readers and those that
+     * add to the same gradients before it (manual, 5f), e.g. reverse order. Updates, reduces and
+     * offloads are inserted. */
     const gckpt_instruction *schedule;
-    int instructions;
-    const gckpt_fetch_spec *fetch; /* for gckpt_fetch and gckpt_collect, */
-    int fetches;             /* so many */
-    /* of the graph as built, by id, cost_count = highest id + 1 (gckpt_calibrate); NULL: the
-     * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
+    int instructions;              /* length of schedule */
+    const gckpt_fetch_spec *fetch; /* for gckpt_fetch and gckpt_collect */
+    int fetches;                   /* length of fetch */
+    /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the same
+     * on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
     const gckpt_cost *costs;
-    int cost_count;
-    /* For planning (it gives back what it took) and the plan. In a block (memory.memory) the plan
-     * lies at the beginning in the end, gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes
-     * behind at most 15 for alignment; all behind it is free, for the block of another plan, say.
-     * What is given the same block again overwrites it. */
+    int cost_count; /* length of costs: highest id + 1 */
+    /* For planning (freed afterwards) and for the plan. If it is a block (memory.memory), the plan
+     * lies at its beginning, in gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes after at most
+     * 15 for alignment; the rest is free, e.g. for another plan. Another object that is given the
+     * same block overwrites it. */
     gckpt_memory memory;
 } gckpt_plan_desc;
-/* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is
- * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
+/* Makes a plan that minimises the sum of `count` loss terms; the first term's count divides
+ * gradients (manual, 3). INFERENCE plans may have none. The graph may be freed afterwards. Returns
+ * NULL after an error, which the graph then has. */
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on without it */
-/* parameters + state + caches + copies + step arena */
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
+/* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* bytes of the step arena */
 GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan);  /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
@@ -1278,69 +1314,68 @@ enum {
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* of parameters (desc.bf16_weights) */
     GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: values of sharded parameters, whole */
-    GCKPT_BYTES_PADDING,  /* of shards; already counted in the other kinds */
+    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
+    GCKPT_BYTES_PADDING,   /* of shards; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
-/* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
- * workspace) where the live sum is greatest, so that they add up to the bound. */
+/* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
+ * gradients, workspace, ..) are counted where the live sum is greatest: they add up to the peak. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed cost / forward cost */
-/* Cost (gckpt_cost) of a micro-batch: forwards and backwards, recomputes included, and copies to
- * slower memory and back, except their hidden cost: with desc.overlap_offload the part that
- * overlaps computation, else 0. overhead: by how much it exceeds the least cost without recomputes,
- * in any lowering that the plan could choose (manual, 9), as a fraction of that. */
+/* Cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies to slower memory
+ * and back minus their hidden cost, the part that overlaps computation (0 unless
+ * desc.overlap_offload). overhead is this cost divided by the least cost without recomputes, in any
+ * lowering that the plan could choose (manual, 9), minus 1. */
 GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
-/* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
- * costs less than proven_cost (of a micro-batch, as gckpt_plan_cost), and none has fewer bytes
- * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
- * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
- * plan's cost exceeds proven_cost, as a fraction of a store-all plan's; 0: no schedule is better.
- * The least possible is never below, but may be above: in few bytes, where forwards must run a
- * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
- * backward or a loop keep things longer; where an op may first run late (several losses). No memory
- * for a proof: parameters and state, and what computes nothing twice. */
+/* Lower bounds for all schedules (manual, 9): none within the budget has a gckpt_plan_cost below
+ * proven_cost, and none has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget for
+ * AUTO and OPTIMAL, the argument of gckpt_frontier_plan, and otherwise the plan's own bytes. gap is
+ * (cost - proven_cost) / cost of a store-all plan; 0 means optimal. The true minimum can be higher
+ * than the bounds: with few bytes, where forwards must run a third time; with gckpt_recompute,
+ * which the bounds ignore; if updates in the backward or several micro-batches keep buffers longer;
+ * if an op can only run late (several losses). If memory for the proof runs out, the bounds are
+ * parameters + state, and the cost without recomputes. */
 GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Cost of desc.batch rows: of micro-batches (short ones in proportion, a virtual rank's only one
- * whole), and once of what depends on parameters only; UINT64_MAX: at least that. In seconds:
- * manual, 7. */
+/* Returns the cost of a step of desc.batch rows: all micro-batches of a rank (short ones in
+ * proportion, the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX
+ * if it is that or more. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
-/* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first
- * being number *first (may be NULL); all of them when there is one rank. */
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* most rows of a step */
+/* Returns how many of a step's (INFERENCE: a call's) `rows` rows this rank is fed, and sets *first
+ * (may be NULL) to the first one's number. With one rank these are all rows. */
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
-/* Instruction i, from 0. E_ARG, here and below: there is none. */
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* nonzero: updates in the backward */
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* the mode that AUTO chose */
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* e.g. "store-all" */
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* number of instructions */
+/* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range. */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
-/* What instruction i takes. */
+/* Cost and bytes of instruction i. */
 typedef struct {
     uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
-    int recompute; /* 1: a forward that has run before, a recompute */
+    int recompute; /* nonzero: a forward that has run before */
     size_t moved;  /* bytes that an offload or a reload copies */
-    int once;      /* 1: runs once a step; 0: for each micro-batch */
+    int once;      /* nonzero: runs once a step, not in each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1: every split of the batch (manual, 5m: that this holds for) gives the same bits; 0: not, as the
- * tensor *op mixes rows. */
+/* Returns 1 if every split of the batch gives the same bits (not for GCKPT_BF16_FAST: manual, 5m),
+ * else 0 and in *op the op that mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
-/* What the step arena holds: buffers, by the instruction they end with. Those live at an
- * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
+/* Buffers of the step arena, ordered by the instruction they end with. The sizes of those live at
+ * an instruction add up to gckpt_usage.live; no two of them overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
-    GCKPT_BUFFER_SAVED,              /* what a forward keeps for its backward */
+    GCKPT_BUFFER_SAVED,              /* saved by a forward for its backward */
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
-    GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
+    GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
     GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
@@ -1350,85 +1385,83 @@ typedef struct {
     int id;              /* tensor; of several that share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
-/* Buffer i. */
+GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* number of buffers */
+/* Describes buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
-/* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
+/* Returns the name of the tensor with this id, else of its op, else "". Lives as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op, in its lowering */
 #ifndef GCKPT_NO_PRINT
-/* Prints header, then every instruction with what it writes and the live bytes. (Plans and
- * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
+/* Prints a header, then every instruction with its output and the live bytes. (examples/pictures.h
+ * draws plans and frontiers.) Returns E_FILE, as the calls below, if the callback fails. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond per unit of cost (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 #endif
 
-/* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
- * inputs, constants and parameters; and desc.virtual_ranks, if above 1. The same on every
- * machine, for every plan of the graph with as many virtual ranks. */
+/* Returns a hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs,
+ * constants and parameters) and of desc.virtual_ranks, if above 1. It is the same on every machine
+ * and for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
-/* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
- * (same hash, parameters frozen and stored alike); another one, another version of this header, a
- * damaged file or one too large for this machine is refused with the reason, which is the graph's
- * error. Whatever is in the file, a plan that is read is right: it is derived from the graph again,
- * but for the order of instructions and the offsets, which are checked, and what its costs and
- * proofs were, which it tells. memory: as gckpt_plan_desc.memory; NULL: the heap. */
+/* Write a plan as a file, the same bytes on every machine, and read it. Reading needs the graph
+ * that the plan was made for (same hash, same parameters frozen and quantised). It refuses, with
+ * the reason as the graph's error, another graph, another version of this header, a damaged file,
+ * and one too large for this machine. A plan that is read is valid whatever the file contains: it
+ * is derived from the graph again, the order of instructions and the offsets are checked; only its
+ * costs and bounds are taken as written. memory: as gckpt_plan_desc.memory, NULL for the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
-/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
- * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
- * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
- * NAME_exec_bytes (they use sizeof) are blocks that suffice on every machine for a store of its
- * parameters and an executor of which nothing but memory is asked (copy_feeds, say, takes more:
- * gckpt_exec_need). A user's op is printed as the variable its name says, declared by then, with
- * the needs and flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and
- * the store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
+/* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
+ * in the file with the implementation, after the #include (manual, 8). An enum names ids:
+ * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
+ * are sizes of blocks that suffice on every machine for a store of its parameters and for an
+ * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
+ * user's op is printed as the variable named as the op, declared before, with the needs and flags
+ * of planning; attributes as gckpt_apply says. Mind desc.plain and the store's seed. Returns E_ARG
+ * if it cannot be printed, and then prints an #error with the reason. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Prints a store's parameters as C constants, to be compiled in next to the plan, and
- * `gckpt_result NAME_bind(gckpt_store *store)`: before gckpt_plan_params it brings them into an
- * empty store, in their order, stored as they are, every bit. Frozen ones are read from flash
- * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
- * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
- * less than NAME_store_bytes of a plan that reads all of the store's parameters. E_ARG: as above;
- * no parameters, several ranks, values not made yet (gckpt_store_get) that are quantised, or
- * random where GCKPT_NO_TRAINING cannot initialise them. */
+/* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
+ * NAME_bind(gckpt_store *store)`, which adds them to an empty store in their order and storage, to
+ * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external) and
+ * frozen; others are copied. Optimiser state, step count and notes are not printed: a device begins
+ * at step 0. The store's block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
+ * reads all parameters. Returns E_ARG as above; also without parameters, for several ranks, and for
+ * missing values (gckpt_store_get) that are quantised or, with GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
-/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
- * order, with those initial values if the seed is the same. What exists is left alone. */
+/* Creates the plan's parameters in the store as gckpt_param did when the graph was built: in that
+ * order, with those initial values if the seed is the same. Existing parameters are not changed. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
-enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be chosen (no clipping) */
+enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: gckpt_fit may choose it (no clipping) */
 #ifndef GCKPT_NO_FIT
-/* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
- * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
- * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
- * each time, so that ids hold for all. */
+/* Builds the graph whose inputs have `rows` rows, fills terms (at most GCKPT_MAX_TERMS) and returns
+ * their number, or less than 0 to exclude this size. Called for each divisor of the batch. It must
+ * create the same tensors and parameters each time, so that ids are the same. */
 #define GCKPT_MAX_TERMS 16
 typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
-/* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
+/* Fills in the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                          gckpt_cost *costs, int cost_count, void *user);
-/* The plan with the least gckpt_plan_step_cost, among those of all micro-batch sizes (and update
- * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
- * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
- * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
- * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
- * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
- * store's; of a budget too small it names the least bytes, and those for 1.5 times the least cost.
- * */
+/* Chooses the micro-batch together with the plan: returns the plan with the least
+ * gckpt_plan_step_cost, then fewest bytes, then most rows, among those of all micro-batch sizes
+ * (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the cost
+ * model, and so the same plan on every machine. A graph that mixes rows is planned with the whole
+ * batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and memory
+ * must not be a block. Graphs are temporary; parameters that they create stay in the store if a
+ * plan is found. Returns NULL after an error, which the store then has; if the budget is too small,
+ * it names the least bytes, and those for 1.5 times the least cost. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
 
-/* ---- the frontier: what every budget costs ---- */
-/* A plan of this cost fits in `bytes`; a cheaper one does not, as far as the search knows. */
+/* ---- the frontier: the least cost for every budget ---- */
+/* A plan of this cost fits in `bytes`; the search found no cheaper one. */
 typedef struct {
     size_t bytes;
     uint64_t cost;              /* gckpt_plan_cost */
@@ -1436,27 +1469,28 @@ typedef struct {
     uint64_t proven_cost;       /* gckpt_plan_proven_cost within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
-/* All points of GCKPT_OPTIMAL at once, of the store as it is: freeze, pack, .. before; desc as for
- * gckpt_plan_new, its mode and budget unused, its memory no block. Graph and desc.backend must live
- * as long; a thread at a time may use it. NULL on error, which is then the graph's. */
+/* Finds all points of GCKPT_OPTIMAL at once, for the store as it is: freeze and quantise before.
+ * desc is as for gckpt_plan_new; mode and budget are ignored, and its memory must not be a block.
+ * Graph and desc.backend must outlive the frontier; one thread at a time may use it. Returns NULL
+ * after an error, which the graph then has. */
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans stay */
-/* Points by ascending bytes and descending cost; the last one recomputes nothing. */
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans remain valid */
+/* Number of points, and point i: bytes ascend, cost descends; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
 /* Returns 1 if every point was searched exhaustively, 0 if a limit of effort was reached, which is
  * normal for graphs of more than some tens of ops; proven_cost says how good a point is. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
-/* The point that a budget gets (0: no limit), -1: it is too small; and its plan. What
- * gckpt_plan_new makes with GCKPT_OPTIMAL costs up to 0.1 % of a step less, never more. */
+/* Returns the index of the point for a budget (0 sets no limit), or -1 if it is too small; and that
+ * point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds a plan at most 0.1 % of a step cheaper. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #ifndef GCKPT_NO_PRINT
-/* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
- * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
- * proven_bytes. */
+/* Print the frontier as text (80 columns, some 20 rows), and as JSON: an object with points
+ * (gckpt_point, ascending bytes), marked (index of the point for the budget `mark`; null if mark is
+ * 0 or too small), complete and proven_bytes. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
@@ -1465,25 +1499,24 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
 #endif /* GCKPT_NO_FRONTIER */
 
 /* >>api-backend -----------------------------------------------------------------------------------
- * By what a plan is computed, and where: the processor, unless gckpt_plan_desc.backend and
- * gckpt_exec_desc.backend name another. A backend is a table of functions, one constant object for
- * all that use it (it is known by its address). The executor interprets the plan and calls them;
- * where arena, parameters, optimiser state, feeds and sums of losses lie in memory of its own,
- * nothing else touches them (of parameters and state the store copies, too, between steps).
+ * A backend executes plans. The default is the CPU; set gckpt_plan_desc.backend and
+ * gckpt_exec_desc.backend to use another. A backend is a table of functions, one constant object
+ * that is identified by its address. The executor interprets the plan and calls them. If a backend
+ * has its own memory, arena, parameters, state, feeds and sums of losses are there, and only its
+ * functions touch them (between steps the store also copies parameters and state).
  *
- * An executor calls from one thread, several executors from several; one store's executors on
- * different backends take turns by whole steps. Calls take effect in the order they are made in. In
- * memory of its own a backend may return before that; three may not: copy_in returns when it has
- * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
- * called at a step's end, before the report; before the first update, if the step clips, if it may
- * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
- * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known
- * from the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of
- * its own each call has taken effect when it returns. A call, what it points to on the host
- * (attributes, shapes) and the structs below live until the function returns; their other pointers
- * are the backend's. Whatever computes, the numbers are those of the contract (manual, 5). An error
- * that is found at a step's end comes after its updates: weights may have changed where the step is
- * not counted; go back to what was saved. */
+ * An executor calls from one thread, several executors from several; executors of one store on
+ * different backends alternate by whole steps. Calls take effect in order. A backend with its own
+ * memory may return earlier, except that copy_in returns after it has read the host's bytes,
+ * copy_out after it has written them, and finish when all is done. The executor calls finish at the
+ * end of a step before it reports; before the first update if the step clips, if it may be skipped
+ * and `nonfinite` is NULL, or if a loss other than a regulariser lacks GCKPT_COUNT_FROM_FEEDS;
+ * before a regulariser's gradient if the first loss's count does not follow from the feeds. It
+ * calls copy_out for gckpt_fetch and for ops that run on the host. A backend without its own memory
+ * returns when a call is done. A call, its host data (attributes, shapes) and the structs below are
+ * valid until the function returns; their other pointers are the backend's. All results must obey
+ * the numeric specification (manual, 5). An error found at the end of a step comes after its
+ * updates: weights may have changed although the step is not counted; load a checkpoint. */
 typedef void (*gckpt_kernel)(const gckpt_call *call);
 
 typedef enum {
@@ -1492,10 +1525,10 @@ typedef enum {
     GCKPT_NARROW,    /* to = x, rounded */
     GCKPT_ROUND      /* x = x, rounded, as floats */
 } gckpt_conversion_kind;
-/* n floats and n bf16. Rounding is as call->precision says (manual, 5l); by chance, element i of
- * the micro-batch is number c = row * (n / rows) + i of the batch and takes the low (c even) or
- * high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, of counter (c / 8, stream,
- * step). */
+/* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
+ * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
+ * the low (c even) or high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, with counter
+ * (c / 8, stream, step). */
 typedef struct {
     gckpt_conversion_kind kind;
     float *x;
@@ -1505,316 +1538,317 @@ typedef struct {
     uint32_t stream;
 } gckpt_conversion;
 
-/* Constants of an update, for the formulas in num/formulas: g is what was divided times
- * `scale` (of clipping), d `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
+/* Constants of an update, for the formulas in num/formulas: g is the divided gradient times
+ * `scale` (of clipping), d is `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_update_constants;
-/* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
- * order, its further accumulators are added to the first, which keeps the sum (with `update` it
- * need not); the sum is divided; the square sum of that taken; the parameter updated with it. */
+/* One pass over a parameter (manual, 5g). For each block of GCKPT_UPDATE_BLOCK elements, in order:
+ * adds the further accumulators to the first, which keeps the sum (it need not if `update`);
+ * divides the sum; takes the square sum of the quotient; updates the parameter with it. */
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
-    float *gradient;  /* the first accumulator */
-    const void *base; /* further ones: at base + more[i] bytes; `more` is the host's */
-    const size_t *more;
-    int adds;       /* so many of them */
-    float count;    /* to divide by; 0: divided it is already */
-    int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
-    float *squares; /* square sums, by block; NULL: not wanted */
-    int update;     /* 0: no; what follows is unused */
-    const uint32_t
-        *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
+    float *gradient;           /* the first accumulator */
+    const void *base;          /* further accumulators are at base + more[i] bytes */
+    const size_t *more;        /* host memory */
+    int adds;                  /* length of more */
+    float count;               /* divisor; 0 if the sum is already divided */
+    int write_back;            /* if nonzero, `gradient` receives the quotient; if 0, the sum */
+    float *squares;            /* receives square sums, by block; may be NULL */
+    int update;                /* if 0, nothing is updated and the fields below are unused */
+    const uint32_t *skip_flag; /* if not NULL and not 0 here, nothing is updated */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
     gckpt_update_constants rates;
-    uint16_t *bf16; /* a copy, to be made of what is updated; NULL: none. Not of backends */
+    uint16_t *bf16; /* receives a copy of the updated values; NULL in backends */
 } gckpt_update_pass;
 
-/* A parameter's values as they are stored (gckpt_store_quantise), to n floats. */
+/* The dequantisation of a parameter (gckpt_store_quantise) to n floats. */
 typedef struct {
     gckpt_storage storage; /* not F32 */
-    const void *quantised;
-    const float *scales; /* I8: of each row */
-    int64_t row, n;      /* elements of a row; all */
+    const void *quantised; /* values in that format */
+    const float *scales;   /* I8: of each row */
+    int64_t row, n;        /* elements of a row; of the parameter */
     float *to;
 } gckpt_dequantisation;
 
-/* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner, part and `rows` is here: row, position, seed and step of
- * its calls, and loss_scale of its losses', by gckpt_call.id. */
+/* The parameters of a micro-batch that a backend replays. Compared with an earlier micro-batch of
+ * the same owner, part and `rows`, only these may differ: first row, position, seed and step of its
+ * calls, and loss_scale of its losses, by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t part;      /* which one of the micro-batch, where that is repeated in parts */
+    int64_t part;      /* index of the part, if a micro-batch is replayed in parts */
     int64_t first_row, rows, position;
     uint64_t seed, step;
-    const gckpt_loss_scale *scales; /* the host's */
-    int losses;
+    const gckpt_loss_scale *scales; /* host memory */
+    int losses;                     /* length of scales */
 } gckpt_step_params;
 
 struct gckpt_backend {
-    const char *name; /* a plan that was made for it runs on backends of this name only */
-    void *context;   /* for the functions, not NULL; kernels find it in call->backend, which is NULL
-                          where the processor runs them */
-    int own_memory;  /* 1: memory the host cannot use. Then all functions to `finish` but
-                          workspace are needed; else those that are NULL are the plain ones of the
-                          processor, and so are kernels that `find` has not */
-    int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
-    void *(*allocate)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
+    const char *name; /* a plan for this backend runs on backends of this name only */
+    void *context;    /* for the functions, not NULL; kernels get it in call->backend, which is NULL
+                       * when the CPU runs them */
+    int own_memory;   /* if nonzero, memory that the host cannot use; all functions up to `finish`
+                       * except workspace are then needed. If 0, the CPU's plain functions replace
+                       * those that are NULL and kernels that `find` does not return */
+    int writes_back;  /* if nonzero, update always acts as with write_back (and needs no scratch) */
+    void *(*allocate)(void *context, size_t bytes, size_t alignment); /* NULL if out of memory */
     void (*release)(void *context, void *memory, size_t bytes);
-    /* Any bytes at any address, between steps, too: */
+    /* Copy any number of bytes at any address, in and between steps. */
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
-    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward,
-     * and of fast kernels (find_fast) also mixes_rows where their bits depend on micro-batches of
-     * this size, and precision to GCKPT_BF16 where they are not for such shapes; in[i].bf16,
-     * out_bf16 and grad_out_bf16 say what the plan keeps so and are not to be read. A function of
-     * op, call and the backend's name only. Kernels find the workspace a multiple of 64 after the
-     * executor's own copies, which begin at the plan's alignment. */
+    /* Planning: `call` is as op->shape left it for plain kernels. Sets workspace_forward and
+     * workspace_backward; for fast kernels (find_fast) also sets mixes_rows if their bits depend on
+     * the size of micro-batches, and precision to GCKPT_BF16 if it has none for such shapes.
+     * in[i].bf16, out_bf16 and grad_out_bf16 say which tensors the plan keeps as bf16 and must not
+     * be read. A function of op, call and the backend's name only. In kernels the workspace begins
+     * a multiple of 64 bytes after copies of the executor, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
-    /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
-     * each instruction when an executor is made, and more than once: the answer is always the same.
-     * NULL: there is none, and the op's own runs, with memory of its own on copies (slow). Forward
-     * and backward share what is saved, whose layout the op's own kernels define: a backend that
-     * lays it out otherwise has both. */
+    /* Returns the kernel of an op's forward or backward, found by op->name or, for users' ops, by
+     * op; called for each instruction when an executor is made, perhaps repeatedly, with the same
+     * result. If NULL, the op's own kernel runs, for a backend with its own memory on copies at the
+     * host (slow). The op's own kernels define the layout of saved data: a backend that uses
+     * another one must have both. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
-     * fill: word, n times, from an address that is a multiple of 4. */
+    /* Between ops; of `call`, only backend, threads, seed, step, first_row, rows and precision are
+     * set. fill writes a word n times, from an address that is a multiple of 4. */
     void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
-    /* Waits for all. The first thing that went wrong since the backend was made, and from then on
-     * in each call; NULL: nothing. */
+    /* Waits until all calls are done. Returns NULL, or the first error since the backend was made,
+     * and then that error forever. */
     const char *(*finish)(void *context);
-    /* The rest may be NULL. A backend that has all kernels of a micro-batch can capture and replay
-     * it. replay is called before the first instruction. If it returns 1, all instructions have
-     * been replayed with `params`. If 0, the executor requests them, by kernels, fill, add,
-     * convert, copy, copy_async and wait_copies only, then calls captured. That returns 1; or 0, if
-     * they were only captured and cannot be replayed: the executor requests them again (and calls
-     * replay no more). discard_captures: captures of `owner` are no longer valid. */
+    /* All functions below may be NULL. A backend that has all kernels of a micro-batch can capture
+     * and replay it. The executor calls replay before the first instruction. If it returns 1, all
+     * instructions have been replayed with `params`. If 0, the executor issues them, only by
+     * kernels, fill, add, convert, copy, copy_async and wait_copies, and then calls captured. That
+     * returns 1; or 0, if they were only captured and cannot be replayed: the executor then issues
+     * them again (and calls replay no more). discard_captures invalidates captures of `owner`. */
     int (*replay)(void *context, const gckpt_step_params *params);
     int (*captured)(void *context);
     void (*discard_captures)(void *context, const void *owner);
-    /* Why the last allocate failed and what helps: error texts end with it. */
+    /* Returns why the last allocate failed and a remedy, which is appended to error texts. */
     const char *(*memory_hint)(void *context);
-    /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
-     * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
-     * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
-     * out_bf16, ..; the other pointer is NULL); compensations may be ignored. */
+    /* GCKPT_BF16_FAST (manual, 5m), not supported if NULL. As find, but also called when planning
+     * and a function of op->name or op only; returns both kernels of an op or neither.
+     * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
+     * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Copies
-     * begin after what was asked for before, and may overlap what is asked for later; they keep
-     * their order. wait_copies: what is asked for later waits for all of them. Their host side is
-     * memory from host_get; the other side is not touched before wait_copies, but read where it
-     * goes out.
-     *
-     *  */
+    /* Offloading to the host: all four or none (copy_out and copy_in are then used). copy_async
+     * begins a copy after all earlier calls; it may overlap later calls, and copies keep their
+     * order. wait_copies makes later calls wait for all copies. Host memory comes from host_get.
+     * Until wait_copies no call touches the device's side, except to read it if `out` is
+     * nonzero. */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*wait_copies)(void *context);
-    /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
-     * for its square sums before the first update. */
+    /* Sets *found to 1 if one of n floats is not finite, else to 0. If NULL, a step that may be
+     * skipped waits for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
-    /* Dequantises a parameter into the arena. NULL: the host keeps its values, dequantises them
-     * each time and copies them in (slow, and such micro-batches are not repeated). */
+    /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
+     * each time and copies them in (slow, and such micro-batches are not replayed). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* As wait_copies, but the last `later` copies (at least 1) may go on. NULL: wait_copies. */
+    /* As wait_copies, except that the last `later` copies (at least 1) may go on. If NULL,
+     * wait_copies is used. */
     void (*wait_copies_until)(void *context, int later);
-    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none.
-     * use_comm_queue(1): what the thread asks for from here on (add, copy) goes into a second
-     * queue, after all that was asked for; returns that queue (a cudaStream_t). use_comm_queue(0):
-     * into the first one again; the two overlap. wait_comm_queue: what is asked for later waits for
-     * all such requests except the last `later`. copy_in takes 16 MiB (at least half a MiB a time)
-     * before it waits for what was asked for. */
+    /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both or none. After
+     * use_comm_queue(1) the thread's calls of add and copy go to a second queue, after all earlier
+     * calls; returns that queue (a cudaStream_t). After use_comm_queue(0) they go to the first
+     * queue again; the two overlap. wait_comm_queue makes later calls wait for the second queue,
+     * except its last `later` calls. copy_in accepts 16 MiB (in calls of half a MiB or more) before
+     * it waits for earlier calls. */
     void *(*use_comm_queue)(void *context, int on);
     void (*wait_comm_queue)(void *context, int later);
 };
 
-/* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
- * CUDA device (from 0 on), the same one each time. NULL: there is none, *error says why. Calls that
- * use it leave that device as their thread's current one. */
+/* In gradckpt_cuda.cu, which nvcc compiles and a program links: returns the backend of a CUDA
+ * device (numbered from 0), the same one each time, or NULL and in *error the reason. Calls that
+ * use it make that device their thread's current one. */
 extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
-/* A step refuses what is not finite or out of range, by name. gckpt_hyper_lr: all but lr 0. */
+/* Options of one step. A value that is not finite or out of range is refused by its name. */
 typedef struct {
-    float lr;                /* 0 or more, taken as it is: 0 moves the moments only */
+    float lr;                /* learning rate, 0 or more; no default: 0 only moves the state */
     float weight_decay;      /* 0 or more; decoupled; times the parameter's decay_scale */
-    float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
-    float momentum;          /* MOMENTUM; 0: 0.9 */
-    float clip;              /* greatest global gradient norm; 0: no clipping */
+    float beta1, beta2, eps; /* AdamW; 0 selects 0.9, 0.999, 1e-8; a negative beta means 0 */
+    float momentum;          /* MOMENTUM; 0 selects 0.9 */
+    float clip;              /* greatest global gradient norm; 0 disables clipping */
 } gckpt_hyper;
 #ifndef GCKPT_NO_TRAINING
-GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr);
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* lr, and 0 for all others */
 #endif
-/* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
- * called once per parameter and step. */
+/* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first; /* of a shard: as many, from element `first` on; else all, 0 */
-    float *values;
-    const float *gradient;
-    float *state[4];
-    float clip_scale; /* multiply the gradient by this */
-    float lr_scale, decay_scale;
-    uint64_t step;            /* 1 for the first update of this state; without one, the store's */
-    const gckpt_hyper *hyper; /* of this step */
+    int64_t elements, first;     /* of a shard: as many, from element `first` on; else all, 0 */
+    float *values;               /* to be updated */
+    const float *gradient;       /* divided by the count, before clipping */
+    float *state[4];             /* to be updated */
+    float clip_scale;            /* multiply the gradient by this */
+    float lr_scale, decay_scale; /* gckpt_store_group */
+    uint64_t step;               /* 1 for the first update of this state, else of the store */
+    const gckpt_hyper *hyper;    /* of this step */
 } gckpt_update;
-/* What a progress callback sees, before each instruction. It returns 1 to cancel the step, which is
- * ignored once the first update has begun: a step changes all parameters or none. */
+/* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
+ * unless the first update has begun: a step changes all parameters or none. */
 typedef struct {
-    int instruction, instructions;
-    int64_t first_row, rows;
+    int instruction, instructions; /* index and number */
+    int64_t first_row, rows;       /* of the micro-batch */
     gckpt_kind kind;
     const char *name;
 } gckpt_progress;
 
-/* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_POISON    1u /* fill what is dead with NaN after its last use */
-#define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
-#define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
+/* Debug modes, off by default; each costs time, none changes the result: */
+#define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
+#define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
+#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (one
- * that is fed, constant or frozen, as in a mask, is let through), in a value, a gradient or a
- * loss's sum: the error text has op, tensor, element, row of the batch. So too for a NaN that is
- * fed (even where nothing reads it: a weight of an ignored row) or stands in a parameter or a
- * constant, an infinity in a trained parameter, and before the first update for all gradients (not
- * their norm, which may overflow). Nothing is changed then, but where an update itself did it (lr
- * too high), or in plans that update in the backward. */
+/* Returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a gradient
+ * or a loss's sum, from values without (an infinity that was fed, constant or frozen, as in a mask,
+ * may spread); the error text names op, tensor, element and row of the batch. Also refuses NaN in a
+ * feed (even where nothing reads it), parameter or constant, infinities in trained parameters, and
+ * both in gradients before the first update (but not in their norm, which may overflow). Nothing is
+ * changed then, except if the update itself did it (lr too high), or in plans that update in the
+ * backward. */
 #define GCKPT_DEBUG_FINITE 16u
-/* Instruction sets that there are kernels for; all give the same bits. */
+/* Instruction sets with kernels; all give the same bits. */
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
     GCKPT_ISA_PLAIN, /* the plain kernels: the definition of the numbers */
-    GCKPT_ISA_C,     /* the fast kernels without vector instructions of their own */
+    GCKPT_ISA_C,     /* the fast kernels in plain C, without vector instructions */
     GCKPT_ISA_NEON,
     GCKPT_ISA_AVX2, /* and FMA */
     GCKPT_ISA_AVX512,
-    GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans, which alone take it by AUTO */
+    GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans; AUTO selects it for these only */
     GCKPT_ISA_COUNT
 } gckpt_isa;
-/* How this rank reaches the others, supplied by the program: MPI, NCCL, sockets, threads (examples
- * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
- * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. Both are called by the thread that runs the step, between
- * instructions and, on a processor, within them. All ranks make the same exchanges in the same
- * order, on machines of one byte order. Arithmetic is the executor's own. */
+/* Moves bytes between ranks; supplied by the program: MPI, NCCL, sockets, threads (examples/mpi.h,
+ * nccl.h). One exchange is pending at a time. The thread that runs the step calls these functions
+ * between instructions and, on the CPU, within them. All ranks make the same exchanges in the same
+ * order, on machines of one byte order. The executor does the arithmetic. */
 typedef struct {
-    int rank, size; /* as the store's */
-    int device_aware; /* 1: it takes addresses in a backend's own memory, too */
+    int rank, size;   /* as the store's */
+    int device_aware; /* nonzero: accepts addresses in a backend's own memory */
+    /* Begins to send bytes to rank `peer` and to receive bytes from it (either may be 0). Returns
+     * 1, or 0 if it failed. */
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
-                    size_t receive_bytes); /* 1; 0: it failed */
-    int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
-    /* Begins to add up n floats of all ranks in the transport's own order; for fast_reduce */
+                    size_t receive_bytes);
+    /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
+     * programs first. NULL if exchange waits itself. */
+    int (*done)(void *user);
+    /* Begins to add up n floats of all ranks in the transport's own order; for fast_reduce. */
     int (*all_reduce)(void *user, float *x, size_t n);
-    /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
-     * touches what is under way; may be NULL, and then they wait for their timeout */
+    /* Makes exchanges of the other ranks with this one fail, and stops using the pending buffers.
+     * May be NULL; the others then wait for their timeout. */
     void (*abort)(void *user);
-    double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
-    double timeout;              /* after so many of them without an answer a step ends; 0: never */
-    void *user;
-    /* On a backend that has use_comm_queue, for its own memory, both or none (and with them abort):
-     * exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the backend,
-     * after what is there before; 0: it failed. enqueued_done: as done, of all that was enqueued;
-     * asked where the host must wait, so the timeout counts what is computed before, too. */
+    double (*clock)(void *user); /* returns seconds; NULL disables the timeout */
+    double timeout;              /* seconds without an answer after which a step ends with E_PEER; 0
+                                  * disables it */
+    void *user;                  /* for the functions */
+    /* For a backend with use_comm_queue, on its own memory; both or none, with abort. enqueue adds
+     * to that queue an exchange, or (peer -1) an all_reduce of the floats at `receive`; returns 0
+     * if it failed. enqueued_done: as done, for all enqueued so far; called where the host must
+     * wait, so the timeout includes computation queued before. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
     int (*enqueued_done)(void *user);
 } gckpt_transport;
+/* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
-    gckpt_memory memory; /* for tables, caches, copies; the arena when not given */
-    /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
-     * when none of them is within a step (for streaming: from begin to end). */
+    gckpt_memory memory; /* for tables, caches, copies, and the arena if that is NULL */
+    /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment; NULL (default)
+     * allocates it. Executors may share it as long as at most one is within a step (when streaming:
+     * from begin to end). */
     void *arena;
-    size_t arena_size;
-    unsigned debug; /* GCKPT_DEBUG_.. */
-    gckpt_isa isa;  /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
-    /* The one the plan was made for. It must live as long as the executor, whose arena, also a
-     * given one, it has; parameters and state are copied to it and, when the last executor with it
-     * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
+    size_t arena_size; /* bytes of arena */
+    unsigned debug;    /* GCKPT_DEBUG_..; default 0 */
+    gckpt_isa isa;     /* kernels to use, for tests; E_ARG if they cannot run here; default AUTO */
+    /* The backend of the plan, which must outlive the executor; NULL selects the CPU. `arena` is
+     * then in its memory. Parameters and state are copied to it and, when its last executor is
+     * freed, back. It also holds the feeds of a micro-batch, constants and sums. */
     const gckpt_backend *backend;
-    /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
-     * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
+    /* If nonzero, a training step copies its feeds at once (into memory for desc.batch rows, not
+     * counted by gckpt_plan_bytes). If 0 (default), feeds must stay in place until it ends. */
     int copy_feeds;
-    /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
-     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with
-     * clipping, gradients are gone over once more; not for plans that update in the backward
-     * (E_ARG). */
+    /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
+     * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
+     * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. If 0
+     * (default), the step updates. */
     int skip_nonfinite;
-    /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
-     * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
-     * as long; one of them runs at a time, and each plan counts their bytes. */
+    /* Executor whose caches to use and continue, of the same store, rows, capacity and backend:
+     * e.g. one for prompts, one for single tokens. It must outlive this one; one of them runs at a
+     * time; each plan counts the bytes. NULL (default) allocates own caches. */
     gckpt_exec *caches_of;
-    /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
-     * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
-     * E_FILE and nothing is changed. Both, or none: then the executor takes memory of the host for
-     * it. */
+    /* Copy `bytes` bytes to, or from, position `at` of a slower memory (file, chip) of
+     * gckpt_plan_offloaded bytes, and return the bytes done; if fewer, the step ends with E_FILE
+     * and changes nothing. Both, or neither: values are then offloaded to host memory. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
-    /* With it the two may only begin a copy (by a thread, by DMA), and return `bytes`: copies are
-     * done one at a time, in the order they are begun. Waits until all but the last `later` of them
-     * are done, for what reads or overwrites their bytes; returns 0, or not if one failed: then it
-     * is asked to wait for all (later 0), and the step ends with E_FILE. After a call of the
-     * executor no copy is under way. With a backend's own memory each is waited for at once. */
+    /* If not NULL, offload and reload may only begin a copy (by a thread, by DMA) and return
+     * `bytes`; copies are done one at a time in that order. Waits until all except the last `later`
+     * are done; returns 0, or nonzero if one failed: it is then called with later 0, and the step
+     * ends with E_FILE. No copy is pending after a call of the executor. If the backend has its own
+     * memory, each copy is waited for at once. */
     int (*wait)(void *user, int later);
-    /* The other ranks: needed when the store has some. Each rank is fed its own rows
-     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with
-     * its text. E_PEER: a rank does not answer; this executor is of no more use then, and if
-     * parameters were being updated, go back to what was saved. */
+    /* Needed if the store has several ranks. Each rank feeds its own rows (gckpt_plan_rank_rows);
+     * `rows` is the number of all. If one rank refuses or cancels a step, all do, with its text.
+     * E_PEER means that a rank does not answer: free this executor, and, if parameters were being
+     * updated, load a checkpoint. */
     const gckpt_transport *transport;
-    /* If nonzero, transport->all_reduce adds up gradients: as fast as it is, and with other bits
-     * for another number of ranks */
+    /* If nonzero, transport->all_reduce adds up gradients: faster, but another number of ranks
+     * gives other bits. If 0 (default), bits do not depend on it. */
     int fast_reduce;
-    int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
+    int (*progress)(void *user, const gckpt_progress *);        /* before each instruction */
     void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
-    void *user;                                              /* for the callbacks */
-    /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
-     * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
-     * With OpenMP a whole call (gckpt_step, gckpt_forward, ...) is one parallel region, unless the
-     * step is so small that waking threads would cost more. The callbacks above and the kernels of
-     * user ops run in it, on the calling thread; a region of their own has one thread (unless
-     * omp_set_max_active_levels allows more), and they must return. */
+    void *user;                                                 /* for the callbacks */
+    /* Thread pool of the program, used if the plan's threads > 1. Calls body(context, 0..n-1) in
+     * any order and returns when all are done. NULL (default) selects OpenMP if compiled in, else
+     * one thread. With OpenMP a whole call (gckpt_step, gckpt_forward, ..) is one parallel region,
+     * unless the step is too small to gain. Callbacks and kernels of user ops then run in it on the
+     * calling thread: parallel regions inside them get one thread (unless omp_set_max_active_levels
+     * allows more), and they must return. */
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context);
-    /* If nonzero, gckpt_forward also runs with initial values. If 0, it returns E_ARG and names the
-     * parameter, unless each one was loaded, bound (gckpt_store_external, gckpt_store_map), part of
-     * a plan that took a step (frozen or not), given out by gckpt_store_get, or pushed
-     * (gckpt_store_push). GCKPT_NO_TEXT checks nothing. */
+    /* If nonzero, gckpt_forward also runs with initial values. If 0 (default), it returns E_ARG and
+     * names the parameter, unless each one was loaded, bound (gckpt_store_external,
+     * gckpt_store_map), part of a plan that took a step (frozen or not), returned by
+     * gckpt_store_get, or pushed (gckpt_store_push). GCKPT_NO_TEXT checks nothing. */
     int allow_initial;
 } gckpt_exec_desc;
-/* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
- * memory, where they are missing, all or none; refuses state of another optimiser
- * (gckpt_store_reset), as does a step when such state was loaded later. Where the system promises
- * more memory than it has (overcommit), only what is beyond all of it is refused. The plan is
- * copied (but for a C constant) and may be freed; the store must live as long as it is used. */
+/* Creates an executor, and in the store all missing values and optimiser state, or none. Refuses
+ * state of another optimiser (gckpt_store_reset clears it), as does a step if it was loaded later.
+ * Where the system overcommits memory, only a request beyond all memory fails. The plan is copied
+ * (except a C constant) and may be freed; the store must outlive the executor. Returns NULL after
+ * an error, which the store then has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
-GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay: they are the store's */
-/* Bytes of a block (gckpt_memory.memory, wherever it begins) that suffice, and that it takes where
- * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
- * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all
- * parameters are there, it takes more), and for an executor (desc as for gckpt_exec_new, or NULL;
- * its memory is not looked at). SIZE_MAX: more than there can be, or no such isa or backend is here
- * (what else gckpt_exec_new refuses, it refuses). */
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */
+/* Return the bytes of a block (gckpt_memory.memory, at any address) that suffice. store_need: for a
+ * store with all that the plan needs, built by its graph or by gckpt_plan_params; with plan NULL,
+ * for one without parameters. Notes, and values used before all parameters exist, take more.
+ * exec_need: for an executor, desc as for gckpt_exec_new, with memory ignored. SIZE_MAX means that
+ * it exceeds all memory, or that the isa or backend is not available; other faults are found by
+ * gckpt_exec_new. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
 typedef struct {
     int input;        /* gckpt_id */
-    const void *data; /* all rows of it */
+    const void *data; /* all its rows */
 } gckpt_feed;
-/* Returns the feed of an input; if that is of another type, data is NULL, which a step refuses.
- * GCKPT_FEED(input, values) takes the type of a pointer or an array of one axis (x[0] of others):
- * float, int32_t or uint8_t. Other types do not compile. In C99 nothing is checked. */
+/* Returns the feed of an input; if the input has another type, data is NULL, which a step refuses.
+ * GCKPT_FEED(input, values) takes the type of a pointer or of an array with one axis (x[0] of
+ * others): float, int32_t or uint8_t; others do not compile. In C99 nothing is checked. */
 GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
 #ifdef __cplusplus
 #define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
@@ -1829,161 +1863,163 @@ GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, c
 #define GCKPT_FEED(input, values) ((gckpt_feed){ gckpt_id(input), values })
 #endif
 typedef struct {
-    double loss;      /* sum over terms of weight * sum / count; 0 in training where count is 0 */
+    double loss;      /* sum over terms of weight * sum / count; 0 in training if count is 0 */
     double grad_norm; /* of the divided gradients, before clipping */
-    int64_t count;    /* of the first loss; 0: nothing was changed */
+    int64_t count;    /* of the first loss; if 0, nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
-/* Each loss by itself, as the last call that reports saw it (one that was SKIPPED, too): the sum of
- * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
- * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
- * / count), nothing where that is 0, of a regulariser weight * sum; 0 in training where the first
- * loss counts nothing. E_ARG: there is no such term; or no such call yet, one is under way, or the
- * last one that began has failed. */
+/* Returns one loss of the last call that reports (even one that was SKIPPED): the sum of term
+ * number `term` over all rows, micro-batches and ranks, and the number of targets, rows or elements
+ * counted, without its weight. report.loss is the total of weight * sum / count (0 if count is 0),
+ * for a regulariser weight * sum; 0 in training if the first loss counts nothing. Returns E_ARG if
+ * there is no such term, no such call yet, one is under way, or the last one failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
-/* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
+/* Runs an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
 #ifndef GCKPT_NO_CACHES
-/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
- * that is more than they have room for, or when it has more rows than the one before. rewind
- * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
- * many, or a gckpt_cache_window has let go of what this executor's attention needs there: one may
- * go back from the last position that calls came to by rows - window + 1, its rows and attention's
- * window (less of another executor's, which is asked again by its gckpt_forward). */
+/* position returns the number of positions in the caches. Each gckpt_forward that succeeds adds its
+ * T; it returns E_ARG if that exceeds the capacity, or if it has more rows than the last one.
+ * rewind forgets positions from `position` on (after 0 any number of rows may follow). It returns
+ * E_ARG if there are fewer, or if a gckpt_cache_window has overwritten keys that this executor's
+ * attention needs there: it can go back by up to rows - window + 1 from the highest position
+ * reached, with the cache's rows and attention's window; another executor's gckpt_forward checks
+ * for its own. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
 #ifndef GCKPT_NO_TRAINING
-/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
+/* Runs a step over `rows` rows: all micro-batches, one division, clipping, update. report may be
+ * NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
-/* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read in the call only. desc.batch must exceed the graph's rows, losses count the same targets. */
+/* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
+ * them. Feeds are read during the call only. desc.batch must exceed the graph's rows, and all
+ * losses must count the same targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
-/* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE (the last call ends
- * the step, when gckpt_next_instruction has no more). Feeds must stay where they are, or be copied
- * (copy_feeds). Starting another step abandons this one; what it has updated stays so. */
+/* Run a step in slices of instructions: call start, then run_some until it no longer returns
+ * GCKPT_MORE. Feeds must stay in place, unless copied (copy_feeds). Starting another step abandons
+ * this one, but not the updates that it has done. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction
-gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
-/* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
- * bit for bit; masks of dropout are those of the step that would come next. Gradients are had by
- * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
+gckpt_next_instruction(const gckpt_exec *exec); /* of run_some; id -1 at the end of the step */
+/* Computes gradients as gckpt_step does, without an update: parameters, state and step stay, to the
+ * bit; dropout uses the masks of the next step. Read them by gckpt_fetch and gckpt_collect. Returns
+ * E_ARG if the plan updates in the backward. */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
-/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
- * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
+/* Returns the learning rate at `step` (from 0): linear warm-up over `warmup` steps to `lr`, then
+ * half a cosine to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 #endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_FETCH
-/* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
- * one that shares its arena. NULL, and the executor's error text says why: not fetched; or not
- * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
- * A gradient is there with its last contribution; a trained parameter's with its update; one of
- * what else has no batch axis at the step's end. An i32 tensor's values (gckpt_argmax) are int32_t:
- * cast the pointer, so also gckpt_collect's, whose `size` counts them. */
+/* Returns a tensor or gradient of desc.fetch, valid until the next call that runs on this executor
+ * or on one that shares its arena. Returns NULL, with the executor's error text, if it is not
+ * fetched, or not computed: not yet in this micro-batch (gckpt_run_some), or because the step ended
+ * early. A gradient is complete after its last contribution, a trained parameter's after its
+ * update, any other without a batch axis at the end of the step. Values of i32 tensors
+ * (gckpt_argmax) are int32_t: cast the pointer, for gckpt_collect as well. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
-/* From now on all calls put what they compute of this tensor (desc.fetch; something with a batch
- * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
- * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
- * of the sum: divided by report.count they are those of report.loss. to NULL: no longer. Where a
- * call fails, rows of micro-batches that were done are there. */
+/* Makes all later calls write this tensor (of desc.fetch, with a batch axis, no parameter) to `to`,
+ * the rows of the whole batch in order; to NULL ends it. `size` is the number of floats (or
+ * int32_t) there; a call with more returns E_ARG before anything runs. Gradients are those of the
+ * sum; divide them by report.count for those of report.loss. A call that fails has written the rows
+ * of complete micro-batches. */
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
 #endif
 #ifndef GCKPT_NO_DEBUG
-/* With GCKPT_DEBUG_MEASURE, after two steps: bytes of store, caches and copies + the highest arena
- * byte that was touched + 1 (an op's scratch counts whole). */
+/* Returns, with GCKPT_DEBUG_MEASURE after two steps, the bytes of store, caches and copies + the
+ * highest arena byte touched + 1 (an op's workspace counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 #endif
 #ifndef GCKPT_NO_RANKS
-/* Brings all values of a parameter (its index in the store) together, to `to` (NULL: not here); or
- * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */
+/* Collective calls of all ranks, between steps: gather_values writes all values of a parameter (its
+ * index in the store) to `to` (NULL on ranks that do not need them); gather_hash returns the hash
+ * that gckpt_store_hash returns in one process. */
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
-/* Bytes sent to other ranks so far, by exchanges. */
+/* Returns the bytes sent to other ranks so far by exchanges. */
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
-/* A checkpoint by all ranks, each writing its shards: PATH is an index, the files it names lie
- * next to it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
- * call save, between steps; it replaces what was there as a whole, and removes what killed saves
- * have left: whatever is killed, PATH is the old one or the new one, and after an error the old
- * one, but when it says that the new one is in place (GCKPT_E_PEER: either). Ranks wait for each
- * other's disks: let ranks->timeout be longer. load is for any number of ranks, one too; it reads
- * its shards, all or nothing as gckpt_store_load, and no byte that was damaged passes. */
+/* Save and load a checkpoint of all ranks. PATH is an index; the files that it names,
+ * PATH.N-RANK.safetensors with N counting saves, are next to it in a folder that all ranks see.
+ * save is called by all ranks, between steps. It replaces the old checkpoint as a whole and removes
+ * the rest of killed saves: after a kill PATH is the old or the new one; after an error the old
+ * one, unless the text says that the new one is in place (GCKPT_E_PEER: either). Ranks wait for
+ * each other's disks, so choose a longer transport timeout. load works for any number of ranks,
+ * even one; each reads its shards, all or nothing as gckpt_store_load, and detects every damaged
+ * byte. */
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
 #endif /* GCKPT_NO_RANKS */
-/* The instruction set an executor uses; its name; whether this build and processor have it. */
+/* Return the instruction set of an executor, its name, and whether build and processor have it. */
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
 GCKPT_API int gckpt_isa_available(gckpt_isa isa);
-/* Threads this build can use: OpenMP's number, or 1. */
+/* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
 
 #ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */
 typedef struct {
-    double worst;      /* greatest relative difference, of the directions that could be resolved */
-    double resolution; /* the coarsest: a smaller relative difference may not have been seen */
-    int directions;    /* two of each trainable parameter */
-    int unresolved;    /* of them: rounding of the loss hides whether they are right */
-    const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
+    double worst;      /* greatest relative difference among resolved directions */
+    double resolution; /* coarsest resolution: smaller relative differences may be missed */
+    int directions;    /* two for each trainable parameter */
+    int unresolved;    /* directions whose differences are lost in the loss's rounding */
+    const char *name;  /* parameter of `worst`; if UNRESOLVED, of `resolution`. The executor's */
 } gckpt_check;
-/* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
- * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be resolved: a loss
- * that is large compared with its changes (targets far from the outputs; of losses over classes 1
- * is large, where one is all but certain) is too coarse in f32, and then half a gradient, or twice
- * it, may look the same. The executor's error text has names and figures. A gradient that is zero
- * but for rounding (what a norm or softmax cancels) is right when the loss shows no slope and is
- * fine enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit.
- * check may be NULL. */
+/* Compares the gradient of every trainable parameter with central differences of the loss, along
+ * the gradient and along a random direction. Returns E_DATA if one differs by more than 0.01, or if
+ * the first loss counts nothing in these rows. Returns GCKPT_UNRESOLVED if none does but some
+ * directions are lost in rounding: a loss in f32 that is large compared with its changes (targets
+ * far from the outputs; or one class of many that is nearly certain) is too coarse, and even twice
+ * or half the right gradient could pass. The error text has names and figures. A gradient that is 0
+ * except for rounding (cancelled by a norm or softmax) is right if the loss shows no slope and is
+ * fine enough to show one of 0.01 of the steepest parameter's. Restores weights to the bit. check
+ * may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
-/* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
- * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
- * wanted) is what a step takes in addition: checks, division, norm, update. `clock` returns seconds
- * and starts anywhere. Any training plan will do that does not update in the backward; rows: a
- * multiple of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the
- * first is discarded; each op gets its median. Nothing is updated: weights, state and step stay as
- * they are, bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is
- * not called). Costs are those of the graph as it was built: where another form of an op was timed,
- * in proportion to the model's. Ops that the plan does not run get the plan's own cost in the unit
- * of the others. A recompute is taken to last as long as the first forward; with cold caches it
- * takes more, when it leaves only what the backward needs, less. */
+/* Measures the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
+ * and backward over one micro-batch, at least 1; cost_count is the highest id + 1. *update (may be
+ * NULL) is the rest of a step: checks, division, norm, update. `clock` returns seconds from any
+ * origin. Any training plan without update_in_backward will do; rows is a multiple of its
+ * micro-batch. Each op gets the median of 6 to 32 runs (a quarter of a second, unless 6 take
+ * longer) without the first. Weights, state and step stay, to the bit (each parameter is updated,
+ * timed and restored; a custom optimiser is not called). Costs are those of the graph as built: if
+ * another lowering was timed, scaled by the model's costs. Ops that the plan does not run get the
+ * model's cost in this unit. A recompute is assumed to take as long as the first forward; with cold
+ * caches it takes longer, and less if it computes only the backward's inputs. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*clock)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
-/* Where the time of steps goes, by instruction (gckpt_plan_get, gckpt_plan_usage: which tensor,
- * again or not); examples/summary.h prints it by tensor and by op. */
+/* Time of one instruction in all profiled steps (gckpt_plan_get and gckpt_plan_usage say which
+ * tensor, and whether it is a recompute); examples/summary.h prints it by tensor and by op. */
 typedef struct {
     double seconds;
-    int64_t runs;          /* in all steps: micro-batches; one a step of what runs once */
-    uint64_t flops, bytes; /* of one run of an op, of a whole micro-batch: bytes read and written */
+    int64_t runs;          /* one for each micro-batch, or for each step */
+    uint64_t flops, bytes; /* of one run over a whole micro-batch: bytes read and written */
 } gckpt_profile_entry;
 typedef struct {
-    double (*clock)(void *user); /* a clock that starts anywhere */
-    void *user;
+    double (*clock)(void *user); /* returns seconds from any origin */
+    void *user;                  /* for clock */
     gckpt_profile_entry
-        *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
-    int count;
-    int64_t steps;
-    double
-        total_seconds; /* of the calls, with checks, feeds and the norm */
-    gckpt_report report; /* of the last one */
+        *entries;         /* for each instruction of the plan; set to 0 before the first step */
+    int count;            /* length of entries: the plan's length */
+    int64_t steps;        /* profiled so far; 0 at first */
+    double total_seconds; /* of the calls, with checks, feeds and the norm; 0 at first */
+    gckpt_report report;  /* of the last one */
 } gckpt_profile;
-/* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
- * and errors are the step's. A backend is waited for behind each instruction and repeats no
- * micro-batches, so there the step takes longer. */
+/* Runs gckpt_step (gckpt_forward if hyper is NULL) and adds its times to `profile`. Results,
+ * weights and errors are those of the step. A backend is waited for after each instruction and
+ * replays no micro-batches, so the step takes longer there. */
 GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                           int64_t rows, const gckpt_hyper *hyper,
                                           gckpt_profile *profile);
@@ -1994,29 +2030,28 @@ typedef struct {
     size_t bytes;    /* gckpt_plan_bytes */
     uint64_t cost;   /* gckpt_plan_step_cost: the prediction */
     double overhead; /* gckpt_plan_overhead */
-    double seconds;  /* of a step but for its updates, the least of `runs` */
-    int runs;        /* 0: the time was over */
+    double seconds;  /* of a step without its updates, the least of `runs` */
+    int runs;        /* number of timed steps; 0 if the limit was reached before */
 } gckpt_trial;
 enum { GCKPT_MAX_TRIALS = 16 };
 typedef struct {
-    double (*clock)(void *user); /* a clock that starts anywhere */
-    void *user;
-    double limit;            /* seconds; a step that was begun is ended. 0: nothing is tried */
-    const gckpt_feed *feeds; /* of a whole batch; build may fill in the ids */
-    int feed_count;
-    /* how steps will run, or NULL; unused: progress, copy_feeds, skip_nonfinite, debug but for
-     * DEBUG_PLAIN */
+    double (*clock)(void *user); /* returns seconds from any origin */
+    void *user;                  /* for clock */
+    double limit;                /* seconds; steps that have begun are finished; 0 tries nothing */
+    const gckpt_feed *feeds;     /* of a whole batch; build may fill in the ids */
+    int feed_count;              /* length of feeds */
+    /* Options of the steps, or NULL; ignored are progress, copy_feeds, skip_nonfinite, and debug
+     * except GCKPT_DEBUG_PLAIN. */
     const gckpt_exec_desc *exec;
-    /* what came of it; the first is gckpt_fit's plan, trials[fastest] the one that is returned */
-    gckpt_trial trials[GCKPT_MAX_TRIALS];
-    int count, fastest;
+    gckpt_trial trials[GCKPT_MAX_TRIALS]; /* results; the first is the plan of gckpt_fit */
+    int count, fastest;                   /* number of trials; index of the returned plan's */
 } gckpt_fit_timing;
-/* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
- * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
- * cost at most a quarter more; they take turns, slow ones drop out; a gain below 1/64 counts
- * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
- * the budget on the store's parameters, but do not update: values, state and step stay, bit for
- * bit. Half the limit may go into planning. */
+/* As gckpt_fit, but times the most promising plans and returns the one that is fastest here
+ * (manual, 7). Candidates are gckpt_fit's plans for fewer and fewer bytes and for larger
+ * micro-batches, while their cost is at most a quarter more. They are timed alternately and slow
+ * ones are dropped; a gain below 1/64 counts as noise. The choice depends on machine and moment,
+ * the results of training do not. Steps run within the budget on the store's parameters without
+ * updates: values, state and step stay, to the bit. Up to half the limit may go into planning. */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure_fn measure, gckpt_fit_timing *timed);
@@ -2739,10 +2774,10 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     const gckpti_object *o = (const gckpti_object *)object;
     gckpt_result result = gckpt_error(object);
     if (!o)
-        return "NULL: the call that should have made this object failed; ask gckpt_error_text of "
-               "what it was made from: the graph for a plan or a frontier, the store for an "
-               "executor, a graph or gckpt_fit. A store is NULL if there is no memory; a block "
-               "needs gckpt_store_need(NULL) bytes";
+        return "NULL: the call that should have made this object failed; call gckpt_error_text "
+               "of its origin: the graph for a plan or a frontier, the store for an executor, a "
+               "graph or gckpt_fit. A store is NULL if there is no memory; a block needs "
+               "gckpt_store_need(NULL) bytes";
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }
@@ -4880,8 +4915,8 @@ enum { GCKPTI_USES_AXES = 1 };
 enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_USES_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
-    "layers_pytorch_axes, or, if it, and what is behind a Flatten, was permuted, with "            \
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = " \
+    "layers_pytorch_axes, or, if it and weights after a Flatten were permuted, with " \
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 
@@ -6044,7 +6079,7 @@ GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
     if (gckpti_find_param(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
-            "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
+            "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
     *q = gckpti_param_new(store, name, shape, 1, none);
     if (!*q) {
@@ -6716,7 +6751,7 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
 static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
 {
     void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
-    return p ? p : gckpti_fail_memory(g, "graph: no memory: %z bytes asked for", size);
+    return p ? p : gckpti_fail_memory(g, "graph: no memory for %z bytes", size);
 }
 
 GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
@@ -6823,8 +6858,8 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     int index = name ? gckpti_find_param(s, name) : -1;
     if (index >= 0 && !gckpti_same_shape(&s->params[index].p.shape, &shape))
         return gckpti_fail(graph, GCKPT_E_SHAPE,
-                           "param \"%s\": %S asked for, the store has it as %S", name, &shape,
-                           &s->params[index].p.shape);
+                           "param \"%s\": it is %S here, but %S in the store: use another name",
+                           name, &shape, &s->params[index].p.shape);
     for (size_t i = 0; index >= 0 && index < graph->param_limit && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
@@ -6967,8 +7002,8 @@ GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, con
 {
     return gckpti_fail(
         g, GCKPT_E_ARG,
-        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
-        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        "%s: %T is a gckpt_cache, with rows that are not written yet; only causal attention and "
+        "gckpt_concat (axis 1, as the last input) can read it",
         what, x);
 }
 
@@ -8397,7 +8432,7 @@ static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
     return slope >= 0.0f && slope < GCKPTI_INFINITY
                ? gckpti_unary_shape(call)
                : gckpt_fail(call, GCKPT_E_ARG,
-                            "leaky_relu: slope = %g must be finite and 0 or above (one below: "
+                            "leaky_relu: slope = %g must be finite and 0 or above (if negative: "
                             "relu(x) - slope * relu(-x))",
                             (double)slope);
 }
@@ -8958,8 +8993,8 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
             g, GCKPT_E_SHAPE,
-            "positions: caches have a capacity of %I rows, and a table has %I positions from "
-            "`first` on; it needs as many",
+            "positions: caches have a capacity of %I rows, but the table has %I positions from "
+            "`first` on; make it larger",
             g->cache_capacity, g->min_positions);
     return g->object.sticky == GCKPT_OK;
 }
@@ -8977,8 +9012,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
         s.d[axis] = call->in[0].shape.d[axis];
         if (!gckpti_same_shape(&s, &call->in[0].shape))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "concat: %S and %S: all sizes but that of axis "
-                              "%i must agree",
+                              "concat: %S and %S: all sizes except that of axis %i must agree",
                               &call->in[0].shape, &call->in[i].shape, axis);
         call->shape.d[axis] += size; /* eight of at most SIZE_MAX / 64: no overflow */
     }
@@ -9016,7 +9050,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     for (int i = 0; t && i < n; i++) {
         if (x[i]->cache_window)
             return gckpti_fail(t->graph, GCKPT_E_ARG,
-                               "concat: %T is a gckpt_cache_window, whose rows stand in no order; "
+                               "concat: %T is a gckpt_cache_window, whose rows are not in order; "
                                "only causal attention can read it",
                                x[i]);
         if (x[i]->cache_capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
@@ -9254,8 +9288,8 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
         (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
-            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
-            "same T; here %I, T = %I",
+            "cache: %T %S, capacity %I: all caches of a graph need one capacity and one T, here "
+            "%I and T = %I",
             x, &x->shape, capacity, g->cache_capacity, g->new_positions);
     if (!t)
         return NULL;
@@ -10509,7 +10543,7 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
     const float dot_scale = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
     if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
+                    "attention: the window is %I keys%s; it needs causal attention and 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
     else if (!gckpti_is_valid_cap(desc->cap) ||
@@ -10517,18 +10551,18 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
              (desc->cap > 0.0f && desc->scale > 0.0f &&
               !(dot_scale >= FLT_MIN && dot_scale < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: cap %g, scale %g; a cap must be 1e-30 to 1e30, or 0: none; a scale "
-                    "a number above 0, or 0: 1 / sqrt(D); and scale / cap one with all digits",
+                    "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), scale "
+                    "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
     else if (k->cache_window && (!desc->window || desc->window > k->cache_window))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T keeps a window of %I keys; attention to it needs a window of at "
-                    "most so many, not %I (0: all)",
+                    "attention: %T has a window of %I keys; attention on it needs a window of at "
+                    "most that, not %I (0: all)",
                     k, k->cache_window, desc->window);
     else if (k->cache_window && desc->window - 1 + g->new_positions > keys)
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T keeps %I rows; with a window of %I a call can add %I of them, "
-                    "not %I: feed pieces, or give the cache a longer window",
+                    "attention: %T holds %I rows; with a window of %I a call can add %I of them, "
+                    "not %I: feed fewer at a time, or give the cache a longer window",
                     k, keys, desc->window, keys - desc->window + 1, g->new_positions);
     o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
     o->cap = desc->cap, o->scale = desc->scale;
@@ -10550,16 +10584,16 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
         return NULL;
     if (g && k->cache_capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: lengths beside keys of a gckpt_cache, of which all rows "
-                           "have as many as were added");
+                           "attention: keys of a gckpt_cache allow no lengths: all its rows have "
+                           "the same");
     if (g && k->cache_capacity &&
         (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache need causal attention, values of one, "
-                           "and queries for the %I rows that a call adds; q %S",
+                           "attention: keys of a gckpt_cache need causal attention, values of a "
+                           "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
                            g->new_positions, &q->shape);
     if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
-        return gckpti_fail_cached(g, "attention: q, or v where k is not of one",
+        return gckpti_fail_cached(g, "attention: q, or v without a cached k",
                                   v->cache_capacity ? v : q);
     o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
     if (g && k->cache_capacity)
@@ -10604,8 +10638,8 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     const int64_t d = x->d[2] / o->heads, columns = gckpti_rotary_columns(o, d);
     if (columns < 0 || columns > d || columns % 2)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: %I columns of a head are to be turned; an even number up to "
-                          "its %I can be",
+                          "rotary: columns is %I; it must be even and at most a head's %I (0: "
+                          "all)",
                           columns, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
@@ -11499,7 +11533,7 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
     for (int i = 0; i < 2; i++)
         if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              "%s: x %S has %I positions, the window needs %i (padding %i)", name,
                               x, s.in[i], o->size[i], o->padding[i]);
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];
@@ -12205,8 +12239,8 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + extent + w->output_padding[i];
     if (call->shape.d[1 + i] < 1)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
-                          "less",
+                          "%s: padding %i removes all of axis %i of x %S with w %S: use less "
+                          "padding",
                           op, w->padding[i], 1 + i, x, taps);
     return GCKPT_OK;
 }
@@ -12490,7 +12524,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
                            transposed ? "O/groups,I" : "I/groups,O");
     if (window && gckpti_conv_is_misplaced(window))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "conv1d%s: of a signal's window [1] counts: .padding = { 0, 1 }",
+                           "conv1d%s: a signal's window is set at index [1]: .padding = { 0, 1 }",
                            transposed ? "_transposed" : "");
     in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
     in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
@@ -12865,8 +12899,8 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
     gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
     if (in[2] && in[0] && !(h0 && c0))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "lstm: %s %T without %s: give both, or none, where they are 0",
-                           h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
+                           "lstm: %s %T without %s: give both, or none for zeros", h0 ? "h0" : "c0",
+                           in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
 }
 #endif
@@ -14975,8 +15009,17 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *     0 1 2 ~2 ~1 ~0      stores everything
  *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
  *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3)
- * The prologue of a schedule computes what depends on parameters only, once a step; the body runs
- * once per micro-batch; the epilogue, once a step, runs the prologue's backwards and the updates.
+ * The prologue of a schedule computes values that depend on parameters only, once a step. The body
+ * runs once per micro-batch. The epilogue, once a step, runs the prologue's backwards and the
+ * updates.
+ *
+ * The arena of the first schedule, if each value (v) and gradient (g) is one unit of bytes and a
+ * backward reads the inputs of its node. A buffer is a rectangle: its width is its live range, its
+ * height its bytes. Rectangles never overlap, but g0 may take the place of v1, which is dead:
+ *     offset 2 |          [ v2 ][ g1   g1 ]        peak and arena: 3 units
+ *            1 |     [ v1   v1   v1 ][ g0   g0 ]
+ *            0 |[ v0   v0   v0   v0   v0 ]
+ *     entry       0    1    2   ~2   ~1   ~0
  *
  * If the batch is larger than the graph's rows, the plan `accumulates`: a parameter gradient lives
  * through the whole step, in one accumulator per use (manual, 5f). The compensation of a sum over
@@ -15192,7 +15235,19 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
     X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */
 /* clang-format on */
 
-/* A plan: one block of memory, or constants of a program (gckpt_plan_c). */
+/* A plan: one block of memory, or constants of a program (gckpt_plan_c). Its arrays refer to each
+ * other by index:
+ *     ins[x].id ---------> nodes[]     .op         kernels, of constant code
+ *                                      .in, .base  other nodes; base: the one that a view views
+ *                                      .shape ---> sizes[]   rank, then the size of each axis
+ *                                      .attributes words[]   attributes of the op
+ *                                      .name ----> names     text
+ *                                      .index ---> params[]  of a parameter; of an input its number
+ *     ins[x].operands ---> operands[]  offsets of its buffers in the arena (gckpti_operands_of)
+ *     ins[0, body) are the prologue, [body, epilogue) the body, [epilogue, length) the epilogue
+ * 1. in[i] < id and base <= id: nodes are in topological order.
+ * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
+ * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
 #define GCKPTI_NUMBER(type, name, most)           type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {
@@ -17220,7 +17275,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
     }
     return sum <= most ? GCKPT_OK
                        : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      "plan: the cost of all ops adds up to more than %u; %s", most,
                                       p->desc->costs || p->can_offload || p->g->rows < 2
                                           ? "give costs in a larger unit (desc.costs, link_cost)"
                                           : "use fewer rows, or desc.costs in a larger unit");
@@ -17444,9 +17499,9 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     if (u >= p->prologue && p->node[u].backward_index >= 0 &&
         p->node[u].backward_index != (*index)++)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T is there twice, or comes "
-                            "before that of what reads it or of what adds to a gradient before it "
-                            "(users in reverse order of creation)",
+                            "schedule: instruction %i: backward of %T is repeated, or precedes "
+                            "that of one of its readers, or of an op that adds to the same "
+                            "gradient first (readers in reverse order of creation)",
                             i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
         !p->node[p->node_of[in.id]].can_offload)
@@ -23191,8 +23246,8 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
-                            "NULL; the last tensor that was made in this graph is %T",
+                            "plan: the loss of term %i is NULL, as ops that are given NULL "
+                            "return NULL; the last tensor that was made in this graph is %T",
                             i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
@@ -23203,7 +23258,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
                             t);
     if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: the first term counts the step and must depend on an input");
+                            "plan: the first term's count divides gradients: it needs an input");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batch_invariant)
@@ -23324,8 +23379,8 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
-                                ? "plan: caches are for calls that add up to one, and what is "
-                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                ? "plan: with stochastic rounding calls with caches do not have "
+                                  "the bits of one call; use GCKPT_BF16"
                                 : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
                                   "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
@@ -23633,7 +23688,7 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                                       : " in this mode (GCKPT_AUTO needs least)");
     gckpti_text text = gckpti_append_text(&p->g->object);
     if (fast > least)
-        gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
+        gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", fast);
 }
 
 /* >>planner/request */
@@ -24363,7 +24418,7 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
                      f->desc.budget, batch, f->min_bytes);
         text = gckpti_append_text(&f->store->object);
         if (f->fast_bytes < SIZE_MAX && f->fast_bytes > f->min_bytes)
-            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast_bytes);
+            gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", f->fast_bytes);
     } else if (f->too_large)
         gckpti_error(f->store, GCKPT_E_MEMORY,
                      "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
@@ -24787,7 +24842,24 @@ GCKPTI_COLD_END /* begun by planner */
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
-/* The state of a step. STREAMING: more rows may come, until gckpt_step_end makes it RUNNING. */
+/* The states of a step. e->step.pc is the next instruction.
+ *
+ *            gckpt_step_begin               gckpt_step_end
+ *     IDLE ------------------> STREAMING ------------------> RUNNING
+ *      | ^      (pc = 0)           |     (pc = epilogue)       ^ |
+ *      | +-------------------------+ failure                   | |
+ *      |                                                       | |
+ *      +---- gckpt_step, _step_start, _gradients, _forward ----+ |
+ *        ^                      (pc = 0)                         |
+ *        +-------------------------------------------------------+
+ *                   last instruction done, or failure
+ *
+ * 1. A step begins in IDLE. With one rank, a call that begins a step first abandons the step in
+ *    progress; with several ranks it is refused, because the other ranks are within that step.
+ * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
+ *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
+ * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
+ * 4. A step that fails or is cancelled before its first update changes no parameter. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
 /* What a run is for. */
@@ -25714,8 +25786,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
                            (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has memory of its own, so all its functions to "
-                            "finish but workspace are needed",
+                            "exec: backend %s has its own memory, so all functions up to finish "
+                            "except workspace are needed",
                             b->name);
     *backend = *b;
     backend->writes_back = b->update ? b->writes_back : plain->writes_back;
@@ -26062,7 +26134,7 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
     for (size_t i = 0; !e->desc.arena && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
+                                "step: a kernel wrote past the end of the arena of %z bytes",
                                 e->plan->arena);
     return GCKPT_OK;
 }
@@ -26391,10 +26463,10 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     if (comm->aborted) {
         e->group->call_ended = 1;
         e->step.state = GCKPTI_IDLE;
-        const char *changed = ", and parameters may have changed: go back to what was saved";
+        const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
-                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
+                            "%s%i does not answer: it ended, hangs or cannot be reached; free "
+                            "this executor%s",
                             comm->peer < 0 ? "one of ranks 0 to " : "rank ",
                             comm->peer < 0 ? comm->ranks - 1 : comm->peer,
                             e->update.begun ? changed : "");
@@ -27112,8 +27184,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             e->caches.new_positions, position, e->caches.capacity);
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: at position %I; calls went up to %I, and windows keep so "
-                            "much that %I is the first one from which attention can go on",
+                            "forward: cannot continue at position %I. Calls reached %I; with the "
+                            "windows used, attention can resume from %I on",
                             position, e->caches.owner->caches.max_written,
                             gckpti_first_resumable(e));
     return GCKPT_OK;
@@ -27141,8 +27213,8 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
                             position, exec->caches.owner->caches.position);
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "rewind: to position %I; calls went up to %I, and windows keep so much "
-                            "that %I is the first one from which attention can go on (or 0)",
+                            "rewind: cannot go to position %I. Calls reached %I; with the "
+                            "windows used, attention can resume from %I on (or 0)",
                             position, exec->caches.owner->caches.max_written,
                             gckpti_first_resumable(exec));
     exec->caches.owner->caches.position = position;
@@ -27247,8 +27319,8 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     void *object = in_step ? (void *)e : e->store;
     if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
-                            "(gckpt_store_quantise), or make a new plan",
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
+                            "so (gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
     if (gckpti_has_update(planned) && q->p.frozen)
@@ -27264,7 +27336,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state when it was packed; make a new executor",
+                            "step: \"%s\" lost its state when quantised; make a new executor",
                             name);
     return GCKPT_OK;
 }
@@ -27298,8 +27370,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING draws none: "
-                                "load or set them before (gckpt_store_get)",
+                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
+                                "initialise it: load or set it before (gckpt_store_get)",
                                 name);
         if (!e->tables.params)
             continue;
@@ -28459,7 +28531,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* in the backward */
-        why = "parameters have changed, go back to what was saved";
+        why = "parameters have changed: load a checkpoint";
     return gckpti_nonfinite_error(e, &scan,
                                   ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                                   node->op ? node->op->name : "param", why);
@@ -28486,7 +28558,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
                             : slot > 0 ? "the update's optimiser state" : "the update";
     const char *why = "nothing was changed";
     if (done || e->update.begun)
-        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+        why = "lower lr, or clip; parameters have changed: load a checkpoint";
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
@@ -29059,7 +29131,7 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     ready < (int)exec->plan->length ? "the step has not come so far"
+                     ready < (int)exec->plan->length ? "the step has not reached it"
                                                      : "it is complete at the end of the step");
         return NULL;
     }
@@ -29627,8 +29699,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
         return GCKPT_E_ARG;
     if (e->step.quantise_count != e->store->quantise_count) {
         gckpti_error(e, GCKPT_E_ARG,
-                     "step: parameters were packed within it; it is over, "
-                     "begin it anew");
+                     "step: parameters were quantised during it, which ended it; begin it again");
         gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
         if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
@@ -29952,7 +30023,7 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
                             term, terms);
     if (!exec->losses.valid)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "term_loss: no step, or the last one did not come to its end");
+                            "term_loss: no step yet, or the last one did not complete");
     *sum = exec->losses.terms[term].total.sum;
     *count = exec->losses.terms[term].total.count;
     return GCKPT_OK;
@@ -30435,9 +30506,9 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     else if (c->unresolved)
         result = gckpti_error(
             e, GCKPT_UNRESOLVED,
-            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss, or a nearly certain class, is large compared with its changes. "
-            "Bring targets and outputs near each other, or check fewer rows",
+            "check_gradients: rounding hides %i of %i directions (\"%s\": differences below %g "
+            "of its gradient): the loss, or a nearly certain class, is large compared with its "
+            "changes. Bring targets and outputs near each other, or check fewer rows",
             c->unresolved, c->directions, tally->coarse, c->resolution);
     c->name = result == GCKPT_UNRESOLVED ? tally->coarse : c->name;
     return result;
@@ -30703,7 +30774,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     }
     exec->desc.debug = debug;
     if (t.result == GCKPT_OK && !(t.last_time > start))
-        t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
+        t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock does not advance");
     for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* the first run warms up */
         double *runs = &t.spent[x * most + 1];
         gckpti_sort(runs, (size_t)t.run - 1, sizeof *runs, gckpti_is_shorter, NULL);
@@ -30856,12 +30927,12 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
     r.timed = timed;
     if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: needs a clock; executors share no block of memory");
+                     "fit_timed: needs a clock, and timed->exec without a block of memory");
         return NULL;
     }
     if (store->ranks > 1) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "fit_timed: not for %i ranks, as each could choose another plan: use "
                      "gckpt_fit",
                      store->ranks);
         return NULL;
@@ -30985,10 +31056,10 @@ static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 }
 #define GCKPTI_PERMUTE_PROBLEM                                                                     \
     "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
-#define GCKPTI_PERMUTE_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
+#define GCKPTI_PERMUTE_NONE "load, save: desc.axes must be NULL with GCKPT_NO_STDIO"
 #define GCKPTI_PERMUTE_ROWS                                                                        \
-    "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
-    "in file and store, and quantise it after loading"
+    "desc.axes permutes it, which I8 and I4 cannot be: store it as F32, BF16 or F16 in file "      \
+    "and store, and quantise it after loading"
 
 /* ---- files/header.c ---- */
 typedef struct {
@@ -31433,8 +31504,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     for (w.next = 0; result == GCKPT_OK && !spec->hashes && gckpti_next_out_tensor(spec, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
-                                  "save: of \"%s\"%s this rank has a shard only; gckpt_ranks_save "
-                                  "writes those of all ranks",
+                                  "save: this rank has only a shard of \"%s\"%s; "
+                                  "gckpt_ranks_save writes all ranks' shards",
                                   w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
@@ -32113,7 +32184,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
     return gckpti_refuse(load, GCKPT_E_DATA, &missing,
-                         "is missing in the file, the store has %z parameters (or desc.partial)",
+                         "is missing in the file; the store has %z parameters; see desc.partial",
                          load->old_params);
 }
 
@@ -32323,8 +32394,8 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
     }
     return fits || (e->dest ? gckpti_refuse_values(load, e, stored)
                             : gckpti_refuse(load, GCKPT_E_DATA, e,
-                                            "is external, not writable, and not what the file has; "
-                                            "bind it as writable, or leave it out"));
+                                            "is external and not writable, and the file has "
+                                            "other values; bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
@@ -33025,7 +33096,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
     for (char *name; (name = gckpti_json_key(load, &m)) != NULL; parts->count++) {
         int64_t file[2];
         if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= parts->path_size)
-            return gckpti_json_fail(load, "a file's name is no name in this folder");
+            return gckpti_json_fail(load, "a file's name is empty, too long or contains a folder");
         if (gckpti_json_numbers(load, file, 2, 0) < 2)
             return 0;
         if (!gckpti_grow(&load->store->memory, &parts->files, &parts->capacity, parts->count,
@@ -33425,8 +33496,8 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
             fclose(f);
         if (!good)
             return gckpti_error(save->store, GCKPT_E_FILE,
-                                "save: rank 0 cannot read what rank %i wrote; does its host have "
-                                "another folder there? \"%s\"", spec.rank, path);
+                                "save: rank 0 cannot read the file of rank %i; do both see the "
+                                "same folder? \"%s\"", spec.rank, path);
     }
     return GCKPT_OK;
 }

@@ -146,25 +146,25 @@ const char *remedy(int error)
         const char *what;
     } all[] = {
         { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
-        { { 3 }, "no device outlives a fork: open it behind that" }, /* not initialised */
-        { { 35, 222, 804 }, "no driver is here, or one older than nvcc: install a newer one" },
-        { { 803 }, "another driver runs than is installed: restart" },
+        { { 3 }, "a device does not survive a fork: open it after the fork" }, /* not initialised */
+        { { 35, 222, 804 }, "there is no driver, or one older than nvcc: install a newer one" },
+        { { 803 }, "the running driver is not the installed one: restart" },
         { { 802 }, "is the fabric manager running? systemctl start nvidia-fabricmanager" },
         { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
         { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
-        { { 100 }, "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are" }, /* no device */
-        { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" }, /* registers, .. */
+        { { 100 }, "see nvidia-smi and CUDA_VISIBLE_DEVICES" },                /* no device */
+        { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" },      /* registers, .. */
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
-          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved" },
+          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; restart from a checkpoint" },
         { { 214, 220, 226, 721, 999 }, /* uncorrectable, external, contained, not ready, .. */
-          "the device is lost (dmesg, nvidia-smi): start again from what was saved" },
+          "the device is lost (dmesg, nvidia-smi): restart from a checkpoint" },
     };
     for (const auto &one : all)
         for (int e : one.errors)
             if (e == error)
                 return one.what;
-    return "start again from what was saved";
+    return "restart from a checkpoint";
 }
 
 void format_error(char *text, int number, cudaError_t error, const char *what)
@@ -403,7 +403,7 @@ void *allocate(void *context, size_t bytes, size_t)
     } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
         snprintf(memory_text, sizeof memory_text,
                  ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
-                 "budget, or end what else uses it",
+                 "budget, or end other programs on it",
                  d->number, unused, all, bytes);
     }
     return NULL;
@@ -5036,7 +5036,7 @@ bool fits_wide_tiles(const gckpt_call *call)
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
     Device *d = device_of(call);
     check(d, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number),
-          "asking for shared memory");
+          "requesting shared memory");
     return all <= most;
 }
 
@@ -6957,7 +6957,7 @@ void self_test(Device *d, char *text)
                                          "exp, log, .. have other bits",
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
-                                         "links of bf16 plans end above zero" };
+                                         "products of bf16 plans do not flush to zero" };
     int broken = -1, *result = NULL;
     cudaError_t error = cudaMalloc(&result, sizeof *result);
     if (error == cudaSuccess) {
@@ -7072,8 +7072,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     }
     if (device < 0 || device >= count || device >= most) {
-        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device,
-                 count, device >= most ? ", and 16 are known here" : "");
+        snprintf(problem, sizeof problem, "CUDA device %d: this machine has %d, numbered from 0%s",
+                 device, count, device >= most ? ", of which 16 can be used" : "");
         return NULL;
     }
     Device *d = &devices[device];

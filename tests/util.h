@@ -238,11 +238,11 @@ static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
     return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
 }
 
-/* The budget for at most 1.5 times the least work, which the error of one too small names; 0: it does not. */
+/* The budget for at most 1.5 times the least cost, which the error of one too small names; 0: it does not. */
 static inline size_t util_fast_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), ", and ");
-    return at && strstr(at, " for at most 1.5 times the least work") ? (size_t)strtoull(at + 6, NULL, 10) : 0;
+    return at && strstr(at, " for at most 1.5 times the least cost") ? (size_t)strtoull(at + 6, NULL, 10) : 0;
 }
 
 /* The least budget, which the error of one too small names; 0: it does not. */

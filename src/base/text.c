@@ -197,10 +197,10 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     const gckpti_object *o = (const gckpti_object *)object;
     gckpt_result result = gckpt_error(object);
     if (!o)
-        return "NULL: the call that should have made this object failed; ask gckpt_error_text of "
-               "what it was made from: the graph for a plan or a frontier, the store for an "
-               "executor, a graph or gckpt_fit. A store is NULL if there is no memory; a block "
-               "needs gckpt_store_need(NULL) bytes";
+        return "NULL: the call that should have made this object failed; call gckpt_error_text "
+               "of its origin: the graph for a plan or a frontier, the store for an executor, a "
+               "graph or gckpt_fit. A store is NULL if there is no memory; a block needs "
+               "gckpt_store_need(NULL) bytes";
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }

@@ -185,7 +185,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     }
     exec->desc.debug = debug;
     if (t.result == GCKPT_OK && !(t.last_time > start))
-        t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
+        t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock does not advance");
     for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* the first run warms up */
         double *runs = &t.spent[x * most + 1];
         gckpti_sort(runs, (size_t)t.run - 1, sizeof *runs, gckpti_is_shorter, NULL);

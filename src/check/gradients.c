@@ -261,9 +261,9 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     else if (c->unresolved)
         result = gckpti_error(
             e, GCKPT_UNRESOLVED,
-            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss, or a nearly certain class, is large compared with its changes. "
-            "Bring targets and outputs near each other, or check fewer rows",
+            "check_gradients: rounding hides %i of %i directions (\"%s\": differences below %g "
+            "of its gradient): the loss, or a nearly certain class, is large compared with its "
+            "changes. Bring targets and outputs near each other, or check fewer rows",
             c->unresolved, c->directions, tally->coarse, c->resolution);
     c->name = result == GCKPT_UNRESOLVED ? tally->coarse : c->name;
     return result;

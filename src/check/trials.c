@@ -135,12 +135,12 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
     r.timed = timed;
     if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: needs a clock; executors share no block of memory");
+                     "fit_timed: needs a clock, and timed->exec without a block of memory");
         return NULL;
     }
     if (store->ranks > 1) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "fit_timed: not for %i ranks, as each could choose another plan: use "
                      "gckpt_fit",
                      store->ranks);
         return NULL;

@@ -35,10 +35,10 @@ static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 }
 #define GCKPTI_PERMUTE_PROBLEM                                                                     \
     "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
-#define GCKPTI_PERMUTE_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
+#define GCKPTI_PERMUTE_NONE "load, save: desc.axes must be NULL with GCKPT_NO_STDIO"
 #define GCKPTI_PERMUTE_ROWS                                                                        \
-    "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
-    "in file and store, and quantise it after loading"
+    "desc.axes permutes it, which I8 and I4 cannot be: store it as F32, BF16 or F16 in file "      \
+    "and store, and quantise it after loading"
 
 /* ---- files/header.c ---- */
 typedef struct {

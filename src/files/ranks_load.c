@@ -96,7 +96,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
     for (char *name; (name = gckpti_json_key(load, &m)) != NULL; parts->count++) {
         int64_t file[2];
         if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= parts->path_size)
-            return gckpti_json_fail(load, "a file's name is no name in this folder");
+            return gckpti_json_fail(load, "a file's name is empty, too long or contains a folder");
         if (gckpti_json_numbers(load, file, 2, 0) < 2)
             return 0;
         if (!gckpti_grow(&load->store->memory, &parts->files, &parts->capacity, parts->count,

@@ -194,8 +194,8 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
             fclose(f);
         if (!good)
             return gckpti_error(save->store, GCKPT_E_FILE,
-                                "save: rank 0 cannot read what rank %i wrote; does its host have "
-                                "another folder there? \"%s\"", spec.rank, path);
+                                "save: rank 0 cannot read the file of rank %i; do both see the "
+                                "same folder? \"%s\"", spec.rank, path);
     }
     return GCKPT_OK;
 }

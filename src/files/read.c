@@ -113,8 +113,8 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
     }
     return fits || (e->dest ? gckpti_refuse_values(load, e, stored)
                             : gckpti_refuse(load, GCKPT_E_DATA, e,
-                                            "is external, not writable, and not what the file has; "
-                                            "bind it as writable, or leave it out"));
+                                            "is external and not writable, and the file has "
+                                            "other values; bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)

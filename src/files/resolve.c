@@ -188,7 +188,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
     return gckpti_refuse(load, GCKPT_E_DATA, &missing,
-                         "is missing in the file, the store has %z parameters (or desc.partial)",
+                         "is missing in the file; the store has %z parameters; see desc.partial",
                          load->old_params);
 }
 

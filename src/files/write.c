@@ -307,8 +307,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     for (w.next = 0; result == GCKPT_OK && !spec->hashes && gckpti_next_out_tensor(spec, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
-                                  "save: of \"%s\"%s this rank has a shard only; gckpt_ranks_save "
-                                  "writes those of all ranks",
+                                  "save: this rank has only a shard of \"%s\"%s; "
+                                  "gckpt_ranks_save writes all ranks' shards",
                                   w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];

@@ -108,7 +108,7 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
 static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
 {
     void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
-    return p ? p : gckpti_fail_memory(g, "graph: no memory: %z bytes asked for", size);
+    return p ? p : gckpti_fail_memory(g, "graph: no memory for %z bytes", size);
 }
 
 GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
@@ -215,8 +215,8 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     int index = name ? gckpti_find_param(s, name) : -1;
     if (index >= 0 && !gckpti_same_shape(&s->params[index].p.shape, &shape))
         return gckpti_fail(graph, GCKPT_E_SHAPE,
-                           "param \"%s\": %S asked for, the store has it as %S", name, &shape,
-                           &s->params[index].p.shape);
+                           "param \"%s\": it is %S here, but %S in the store: use another name",
+                           name, &shape, &s->params[index].p.shape);
     for (size_t i = 0; index >= 0 && index < graph->param_limit && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
@@ -359,8 +359,8 @@ GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, con
 {
     return gckpti_fail(
         g, GCKPT_E_ARG,
-        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
-        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        "%s: %T is a gckpt_cache, with rows that are not written yet; only causal attention and "
+        "gckpt_concat (axis 1, as the last input) can read it",
         what, x);
 }
 

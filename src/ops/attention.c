@@ -349,7 +349,7 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
     const float dot_scale = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
     if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
+                    "attention: the window is %I keys%s; it needs causal attention and 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
     else if (!gckpti_is_valid_cap(desc->cap) ||
@@ -357,18 +357,18 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
              (desc->cap > 0.0f && desc->scale > 0.0f &&
               !(dot_scale >= FLT_MIN && dot_scale < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: cap %g, scale %g; a cap must be 1e-30 to 1e30, or 0: none; a scale "
-                    "a number above 0, or 0: 1 / sqrt(D); and scale / cap one with all digits",
+                    "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), scale "
+                    "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
     else if (k->cache_window && (!desc->window || desc->window > k->cache_window))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T keeps a window of %I keys; attention to it needs a window of at "
-                    "most so many, not %I (0: all)",
+                    "attention: %T has a window of %I keys; attention on it needs a window of at "
+                    "most that, not %I (0: all)",
                     k, k->cache_window, desc->window);
     else if (k->cache_window && desc->window - 1 + g->new_positions > keys)
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T keeps %I rows; with a window of %I a call can add %I of them, "
-                    "not %I: feed pieces, or give the cache a longer window",
+                    "attention: %T holds %I rows; with a window of %I a call can add %I of them, "
+                    "not %I: feed fewer at a time, or give the cache a longer window",
                     k, keys, desc->window, keys - desc->window + 1, g->new_positions);
     o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
     o->cap = desc->cap, o->scale = desc->scale;
@@ -390,16 +390,16 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
         return NULL;
     if (g && k->cache_capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: lengths beside keys of a gckpt_cache, of which all rows "
-                           "have as many as were added");
+                           "attention: keys of a gckpt_cache allow no lengths: all its rows have "
+                           "the same");
     if (g && k->cache_capacity &&
         (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache need causal attention, values of one, "
-                           "and queries for the %I rows that a call adds; q %S",
+                           "attention: keys of a gckpt_cache need causal attention, values of a "
+                           "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
                            g->new_positions, &q->shape);
     if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
-        return gckpti_fail_cached(g, "attention: q, or v where k is not of one",
+        return gckpti_fail_cached(g, "attention: q, or v without a cached k",
                                   v->cache_capacity ? v : q);
     o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
     if (g && k->cache_capacity)

@@ -110,8 +110,8 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
             g, GCKPT_E_SHAPE,
-            "positions: caches have a capacity of %I rows, and a table has %I positions from "
-            "`first` on; it needs as many",
+            "positions: caches have a capacity of %I rows, but the table has %I positions from "
+            "`first` on; make it larger",
             g->cache_capacity, g->min_positions);
     return g->object.sticky == GCKPT_OK;
 }
@@ -129,8 +129,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
         s.d[axis] = call->in[0].shape.d[axis];
         if (!gckpti_same_shape(&s, &call->in[0].shape))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "concat: %S and %S: all sizes but that of axis "
-                              "%i must agree",
+                              "concat: %S and %S: all sizes except that of axis %i must agree",
                               &call->in[0].shape, &call->in[i].shape, axis);
         call->shape.d[axis] += size; /* eight of at most SIZE_MAX / 64: no overflow */
     }
@@ -168,7 +167,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     for (int i = 0; t && i < n; i++) {
         if (x[i]->cache_window)
             return gckpti_fail(t->graph, GCKPT_E_ARG,
-                               "concat: %T is a gckpt_cache_window, whose rows stand in no order; "
+                               "concat: %T is a gckpt_cache_window, whose rows are not in order; "
                                "only causal attention can read it",
                                x[i]);
         if (x[i]->cache_capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))

@@ -49,8 +49,8 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
         (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
-            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
-            "same T; here %I, T = %I",
+            "cache: %T %S, capacity %I: all caches of a graph need one capacity and one T, here "
+            "%I and T = %I",
             x, &x->shape, capacity, g->cache_capacity, g->new_positions);
     if (!t)
         return NULL;

@@ -84,8 +84,8 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + extent + w->output_padding[i];
     if (call->shape.d[1 + i] < 1)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
-                          "less",
+                          "%s: padding %i removes all of axis %i of x %S with w %S: use less "
+                          "padding",
                           op, w->padding[i], 1 + i, x, taps);
     return GCKPT_OK;
 }
@@ -369,7 +369,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
                            transposed ? "O/groups,I" : "I/groups,O");
     if (window && gckpti_conv_is_misplaced(window))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "conv1d%s: of a signal's window [1] counts: .padding = { 0, 1 }",
+                           "conv1d%s: a signal's window is set at index [1]: .padding = { 0, 1 }",
                            transposed ? "_transposed" : "");
     in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
     in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));

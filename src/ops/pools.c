@@ -55,7 +55,7 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
     for (int i = 0; i < 2; i++)
         if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              "%s: x %S has %I positions, the window needs %i (padding %i)", name,
                               x, s.in[i], o->size[i], o->padding[i]);
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];

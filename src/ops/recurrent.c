@@ -342,8 +342,8 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
     gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
     if (in[2] && in[0] && !(h0 && c0))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "lstm: %s %T without %s: give both, or none, where they are 0",
-                           h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
+                           "lstm: %s %T without %s: give both, or none for zeros", h0 ? "h0" : "c0",
+                           in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
 }
 #endif

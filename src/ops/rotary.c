@@ -34,8 +34,8 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     const int64_t d = x->d[2] / o->heads, columns = gckpti_rotary_columns(o, d);
     if (columns < 0 || columns > d || columns % 2)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: %I columns of a head are to be turned; an even number up to "
-                          "its %I can be",
+                          "rotary: columns is %I; it must be even and at most a head's %I (0: "
+                          "all)",
                           columns, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);

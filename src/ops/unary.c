@@ -142,7 +142,7 @@ static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
     return slope >= 0.0f && slope < GCKPTI_INFINITY
                ? gckpti_unary_shape(call)
                : gckpt_fail(call, GCKPT_E_ARG,
-                            "leaky_relu: slope = %g must be finite and 0 or above (one below: "
+                            "leaky_relu: slope = %g must be finite and 0 or above (if negative: "
                             "relu(x) - slope * relu(-x))",
                             (double)slope);
 }

@@ -122,9 +122,9 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     if (u >= p->prologue && p->node[u].backward_index >= 0 &&
         p->node[u].backward_index != (*index)++)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T is there twice, or comes "
-                            "before that of what reads it or of what adds to a gradient before it "
-                            "(users in reverse order of creation)",
+                            "schedule: instruction %i: backward of %T is repeated, or precedes "
+                            "that of one of its readers, or of an op that adds to the same "
+                            "gradient first (readers in reverse order of creation)",
                             i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
         !p->node[p->node_of[in.id]].can_offload)

@@ -339,7 +339,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
     }
     return sum <= most ? GCKPT_OK
                        : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      "plan: the cost of all ops adds up to more than %u; %s", most,
                                       p->desc->costs || p->can_offload || p->g->rows < 2
                                           ? "give costs in a larger unit (desc.costs, link_cost)"
                                           : "use fewer rows, or desc.costs in a larger unit");

@@ -8,8 +8,8 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
-                            "NULL; the last tensor that was made in this graph is %T",
+                            "plan: the loss of term %i is NULL, as ops that are given NULL "
+                            "return NULL; the last tensor that was made in this graph is %T",
                             i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
@@ -20,7 +20,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
                             t);
     if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: the first term counts the step and must depend on an input");
+                            "plan: the first term's count divides gradients: it needs an input");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batch_invariant)
@@ -141,8 +141,8 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
-                                ? "plan: caches are for calls that add up to one, and what is "
-                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                ? "plan: with stochastic rounding calls with caches do not have "
+                                  "the bits of one call; use GCKPT_BF16"
                                 : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
                                   "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))

@@ -296,7 +296,7 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
                      f->desc.budget, batch, f->min_bytes);
         text = gckpti_append_text(&f->store->object);
         if (f->fast_bytes < SIZE_MAX && f->fast_bytes > f->min_bytes)
-            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast_bytes);
+            gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", f->fast_bytes);
     } else if (f->too_large)
         gckpti_error(f->store, GCKPT_E_MEMORY,
                      "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "

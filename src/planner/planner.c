@@ -217,5 +217,5 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                                       : " in this mode (GCKPT_AUTO needs least)");
     gckpti_text text = gckpti_append_text(&p->g->object);
     if (fast > least)
-        gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
+        gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", fast);
 }

@@ -355,8 +355,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
         return GCKPT_E_ARG;
     if (e->step.quantise_count != e->store->quantise_count) {
         gckpti_error(e, GCKPT_E_ARG,
-                     "step: parameters were packed within it; it is over, "
-                     "begin it anew");
+                     "step: parameters were quantised during it, which ended it; begin it again");
         gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
         if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;

@@ -61,8 +61,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
                            (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has memory of its own, so all its functions to "
-                            "finish but workspace are needed",
+                            "exec: backend %s has its own memory, so all functions up to finish "
+                            "except workspace are needed",
                             b->name);
     *backend = *b;
     backend->writes_back = b->update ? b->writes_back : plain->writes_back;

@@ -91,8 +91,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             e->caches.new_positions, position, e->caches.capacity);
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: at position %I; calls went up to %I, and windows keep so "
-                            "much that %I is the first one from which attention can go on",
+                            "forward: cannot continue at position %I. Calls reached %I; with the "
+                            "windows used, attention can resume from %I on",
                             position, e->caches.owner->caches.max_written,
                             gckpti_first_resumable(e));
     return GCKPT_OK;
@@ -120,8 +120,8 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
                             position, exec->caches.owner->caches.position);
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "rewind: to position %I; calls went up to %I, and windows keep so much "
-                            "that %I is the first one from which attention can go on (or 0)",
+                            "rewind: cannot go to position %I. Calls reached %I; with the "
+                            "windows used, attention can resume from %I on (or 0)",
                             position, exec->caches.owner->caches.max_written,
                             gckpti_first_resumable(exec));
     exec->caches.owner->caches.position = position;

@@ -273,7 +273,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* in the backward */
-        why = "parameters have changed, go back to what was saved";
+        why = "parameters have changed: load a checkpoint";
     return gckpti_nonfinite_error(e, &scan,
                                   ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                                   node->op ? node->op->name : "param", why);
@@ -300,7 +300,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
                             : slot > 0 ? "the update's optimiser state" : "the update";
     const char *why = "nothing was changed";
     if (done || e->update.begun)
-        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+        why = "lower lr, or clip; parameters have changed: load a checkpoint";
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 

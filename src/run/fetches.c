@@ -83,7 +83,7 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     ready < (int)exec->plan->length ? "the step has not come so far"
+                     ready < (int)exec->plan->length ? "the step has not reached it"
                                                      : "it is complete at the end of the step");
         return NULL;
     }

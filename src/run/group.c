@@ -77,10 +77,10 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     if (comm->aborted) {
         e->group->call_ended = 1;
         e->step.state = GCKPTI_IDLE;
-        const char *changed = ", and parameters may have changed: go back to what was saved";
+        const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
-                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
+                            "%s%i does not answer: it ended, hangs or cannot be reached; free "
+                            "this executor%s",
                             comm->peer < 0 ? "one of ranks 0 to " : "rank ",
                             comm->peer < 0 ? comm->ranks - 1 : comm->peer,
                             e->update.begun ? changed : "");

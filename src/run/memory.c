@@ -299,7 +299,7 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
     for (size_t i = 0; !e->desc.arena && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
+                                "step: a kernel wrote past the end of the arena of %z bytes",
                                 e->plan->arena);
     return GCKPT_OK;
 }

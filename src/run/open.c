@@ -96,8 +96,8 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     void *object = in_step ? (void *)e : e->store;
     if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
-                            "(gckpt_store_quantise), or make a new plan",
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
+                            "so (gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
     if (gckpti_has_update(planned) && q->p.frozen)
@@ -113,7 +113,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state when it was packed; make a new executor",
+                            "step: \"%s\" lost its state when quantised; make a new executor",
                             name);
     return GCKPT_OK;
 }
@@ -147,8 +147,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING draws none: "
-                                "load or set them before (gckpt_store_get)",
+                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
+                                "initialise it: load or set it before (gckpt_store_get)",
                                 name);
         if (!e->tables.params)
             continue;

@@ -311,7 +311,7 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
                             term, terms);
     if (!exec->losses.valid)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "term_loss: no step, or the last one did not come to its end");
+                            "term_loss: no step yet, or the last one did not complete");
     *sum = exec->losses.terms[term].total.sum;
     *count = exec->losses.terms[term].total.count;
     return GCKPT_OK;

@@ -115,7 +115,7 @@ GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
     if (gckpti_find_param(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
-            "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
+            "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
     *q = gckpti_param_new(store, name, shape, 1, none);
     if (!*q) {

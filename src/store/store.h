@@ -169,8 +169,8 @@ enum { GCKPTI_USES_AXES = 1 };
 enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_USES_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
-    "layers_pytorch_axes, or, if it, and what is behind a Flatten, was permuted, with "            \
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = " \
+    "layers_pytorch_axes, or, if it and weights after a Flatten were permuted, with " \
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 

@@ -74,8 +74,8 @@ static int run(bench *b, const size *z, double part, double limit)
         if (i == 0)
             printf("| %d x %d, T%d, B%d | ", z->layers, z->dim, z->context, z->batch);
         if (i == 0)
-            printf(part > 0 ? "%.1f |" : "none |", 1e-6 * (double)desc.budget);
-        printf(" %d x %d | %.1f | %.1f %% | %.1f | %.1f |",
+            printf(part > 0 ? "within %.1f MB |" : "no budget |", 1e-6 * (double)desc.budget);
+        printf(" %dx%d | %.1f | %.1f %% | %.1f | %.1f |",
                (int)(gckpt_plan_batch(p) / gckpt_plan_rows(p)), (int)gckpt_plan_rows(p),
                1e-6 * (double)gckpt_plan_bytes(p), 100 * gckpt_plan_overhead(p),
                1e3 * predict(p, costs, update), 1e3 * median(took[i], rounds));
@@ -95,8 +95,9 @@ int main(int argc, char **argv)
 {
     const double limit = argc > 1 ? atof(argv[1]) : 20;
     int good = 1;
-    printf("| layers x dim | budget | predicted best | MB | recomputed | predicted ms | measured "
-           "| fastest | MB | recomputed | predicted | measured | trial |\n"
+    printf("| layers x dim | budget | predicted best | MB | recomputed | predicted, ms | measured, ms "
+           "| fastest | fastest: MB | fastest: recomputed | fastest: predicted, ms | fastest: measured, ms "
+           "| trial |\n"
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < SETTINGS && good; i++) {
         bench b = { 0 };

@@ -92,7 +92,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
     printf(
         "GPT of %d layers, width %d, context %d, batch %d, %d thread%s; medians of %d rounds\n\n",
         z->layers, z->dim, z->context, z->batch, threads, threads == 1 ? "" : "s", rounds);
-    printf("| budget | bytes | recomputed | predicted ms | measured | ratio | wall clock |\n");
+    printf("| budget | bytes | recomputed | predicted, ms | measured, ms | ratio | wall clock, ms |\n");
     printf("|---|---|---|---|---|---|---|\n");
     int good = 1;
     for (int i = 0; i < POINTS; i++) {

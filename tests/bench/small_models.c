@@ -268,10 +268,10 @@ int main(int argc, char **argv)
             return 0;
         }
     }
-    printf("| model | us a step | by hand | ratio | losses differ by |\n|---|---|---|---|---|\n");
+    printf("| model | us a step | by hand, us | ratio | losses differ by |\n|---|---|---|---|---|\n");
     for (int i = 0; i < 3 && good; i++)
         good = compare(&models[i]);
-    printf("\n| ops of four elements | us a step | ns an instruction |\n|---|---|---|\n");
+    printf("\n| ops of four elements | us a step | ns per instruction |\n|---|---|---|\n");
     for (int i = 0; i < 4 && good; i++)
         good = fit(&chains[i]);
     return !good;

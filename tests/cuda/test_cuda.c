@@ -274,7 +274,7 @@ static void break_it(long launch, long copy)
     for (int again = 0; again < 2; again++) { /* it stays so */
         CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND);
         CHECK_MSG(strstr(gckpt_error_text(m.e), "step: cuda: CUDA device 0: "), "%s", gckpt_error_text(m.e));
-        CHECK_MSG(strstr(gckpt_error_text(m.e), "start again from what was saved"), "%s", gckpt_error_text(m.e));
+        CHECK_MSG(strstr(gckpt_error_text(m.e), "restart from a checkpoint"), "%s", gckpt_error_text(m.e));
         if (launch && !cuda_shim.lazy) /* then a kernel is what notices: its arguments are no template's parameters */
             CHECK_MSG(strstr(gckpt_error_text(m.e), "_kernel") && !strstr(gckpt_error_text(m.e), " T>"), "%s",
                       gckpt_error_text(m.e));
@@ -282,7 +282,7 @@ static void break_it(long launch, long copy)
     const gckpt_exec_desc x = { .backend = gpu[0] };
     gckpt_store *s = gckpt_store_new(NULL);
     CHECK(gckpt_plan_params(m.p, s) == GCKPT_OK && !gckpt_exec_new(m.p, s, &x));
-    CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "start again"), "%s",
+    CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "restart"), "%s",
               gckpt_error_text(s));
     gckpt_store_free(s);
     small_free(&m, 0);
@@ -554,7 +554,7 @@ int main(int argc, char **argv)
         return 1;
     }
     CHECK(why[0] == 0 && gpu[0] == gckpt_cuda_backend(0, NULL));
-    CHECK(!gckpt_cuda_backend(-1, &why) && strstr(why, "from 0 on"));
+    CHECK(!gckpt_cuda_backend(-1, &why) && strstr(why, "numbered from 0"));
     CHECK(!gckpt_cuda_backend(99, NULL));
 #ifdef GCKPT_CUDA_SHIM
     test_open();

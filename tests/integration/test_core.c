@@ -626,7 +626,7 @@ static void test_errors(void)
     gckpt_graph_free(g);
     static const struct { int kind; gckpt_result result; const char *says; } cases[] = {
         { 0, GCKPT_E_ARG, "input 1 is NULL" },        { 1, GCKPT_E_ARG, "embed needs i32" },
-        { 2, GCKPT_E_SHAPE, "axis 0 is the batch" },  { 3, GCKPT_E_SHAPE, "the store has it as [32,64]" },
+        { 2, GCKPT_E_SHAPE, "axis 0 is the batch" },  { 3, GCKPT_E_SHAPE, "[32,64] in the store" },
         { 4, GCKPT_E_ARG, "another graph" },          { 5, GCKPT_E_ARG, "only a gckpt_term can use it" },
         { 6, GCKPT_E_SHAPE, "do not multiply" },      { 7, GCKPT_E_SHAPE, "positive" },
         { 8, GCKPT_E_ARG, "without gckpt_segment_begin" },

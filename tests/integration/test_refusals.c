@@ -135,13 +135,13 @@ static void refuse_rotary(void)
     const float f[4] = { 1, 0.5f, 0, -1 }, odd[2] = { NAN, INFINITY };
     gckpt_rotary_desc d = { .heads = 2, .columns = 6, .frequencies = f, .scale = 1.5f };
     TAKEN(gckpt_rotary(f3(2, 3, 12), &d));
-    REFUSED(E_S, "rotary: 6 columns of a head are to be turned; an even number up to its 4 can be",
+    REFUSED(E_S, "rotary: columns is 6; it must be even and at most a head's 4 (0: all)",
             gckpt_rotary(f3(2, 3, 8), &d));
     REFUSED(E_S, "C = 2 heads of even size", gckpt_rotary(f3(2, 3, 9), &d));
     d.columns = 3;
-    REFUSED(E_S, "rotary: 3 columns of a head", gckpt_rotary(f3(2, 3, 8), &d));
+    REFUSED(E_S, "rotary: columns is 3;", gckpt_rotary(f3(2, 3, 8), &d));
     d.columns = -2;
-    REFUSED(E_S, "rotary: -1 columns of a head", gckpt_rotary(f3(2, 3, 8), &d));
+    REFUSED(E_S, "rotary: columns is -1;", gckpt_rotary(f3(2, 3, 8), &d));
     d.columns = 8;
     REFUSED(E_A, "rotary: frequency 3 is -1; 0 and more is possible",
             gckpt_rotary(f3(2, 3, 16), &d));
@@ -275,17 +275,17 @@ static void layers(void)
                                                 { 2, 0, 1, NULL, 0, 1e-30f, 1e9f },
                                                 { 2, 0, 1, NULL, 0, 1e30f, 1e-9f },
                                                 { 2, 0, 1, NULL, 0, 0, INFINITY } };
-    static const char *const why[] = { "a window of 3 keys without causal",
-                                       "a window of -1 keys;",
+    static const char *const why[] = { "window is 3 keys without causal",
+                                       "window is -1 keys;",
                                        "2147483648 keys;",
-                                       "cap -1,",
-                                       "cap nan",
-                                       "cap inf",
+                                       "cap is -1,",
+                                       "cap is nan",
+                                       "cap is inf",
                                        "scale -0.5;",
                                        "scale nan;",
-                                       "1e-30 to 1e30, or 0: none",
-                                       "cap 1e31,",
-                                       "scale / cap one with all digits",
+                                       "1e-30 to 1e30 (0: none)",
+                                       "cap is 1e31,",
+                                       "scale / cap a normal float",
                                        "scale 1e-9;",
                                        "scale inf;" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
@@ -404,9 +404,9 @@ static void shapes(void)
     TAKEN(joined(f2(2, 3), f2(2, 5), -1));
     REFUSED(E_A, "concat: [2,3] has no axis 2", joined(f2(2, 3), f2(2, 3), 2));
     REFUSED(E_A, "concat: [2,3] has no axis -3", joined(f2(2, 3), f2(2, 3), -3));
-    REFUSED(E_S, "[2,3] and [3,3]: all sizes but that of axis 1", joined(f2(2, 3), f2(3, 3), 1));
-    REFUSED(E_S, "[2,3] and [3]: all sizes but", joined(f2(2, 3), f1(3), 0));
-    REFUSED(E_S, "[2] and [2,1]: all sizes but", joined(f1(2), f2(2, 1), 0));
+    REFUSED(E_S, "[2,3] and [3,3]: all sizes except that of axis 1", joined(f2(2, 3), f2(3, 3), 1));
+    REFUSED(E_S, "[2,3] and [3]: all sizes except", joined(f2(2, 3), f1(3), 0));
+    REFUSED(E_S, "[2] and [2,1]: all sizes except", joined(f1(2), f2(2, 1), 0));
     TAKEN(joined_many(GCKPT_MAX_INPUTS));
     REFUSED(E_A, "1 to 8 inputs", joined_many(GCKPT_MAX_INPUTS + 1));
     REFUSED(E_A, "input 1 is NULL", joined(f2(2, 3), NULL, 0));
@@ -570,7 +570,7 @@ static void leaves(void)
     begin();
     gckpt_param(g, "w", two, ones());
     refused(__LINE__, gckpt_param(g, "w", gckpt_shape2(3, 2), ones()), E_S,
-            "[3,2] asked for, the store has it as [2,3]");
+            "it is [3,2] here, but [2,3] in the store");
     CHECK(gckpt_store_count(s) == 1);
 
     begin(); /* of two graphs */
@@ -880,8 +880,8 @@ static void null_objects(void)
     gckpt_cost cost;
     CHECK(gckpt_error(NULL) == GCKPT_E_MEMORY &&
           strstr(gckpt_error_text(NULL),
-                 "NULL: the call that should have made this object failed; ask gckpt_error_text of what it "
-                 "was made from: the graph for a plan or a frontier, the store for an executor, a graph or"));
+                 "NULL: the call that should have made this object failed; call gckpt_error_text of its "
+                 "origin: the graph for a plan or a frontier, the store for an executor, a graph or"));
     CHECK(!strcmp(gckpt_result_text(GCKPT_RESULT_COUNT), "not a gckpt_result"));
     CHECK(!strcmp(gckpt_result_text((gckpt_result)-1), "not a gckpt_result"));
     gckpt_store_free(NULL);
@@ -1369,7 +1369,7 @@ static void canary(void)
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), numbers };
     CHECK(gckpt_forward(e, &feed, 1, ROWS, NULL) == GCKPT_E_DATA);
-    ERROR_IS(e, GCKPT_E_DATA, "a kernel wrote behind the arena of");
+    ERROR_IS(e, GCKPT_E_DATA, "a kernel wrote past the end of the arena of");
     gckpt_exec_free(e);
     op.forward = copies;
     e = gckpt_exec_new(p, s, NULL);
@@ -1763,7 +1763,7 @@ static void requests(void)
     t[1].loss = NULL;
     plan_refused(
         __LINE__, &n, t, 2, NULL,
-        "the loss of term 1 is NULL, as calls are that get nothing but NULL; "
+        "the loss of term 1 is NULL, as ops that are given NULL return NULL; "
         "the last tensor that was made in this graph is sum_loss #");
     gckpt_graph *empty = gckpt_graph_new(s, NULL);
     CHECK(gckpt_plan_new(empty, &t[1], 1, NULL) == NULL);
@@ -1775,14 +1775,14 @@ static void requests(void)
     plan_refused(__LINE__, &n, t, 2, NULL, "depends on parameters only; mark it as regulariser");
     t[0].loss = decay;
     plan_refused(__LINE__, &n, t, 1, NULL,
-                 "the first term counts the step and must depend on an input");
+                 "the first term's count divides gradients: it needs an input");
     t[0].regulariser = 1;
     gckpt_plan *constant =
         gckpt_plan_new(g, t, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE }); /* which takes none */
     CHECK_MSG(constant != NULL, "%s", gckpt_error_text(g));
     gckpt_plan_free(constant);
     t[0] = n.terms[0], t[0].regulariser = 1;
-    plan_refused(__LINE__, &n, t, 1, NULL, "the first term counts the step");
+    plan_refused(__LINE__, &n, t, 1, NULL, "the first term's count divides");
     t[0] = n.terms[0], t[1].loss = gckpt_sum_loss(n.hidden), t[1].regulariser = 1;
     plan_refused(__LINE__, &n, t, 2, NULL, "a regulariser may depend on parameters only");
     t[0].weight = NAN;
@@ -2402,7 +2402,7 @@ static void no_memory(void)
     op = user_op("mine", same_shape);
     gckpt_tensor *x = f1(3);
     refused(__LINE__, gckpt_apply(&op, &x, 1, &word, SIZE_MAX - 3), GCKPT_E_MEMORY,
-            "bytes asked for");
+            "graph: no memory for ");
 }
 
 /* ---- what only a plan can refuse ---- */

@@ -738,7 +738,7 @@ static void test_refusals(void)
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .padding = { 2, 0 })), GCKPT_E_SHAPE, "padding 2");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, 2 }, .stride = { -1, 1 })), GCKPT_E_SHAPE, "stride -1");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, -2 })), GCKPT_E_SHAPE, "size -2");
-    REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 5, 2 })), GCKPT_E_SHAPE, "4 places where the window needs 5");
+    REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 5, 2 })), GCKPT_E_SHAPE, "4 positions, the window needs 5");
     REFUSED(gckpt_max_pool(X2, WINDOW(.size = { 2, 2 })), GCKPT_E_SHAPE, "must be (B,H,W,C)");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .dilation = { 1, 2 })), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .groups = 2)), GCKPT_E_ARG, "a convolution's");

@@ -199,9 +199,9 @@ static void test_refusals(void)
             "reaches over 9 of axis 1|7 with padding 1|dilation");
     const gckpt_shape signal = gckpt_shape3(2, 9, 6), taps = gckpt_shape3(3, 6, 6);
     refused(1, 0, signal, taps, 0, (gckpt_window){ .padding = { 1 } }, GCKPT_E_ARG,
-            "conv1d: of a signal's window [1] counts");
-    refused(1, 0, signal, taps, 0, (gckpt_window){ .stride = { 2 } }, GCKPT_E_ARG, "conv1d: |[1] counts");
-    refused(1, 1, signal, taps, 0, (gckpt_window){ .dilation = { 2 } }, GCKPT_E_ARG, "conv1d_transposed: |[1] counts");
+            "conv1d: a signal's window is set at index [1]");
+    refused(1, 0, signal, taps, 0, (gckpt_window){ .stride = { 2 } }, GCKPT_E_ARG, "conv1d: |at index [1]");
+    refused(1, 1, signal, taps, 0, (gckpt_window){ .dilation = { 2 } }, GCKPT_E_ARG, "conv1d_transposed: |index [1]");
     refused(2, 0, x, w, 0, (gckpt_window){ .stride = { -1, 1 } }, GCKPT_E_ARG, "stride -1 x 1|negative");
     refused(2, 0, x, w, 0, (gckpt_window){ .padding = { 0, -2 } }, GCKPT_E_ARG, "padding 0 x -2");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 1, -3 } }, GCKPT_E_ARG, "dilation 1 x -3");
@@ -211,7 +211,7 @@ static void test_refusals(void)
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .stride = { 2, 3 }, .output_padding = { 2, 0 } },
             GCKPT_E_ARG, "output_padding 2 x 0|0 to 1");
     refused(2, 1, gckpt_shape4(2, 1, 5, 6), gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .padding = { 2, 0 } },
-            GCKPT_E_SHAPE, "padding 2 leaves nothing of axis 1 of x [2,1,5,6]|less");
+            GCKPT_E_SHAPE, "padding 2 removes all of axis 1 of x [2,1,5,6]|use less");
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .stride = { 0x7fffffff, 0x7fffffff } }, GCKPT_E_SHAPE,
             "does not fit");
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .dilation = { 0x7fffffff, 0x7fffffff } },

@@ -63,7 +63,7 @@ static int random_order(unsigned seed)
         accepted += p != NULL;
         refused += p == NULL;
         if (!p) {
-            CHECK_MSG(strstr(gckpt_error_text(net.g), "comes before that of") != NULL, "seed %u: %s", seed,
+            CHECK_MSG(strstr(gckpt_error_text(net.g), "precedes that of one") != NULL, "seed %u: %s", seed,
                       gckpt_error_text(net.g));
             list[at + 1] = list[at], list[at] = swap;
         }

@@ -146,7 +146,7 @@ static void test_one_process_only(void)
         result = gckpt_run_some(e, 1, NULL);
     fails(result, GCKPT_E_PEER, e, "rank 1 does not answer");
     silent = 0; /* too late */
-    fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_PEER, e, "of no more use");
+    fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_PEER, e, "free this executor");
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     end(&m);

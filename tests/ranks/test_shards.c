@@ -814,8 +814,8 @@ static void test_damage(void)
         { "},\"tensors\"", "]},\"tensors\"", "',' expected" },
         { "\"tensors\":{", "\"tensor\":{", "another key" },
         { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
-          "no name in this folder" },
-        { "\"ckpt.2-0.safetensors\":", "\"\":", "no name in this folder" },
+          "too long or contains a folder" },
+        { "\"ckpt.2-0.safetensors\":", "\"\":", "too long or contains a folder" },
         { "\"files\":{", "\"files\":{\"x\":[1,2],", "power of two" },
         { "\"files\":{", "\"files\":{\"x\":[1,2],\"y\":[9,2],", "\"x\"" },
         { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[9",
@@ -845,7 +845,7 @@ static void test_damage(void)
     CHECK(refused(s, GCKPT_E_DATA, "power of two"));
     snprintf(long_name, sizeof long_name, "\"files\":{\"%01100d\":[1,2],", 0);
     put_index(&f[0], "\"files\":{", long_name);
-    CHECK(refused(s, GCKPT_E_DATA, "no name in this folder"));
+    CHECK(refused(s, GCKPT_E_DATA, "too long or contains a folder"));
     file endless = { 0 };
     file_write(&endless, "{\"gckpt\":[1,2,3]", 16);
     for (int i = 0; i < 100; i++)

@@ -546,7 +546,7 @@ static void test_refusals(void)
     {                                                                                                         \
         const gckpt_backend whole = partial;                                                                  \
         partial.entry = NULL;                                                                                 \
-        CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all its functions"));           \
+        CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all functions"));           \
         partial = whole;                                                                                      \
     }
     WITHOUT(allocate)

@@ -320,12 +320,12 @@ static void windows_kept(void)
     CHECK(rows_of(4, 577, 512) == 576 && rows_of(4, 576, 0) == 576 && rows_of(4, 600, INT64_MAX) == 600);
     REFUSED(GCKPT_E_ARG, "a window of -1 rows", gckpt_cache_window(of(2, 3, 4), 100, -1));
     REFUSED(GCKPT_E_SHAPE, "T at most the capacity of 128 rows", gckpt_cache_window(of(2, 129, 4), 1000, 20));
-    REFUSED(GCKPT_E_ARG, "keeps a window of 20 keys; attention to it needs", windows(3, 1000, 20, 0));
-    REFUSED(GCKPT_E_ARG, "at most so many, not 21", windows(3, 1000, 20, 21));
-    REFUSED(GCKPT_E_ARG, "at most so many, not 1000", windows(3, 1000, 20, 1000));
-    REFUSED(GCKPT_E_ARG, "keeps 128 rows; with a window of 20 a call can add 109 of them, not 110",
+    REFUSED(GCKPT_E_ARG, "has a window of 20 keys; attention on it needs", windows(3, 1000, 20, 0));
+    REFUSED(GCKPT_E_ARG, "at most that, not 21", windows(3, 1000, 20, 21));
+    REFUSED(GCKPT_E_ARG, "at most that, not 1000", windows(3, 1000, 20, 1000));
+    REFUSED(GCKPT_E_ARG, "holds 128 rows; with a window of 20 a call can add 109 of them, not 110",
             windows(110, 1000, 20, 20));
-    REFUSED(GCKPT_E_ARG, "whose rows stand in no order",
+    REFUSED(GCKPT_E_ARG, "whose rows are not in order",
             pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
     graph = gckpt_graph_new(store, NULL);
@@ -348,9 +348,9 @@ static void refusals(void)
     REFUSED(GCKPT_E_SHAPE, "must be (B,T,C)", gckpt_cache(gckpt_sum(of(2, 3, 4), 1), 5));
     REFUSED(GCKPT_E_ARG, "depends on parameters only", gckpt_cache(table(3), 5));
     REFUSED(GCKPT_E_ARG, "is one already", gckpt_cache(cached(3, 6), 6));
-    REFUSED(GCKPT_E_ARG, "lengths beside keys of a gckpt_cache", lengths_with(cached(3, 6)));
-    REFUSED(GCKPT_E_SHAPE, "all caches of a graph have the same", after(cached(3, 6), cached(3, 7)));
-    REFUSED(GCKPT_E_SHAPE, "and the same T; here 6, T = ", after(cached(3, 6), cached(2, 6)));
+    REFUSED(GCKPT_E_ARG, "keys of a gckpt_cache allow no lengths", lengths_with(cached(3, 6)));
+    REFUSED(GCKPT_E_SHAPE, "all caches of a graph need one capacity", after(cached(3, 6), cached(3, 7)));
+    REFUSED(GCKPT_E_SHAPE, "one T, here 6 and T = ", after(cached(3, 6), cached(2, 6)));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(cached(3, 6)));
     REFUSED(GCKPT_E_ARG, "sum_loss: cache #", gckpt_sum_loss(cached(3, 6)));
     REFUSED(GCKPT_E_ARG, "reshape: cache #", gckpt_reshape(cached(4, 6), gckpt_shape3(2, 3, 8)));
@@ -358,14 +358,14 @@ static void refusals(void)
     REFUSED(GCKPT_E_ARG, "concat: cache #", pair_of(of(2, 6, 4), cached(3, 6), 2));
     REFUSED(GCKPT_E_ARG, "concat: cache #", pair_of(cached(3, 6), cached(3, 6), 1));
     REFUSED(GCKPT_E_ARG, "need causal attention", attends(3, 0, 3));
-    REFUSED(GCKPT_E_ARG, "values of one", attends(3, 1, 2));
-    REFUSED(GCKPT_E_ARG, "queries for the 3 rows", attends(2, 1, 3));
+    REFUSED(GCKPT_E_ARG, "values of a gckpt_cache", attends(3, 1, 2));
+    REFUSED(GCKPT_E_ARG, "the 3 queries of the rows", attends(2, 1, 3));
     REFUSED(GCKPT_E_ARG, "need causal attention", attends(3, 1, 7));
-    REFUSED(GCKPT_E_ARG, "v where k is not of one: cache #", attends(3, 1, 1));
+    REFUSED(GCKPT_E_ARG, "v without a cached k: cache #", attends(3, 1, 1));
     REFUSED(GCKPT_E_ARG, "attention: q, ", attends(3, 1, 4));
-    REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, and a table has 5",
+    REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, but the table has 5",
             after(cached(3, 6), gckpt_positions(of(2, 3, 4), table(9), 4)));
-    REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, and a table has 5",
+    REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, but the table has 5",
             after(gckpt_positions(of(2, 3, 4), table(9), 4), cached(3, 6)));
     REFUSED(GCKPT_E_SHAPE, "T + first, which is 7", gckpt_positions(of(2, 3, 4), table(9), 7));
     REFUSED(GCKPT_E_SHAPE, "which is -1", gckpt_positions(of(2, 3, 4), table(9), -1));
@@ -389,7 +389,7 @@ static void refusals(void)
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
     d.precision = GCKPT_BF16_STOCHASTIC;
-    CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "rounded by chance"));
+    CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "with stochastic rounding"));
     d.precision = GCKPT_FP32;
     d.fetch = &fetch;
     d.fetches = 1;

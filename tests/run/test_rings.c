@@ -222,8 +222,8 @@ static void limits(void)
     feed.input = gckpt_id(far.in);
     CHECK(gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_E_ARG);
     CHECK_MSG(strstr(gckpt_error_text(far.e),
-                     "forward: at position 100; calls went up to 200, and windows keep so much "
-                     "that 136 is the first one"),
+                     "forward: cannot continue at position 100. Calls reached 200; with the "
+                     "windows used, attention can resume from 136 on"),
               "%s", gckpt_error_text(far.e));
     CHECK(gckpt_position(far.e) == 100 && gckpt_forward(near.e, &feed, 1, 1, NULL) == GCKPT_OK);
     CHECK(gckpt_rewind(far.e, 0) == GCKPT_OK && gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_OK);

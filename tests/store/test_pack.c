@@ -873,7 +873,7 @@ static void test_plans(void)
     hash = gckpt_store_hash(s);
     CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
     CHECK(gckpt_store_quantise(s, "frozen.fc.0", GCKPT_STORAGE_F32) == GCKPT_OK);
-    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "packed within it"));
+    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "quantised during it"));
     CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "no step was started"));
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
     free(f.bytes);

@@ -91,8 +91,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     }
     if (device < 0 || device >= count || device >= most) {
-        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device,
-                 count, device >= most ? ", and 16 are known here" : "");
+        snprintf(problem, sizeof problem, "CUDA device %d: this machine has %d, numbered from 0%s",
+                 device, count, device >= most ? ", of which 16 can be used" : "");
         return NULL;
     }
     Device *d = &devices[device];

@@ -31,7 +31,7 @@ void self_test(Device *d, char *text)
                                          "exp, log, .. have other bits",
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
-                                         "links of bf16 plans end above zero" };
+                                         "products of bf16 plans do not flush to zero" };
     int broken = -1, *result = NULL;
     cudaError_t error = cudaMalloc(&result, sizeof *result);
     if (error == cudaSuccess) {

@@ -88,25 +88,25 @@ const char *remedy(int error)
         const char *what;
     } all[] = {
         { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
-        { { 3 }, "no device outlives a fork: open it behind that" }, /* not initialised */
-        { { 35, 222, 804 }, "no driver is here, or one older than nvcc: install a newer one" },
-        { { 803 }, "another driver runs than is installed: restart" },
+        { { 3 }, "a device does not survive a fork: open it after the fork" }, /* not initialised */
+        { { 35, 222, 804 }, "there is no driver, or one older than nvcc: install a newer one" },
+        { { 803 }, "the running driver is not the installed one: restart" },
         { { 802 }, "is the fabric manager running? systemctl start nvidia-fabricmanager" },
         { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
         { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
-        { { 100 }, "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are" }, /* no device */
-        { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" }, /* registers, .. */
+        { { 100 }, "see nvidia-smi and CUDA_VISIBLE_DEVICES" },                /* no device */
+        { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" },      /* registers, .. */
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
-          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved" },
+          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; restart from a checkpoint" },
         { { 214, 220, 226, 721, 999 }, /* uncorrectable, external, contained, not ready, .. */
-          "the device is lost (dmesg, nvidia-smi): start again from what was saved" },
+          "the device is lost (dmesg, nvidia-smi): restart from a checkpoint" },
     };
     for (const auto &one : all)
         for (int e : one.errors)
             if (e == error)
                 return one.what;
-    return "start again from what was saved";
+    return "restart from a checkpoint";
 }
 
 void format_error(char *text, int number, cudaError_t error, const char *what)

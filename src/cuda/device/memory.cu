@@ -20,7 +20,7 @@ void *allocate(void *context, size_t bytes, size_t)
     } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
         snprintf(memory_text, sizeof memory_text,
                  ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
-                 "budget, or end what else uses it",
+                 "budget, or end other programs on it",
                  d->number, unused, all, bytes);
     }
     return NULL;

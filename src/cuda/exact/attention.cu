@@ -311,7 +311,7 @@ bool fits_wide_tiles(const gckpt_call *call)
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
     Device *d = device_of(call);
     check(d, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number),
-          "asking for shared memory");
+          "requesting shared memory");
     return all <= most;
 }
 
