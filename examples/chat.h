@@ -1,18 +1,18 @@
-/* chat.h - chats as a model's template has them, as text and as tokens: to copy, with tokenizer.h,
- * json.h and unicode.h.
+/* chat.h - renders chats as a model's chat template does, as text and as tokens. To copy, with
+ * tokenizer.h, json.h and unicode.h.
  *
  *     chat c;
  *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // NULL: the folder's own template
  *         fprintf(stderr, "%s\n", c.error);
  *     const chat_turn turns[] = { { CHAT_USER, "Hello!", 6 } };
- *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // 1: up to where an answer begins
+ *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // 1: ends where the next answer begins
  *
- * A folder's chat_template is a program in Jinja, which is not run here: it is recognised, by its
- * length and a hash of 128 bits, among those below, of which each was rendered by Jinja and compared
- * (tests/golden/chat.py). Another one is given as what stands before and behind a turn (chat_turns).
- * The texts around the turns become special tokens; what is said stays text, whatever it spells, and
- * an answer is tokenised apart from what comes before it, as it will be when it is generated.
- * Tools, pictures and reasoning are left out. C99 or C++11. */
+ * A model's chat_template is a Jinja program. This file does not run Jinja: it recognises the templates
+ * below by their length and a 128-bit hash; tests compare each with Jinja's output
+ * (tests/golden/chat.py). For another template, give the text before and after each kind of turn
+ * (chat_set_turn). The template's texts become special tokens. Users' text stays text even if it spells
+ * a special token. An answer is tokenised separately from the prompt, as it is during generation.
+ * Not supported: tools, pictures, reasoning. C99 or C++11. */
 #ifndef CHAT_H
 #define CHAT_H
 #include "tokenizer.h"
@@ -26,26 +26,27 @@ typedef struct {
     size_t size;
 } chat_turn;
 
-/* What a piece of a chat is: of the template, said, or an answer with its end, which are learned. */
+/* The parts of a rendered chat: the template's text, text of a turn, an answer, and the end of an
+ * answer. Only the last two are targets of training. */
 typedef enum { CHAT_TEMPLATE, CHAT_CONTENT, CHAT_ANSWER, CHAT_END } chat_part;
 
 enum {
-    CHAT_TRIMS = 1,         /* white space around what is said goes, by Python's strip, */
-    CHAT_TRIMS_ANSWERS = 2, /* or only around answers */
-    CHAT_ALTERNATES = 4,    /* user, assistant, user, .. behind the system's turn */
-    CHAT_JOINS_SYSTEM = 8,         /* which stands in the first turn of the user, before an empty line, */
-                            /* between turns[CHAT_SYSTEM] where these are not NULL */
-    CHAT_LEADS_LAST = 16    /* `lead` only where no user follows */
+    CHAT_TRIMS = 1,         /* strips white space around each text, as Python does */
+    CHAT_TRIMS_ANSWERS = 2, /* strips it around answers only */
+    CHAT_ALTERNATES = 4,    /* after a system turn: user, assistant, user, .. */
+    CHAT_JOINS_SYSTEM = 8,  /* the system text begins the first user turn, followed by an empty line, */
+                            /* and is put between turns[CHAT_SYSTEM] unless these are NULL */
+    CHAT_LEADS_LAST = 16    /* adds `prefix` only to answers that no user turn follows */
 };
 
-/* In these texts \1 is the token that begins a text, \2 the one that ends it, by the folder. */
+/* The texts of a template. \1 stands for the model's begin-of-text token, \2 for its end-of-text. */
 typedef struct {
     const char *name, *begin;
-    const char *turns[CHAT_ROLES][2]; /* before and behind; NULL: that role has no place */
-    const char *prefix;                 /* what an answer begins with, learned with it */
-    const char *suffix;                /* behind the end of an answer, not learned */
-    const char *default_system; /* what is said first where a chat says nothing; NULL: nothing */
-    const char *first_prefix;  /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
+    const char *turns[CHAT_ROLES][2]; /* texts before and after; NULL: no such role */
+    const char *prefix;                 /* begins each answer, and is a target */
+    const char *suffix;                /* after the end of an answer, not a target */
+    const char *default_system; /* system text of chats without one, or NULL */
+    const char *first_prefix;  /* replaces turns[CHAT_SYSTEM][0] before it, or NULL */
     int rules;
 } chat_format;
 
@@ -88,7 +89,7 @@ static const chat_format chat_formats[] = {
     CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
             "", 0),
     CHAT_LLAMA("llama3", NULL, NULL),
-    /* A clock would make each day's rows others: the date is the template's where there is none. */
+    /* The date is the one that the template uses without a clock, so that tokens do not change daily. */
     CHAT_LLAMA(
         "llama3.1", "",
         "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
@@ -131,7 +132,7 @@ static const chat_format chat_formats[] = {
 #undef CHAT_MISTRAL
 enum { CHAT_FORMATS = sizeof chat_formats / sizeof chat_formats[0] };
 
-/* Templates that are known: bytes, FNV-1a from two bases, and what they render. */
+/* Known templates: bytes, FNV-1a hashes from two bases, and the name of the format they render. */
 static const struct {
     uint32_t size;
     uint64_t hash[2];
@@ -198,11 +199,11 @@ static const struct {
 };
 
 typedef struct {
-    chat_format format;  /* name NULL: there is none */
-    char bos_eos[2][64];   /* what \1 and \2 stand for */
-    char custom[3][2][256]; /* of chat_turns: what `format` points to, */
+    chat_format format;  /* name is NULL if the format is unknown */
+    char bos_eos[2][64];   /* the tokens for \1 and \2 */
+    char custom[3][2][256]; /* texts set by chat_set_turn */
     char custom_suffix[256];
-    char source[96]; /* the file with a template, known or not; "": there is none */
+    char source[96]; /* the file that has a template, or "" */
     char error[512];
 } chat;
 
@@ -219,7 +220,7 @@ chat_fail(chat *c, const char *format, ...)
     return -1;
 }
 
-/* ---- which format ---------------------------------------------------------------------------- */
+/* ---- the format ------------------------------------------------------------------------------ */
 static inline uint64_t chat_hash(const char *text, size_t size, uint64_t hash)
 {
     for (size_t i = 0; i < size; i++)
@@ -238,7 +239,7 @@ static inline int chat_select(chat *c, const char *name)
     return -1;
 }
 
-/* All names, with commas between them. */
+/* Writes the names of all formats, separated by commas. */
 static inline const char *chat_list_names(char *to, size_t size)
 {
     size_t n = 0;
@@ -247,8 +248,8 @@ static inline const char *chat_list_names(char *to, size_t size)
     return to;
 }
 
-/* The format that a template renders, if it is known. Jinja drops a newline at its end, and reads
- * those of Windows as newlines. */
+/* Sets the format that a template renders, if it is known. As Jinja does, drops a newline at the end
+ * and reads CR LF as a newline. */
 static inline void chat_recognise(chat *c, const char *text, size_t size)
 {
     size -= size > 0 && text[size - 1] == '\n';
@@ -263,7 +264,7 @@ static inline void chat_recognise(chat *c, const char *text, size_t size)
             chat_select(c, chat_templates[i].format);
 }
 
-/* A token that tokenizer_config.json names: a string, or the content of an object. */
+/* Reads a token of tokenizer_config.json: a string, or an object with "content". */
 static inline void chat_read_token(chat *c, int which, json *d, const char *key)
 {
     uint32_t at = json_find(d, JSON_ROOT, key);
@@ -273,8 +274,7 @@ static inline void chat_read_token(chat *c, int which, json *d, const char *key)
         memcpy(c->bos_eos[which], json_text(d, at), json_size(d, at) + 1);
 }
 
-/* tokenizer_config.json: its template is a string, or several with names, of which one is
- * "default". */
+/* Reads tokenizer_config.json. Its template is a string, or a list of named ones with a "default". */
 static inline int chat_read_config(chat *c, json *d)
 {
     uint32_t at = json_find(d, JSON_ROOT, "chat_template"), several = 0;
@@ -294,9 +294,9 @@ static inline int chat_read_config(chat *c, json *d)
     return d->error[0] != 0 ? chat_fail(c, "%s", d->error) : 0;
 }
 
-/* Reads what a model's folder says: chat_template.jinja, or else tokenizer_config.json. A name of
- * chat_formats is taken instead of it. -1: c->error, also where the name is none. A folder without
- * a template, or with one that is not known, is no error: c->format.name is NULL. */
+/* Selects the format of a model's folder, by its chat_template.jinja or else its tokenizer_config.json,
+ * or the format called `name` if that is not NULL. Returns 0, or -1 with c->error, also for an unknown
+ * name. If the folder has no template or an unknown one, returns 0 with c->format.name NULL. */
 static inline int chat_open(chat *c, const char *folder, const char *name)
 {
     json d;
@@ -332,8 +332,8 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     return 0;
 }
 
-/* What stands before and behind a turn of a role: "BEFORE{}BEHIND", where \n, \t and \\ are such
- * characters. What is behind an answer is learned up to its last character that is not white. */
+/* Sets the text around the turns of a role, "BEFORE{}AFTER", with the escapes \n, \t and \\. The text
+ * after an answer is a target up to its last character that is not white space. */
 static inline int chat_set_turn(chat *c, chat_role role, const char *text)
 {
     size_t n = 0;
@@ -382,10 +382,10 @@ static inline int chat_set_turn(chat *c, chat_role role, const char *text)
 }
 
 /* ---- the text of a chat ---------------------------------------------------------------------- */
-/* Takes n bytes of a chat, one piece after another; 0, or -1 with an error of its own. */
+/* Receives the next n bytes of a rendered chat. Returns 0, or -1 if it failed. */
 typedef int (*chat_put)(void *user, chat_part part, const char *text, size_t n);
 
-/* A text of the format, with what \1 and \2 stand for. */
+/* Puts a text of the format, with \1 and \2 replaced by their tokens. */
 static inline int chat_put_template(const chat *c, chat_part part, const char *text, chat_put put,
                                  void *user)
 {
@@ -399,7 +399,7 @@ static inline int chat_put_template(const chat *c, chat_part part, const char *t
     return 0;
 }
 
-/* Python's str.strip(): Unicode's white space, and the separators 28 to 31. */
+/* Returns whether s begins with white space for Python's str.strip(): Unicode's, and 28 to 31. */
 static inline int chat_is_white(const char *s, size_t n, size_t *size)
 {
     uint32_t ch = 'x';
@@ -434,8 +434,8 @@ static inline int chat_contains(const chat_turn *turn, const char *text)
     return 0;
 }
 
-/* -1: the turns are none that the format has a place for; else where those behind a system's turn
- * that is joined begin. */
+/* Checks that the format can render the turns. Returns the index of the first turn after a system turn
+ * that is joined to the next one, or -1 with c->error. */
 static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
 {
     const chat_format *f = &c->format;
@@ -496,7 +496,7 @@ static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn 
     const int wraps = joined != NULL && around[0] != NULL;
     if ((f->rules & CHAT_TRIMS) != 0)
         chat_trim(&text, &size);
-    if (wraps && size > 0) { /* the two are trimmed as one: what is white between them stays */
+    if (wraps && size > 0) { /* stripped as one text: white space between them stays */
         size += (size_t)(text - turn->text);
         text = turn->text;
     }
@@ -512,7 +512,8 @@ static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn 
            chat_put_template(c, CHAT_TEMPLATE, f->turns[turn->role][1], put, user) != 0;
 }
 
-/* Renders turns piece by piece; `asks`: and what comes before an answer. -1: c->error, or put's. */
+/* Renders turns piece by piece; if add_prompt is nonzero, also the text before the next answer. Returns
+ * 0, or -1 with c->error or if put failed. */
 static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int add_prompt, chat_put put,
                               void *user)
 {
@@ -542,13 +543,13 @@ static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int
     return add_prompt ? chat_put_template(c, CHAT_TEMPLATE, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
 }
 
-/* ---- its tokens ------------------------------------------------------------------------------ */
-typedef struct { /* of each token: 1: it is learned */
+/* ---- tokens ---------------------------------------------------------------------------------- */
+typedef struct { /* by token: 1 if it is a target of training */
     unsigned char *flags;
     size_t capacity;
 } chat_mask;
 
-/* The special token that s begins with, the longest, or NULL. */
+/* Returns the longest special token that s begins with, or NULL. */
 static inline const bpe_added *chat_match_special(const bpe *b, const char *s, size_t n)
 {
     const bpe_added *best = NULL;
@@ -563,7 +564,7 @@ static inline const bpe_added *chat_match_special(const bpe *b, const char *s, s
     return best;
 }
 
-/* How many special tokens a text spells out. */
+/* Returns the number of special tokens that a text spells out. */
 static inline size_t chat_count_special(const bpe *b, const char *text, size_t size)
 {
     unsigned char first[256] = { 0 };
@@ -581,7 +582,7 @@ static inline size_t chat_count_special(const bpe *b, const char *text, size_t s
     return n;
 }
 
-/* The token that ends an answer; -1: text does. */
+/* Returns the special token that ends an answer, or -1 if ordinary text does. */
 static inline int32_t chat_end_token(const chat *c, const bpe *b)
 {
     const char *end = c->format.name != NULL ? c->format.turns[CHAT_ASSISTANT][1] : "";
@@ -599,13 +600,13 @@ typedef struct {
     bpe *b;
     bpe_tokens *to;
     chat_mask *mask;
-    char *text; /* since the last special token: `done` bytes are tokens, from `from` on */
+    char *text; /* since the last special token; `done` bytes of it are the tokens from `from` on */
     size_t size, capacity, done, from;
-    size_t begin; /* of the chat, in tokens */
+    size_t begin; /* index of the chat's first token */
     int is_target, specials;
 } chat_writer;
 
-/* Marks tokens up to to->count that have none. */
+/* Marks the tokens from `first` to the end as targets or not. Returns -1 if out of memory. */
 static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t first,
                                    int is_target)
 {
@@ -622,8 +623,8 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t
     return 0;
 }
 
-/* Appends what text[0] to text[n] has behind its first tokens, `known`. 1: done, 0: it does not begin
- * with them, -1: to->error. */
+/* Tokenises text[0..n) and appends the tokens after the first `count` ones, if these are `known`.
+ * Returns 1 if so, 0 if the text begins with other tokens, -1 with to->error. */
 static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
                             size_t count, bpe_tokens *to)
 {
@@ -641,7 +642,8 @@ static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags
     return status;
 }
 
-/* The tokens of a text behind a newline, with which little merges; as chat_tail. */
+/* Appends the tokens that a text has after a newline, since few tokenizers merge across a newline.
+ * Returns as chat_append_tail. */
 static inline int chat_after_newline(bpe *b, const char *text, size_t n, int flags, bpe_tokens *to)
 {
     bpe_tokens one = { NULL, 0, 0, "" };
@@ -663,10 +665,10 @@ static inline int chat_after_newline(bpe *b, const char *text, size_t n, int fla
     return status;
 }
 
-/* Appends the tokens of text[done] to text[n], which goes on behind text[0] to text[done], whose tokens
- * are those from `from` on. They are those that it has by itself, without what some tokenizers put
- * before a text (Llama 2's "Prepend"): there they are the end of the whole's, or, where that merges
- * across the place, those behind a newline. flags: of the text from its beginning. */
+/* Appends the tokens of text[done..n), where text[0..done) already is the tokens from `from` on. They
+ * are the tokens of that part alone. Some tokenizers put a character before every text (Llama 2's
+ * "Prepend"): there they are the last tokens of the whole text or, if a token crosses `done`, the
+ * tokens of the part after a newline. flags: for bpe_encode of the whole text. */
 static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, int flags,
                              size_t from, bpe_tokens *to)
 {
@@ -689,7 +691,7 @@ static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, i
     return status != 0 ? -(status < 0) : bpe_encode(b, text + done, n - done, inside, to);
 }
 
-/* What was pushed becomes tokens. */
+/* Tokenises the pushed text. */
 static inline int chat_flush(chat_writer *w)
 {
     const size_t first = w->to->count;
@@ -721,8 +723,8 @@ static inline int chat_push(chat_writer *w, const char *text, size_t n)
     return 0;
 }
 
-/* A chat_put. Text of the template and of what is said becomes tokens together, up to the next
- * special token, or answer. */
+/* A chat_put that writes tokens. Text of the template and of turns is tokenised together up to the next
+ * special token or answer. */
 static inline int chat_write(void *user, chat_part part, const char *text, size_t n)
 {
     chat_writer *w = (chat_writer *)user;
@@ -752,9 +754,10 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
     return 0;
 }
 
-/* Appends a chat's tokens, and to `marks`, unless it is NULL, which are learned: those of answers
- * with their ends. asks: also what comes before an answer. specials: special tokens count in what is
- * said, too. 0, or -1 with c->error and the tokens as before. */
+/* Appends a chat's tokens. If mask is not NULL, marks the tokens of answers and their ends as targets.
+ * If add_prompt is nonzero, also appends the text before the next answer. If specials is nonzero,
+ * special tokens spelled in turns become tokens as well. Returns 0, or -1 with c->error and the tokens
+ * as they were. */
 static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int add_prompt,
                               int specials, bpe_tokens *to, chat_mask *mask)
 {

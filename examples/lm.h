@@ -1,6 +1,6 @@
-/* lm.h - what gpt.c and finetune.c, which train language models, have in common: options, plans and
- * executors in one arena, what is reported, and the loop over steps. To copy, with session.h,
- * options.h, pictures.h and gradckpt.h. A program has one set of options: the variable below. */
+/* lm.h - the common parts of gpt.c and finetune.c, which train language models: options, plans and
+ * executors in one arena, reports, and the loop over steps. To copy, with session.h, options.h,
+ * pictures.h and gradckpt.h. A program has one set of options: the variable `lm`. */
 #ifndef LM_H
 #define LM_H
 #include "session.h"
@@ -23,7 +23,7 @@ static const char *const lm_mode_names[] = { "auto", "store-all", "memory-poor",
 static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                        GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
 
-/* A row is what a step has --batch of: a window of the text, or a prompt with its answer. */
+/* A step has --batch rows. A row is a window of the text, or a prompt with its answer. */
 static const options_desc lm_options[] = {
     { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows per step" },
     { "micro-batch", OPTIONS_INT_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
@@ -86,7 +86,7 @@ static int lm_start(const char *program)
     return session_start(program);
 }
 
-/* groups: as options_print_groups has them. */
+/* Prints the options under headings (groups: see options_print_groups) and the exit statuses. */
 static int lm_print_help(const options_table *t, const char *title, const char *const *groups)
 {
     printf("%s - %s\n\n", t->program, title);
@@ -97,7 +97,8 @@ static int lm_print_help(const options_table *t, const char *title, const char *
     return 0;
 }
 
-/* 0, or the exit status after saying what is allowed. Reads --prompt -. */
+/* Checks options against each other, sets defaults, and reads --prompt -. Returns 0, or the exit status
+ * after an error that says what is allowed. */
 static int lm_check_options(void)
 {
     unsigned char *prompt;
@@ -126,7 +127,7 @@ static int lm_check_options(void)
     return status;
 }
 
-/* Nothing that is written is an input or another output; `others` are the program's own files. */
+/* Checks that no output is an input or another output. `others` are the program's other files. */
 static int lm_check_outputs(const char *data, const session_file *others, int count)
 {
     const session_file common[] = {
@@ -143,26 +144,26 @@ static int lm_check_outputs(const char *data, const session_file *others, int co
         files[COMMON + i] = others[i];
     return session_check_files(files, COMMON + count);
 }
-enum { LM_RESUME_FILE = 2 }; /* session_file.from of what may take the place of the file resumed */
+enum { LM_RESUME_FILE = 2 }; /* session_file.from of an output that may replace the resumed file */
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
 enum {
     LM_TIMES = 1024,
-    LM_MAX_SKIPPED = 10, /* steps in a row */
+    LM_MAX_SKIPPED = 10, /* most consecutive skipped steps */
     LM_CLASSES = 16,
     LM_FEEDS = 4
 };
 
-/* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build_fn gets. */
+/* A graph (NULL if gckpt_fit made it) with its plan and executor; the argument of a gckpt_build_fn. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    gckpt_feed feeds[LM_FEEDS]; /* of tokens and targets (rows,T), and of lm_run.more */
-    gckpt_tensor *loss;         /* of the graph above */
-    gckpt_fetch_spec logits;          /* of sampling, or what else is fetched */
-    int64_t T;                  /* of its rows; 0: those of the run */
+    gckpt_feed feeds[LM_FEEDS]; /* tokens and targets (rows,T), then lm_run.extra_feeds */
+    gckpt_tensor *loss;
+    gckpt_fetch_spec logits;          /* fetched for sampling */
+    int64_t T;                  /* length of its rows; 0: lm_run.T */
     void *user;
 } lm_stage;
 
@@ -170,24 +171,28 @@ typedef struct lm_run lm_run;
 struct lm_run {
     gckpt_store *store;
     lm_stage stages[LM_PURPOSES];
-    lm_stage shorter[LM_CLASSES][LM_SAMPLING]; /* of rows shorter than T, the shortest first: */
-    int classes;                               /* so many */
-    const gckpt_backend *device;               /* NULL: the processor */
-    const gckpt_transport *ranks;                  /* NULL: this process alone */
-    void *arena; /* one for all of them, which take turns: the device's */
+    lm_stage shorter[LM_CLASSES][LM_SAMPLING]; /* for rows shorter than T, shortest first */
+    int classes;                               /* number of elements of `shorter` */
+    const gckpt_backend *device;               /* NULL: the CPU */
+    const gckpt_transport *ranks;                  /* NULL: one process */
+    void *arena; /* shared by all executors, in the device's memory */
     size_t arena_bytes;
-    int32_t *tokens, *targets;      /* (batch,T) feeds, */
-    int64_t T, first, rows;         /* of which this rank has so many rows, from `first` on */
-    const void *extra_feeds[LM_FEEDS - 2]; /* further feeds, of the first, NULL: none */
-    int64_t step_rows, length, real_tokens;      /* rows of the step, their T, places that are not padding */
-    double lr, seconds;             /* of a step, the median */
-    uint64_t skipped, position;     /* steps that were not finite; rows learned, theirs included */
-    int saved;                      /* 0: there is something new */
+    int32_t *tokens, *targets;             /* feeds (batch,T) */
+    int64_t T;                             /* length of the longest rows */
+    int64_t first, rows;                   /* this rank has rows first..first + rows - 1 of a batch */
+    const void *extra_feeds[LM_FEEDS - 2]; /* further feeds; NULL ends the list */
+    int64_t step_rows, length;             /* rows of this step, and their length */
+    int64_t real_tokens;                   /* tokens of this step that are not padding */
+    double lr, seconds;                    /* seconds: median of a step */
+    uint64_t skipped;                      /* steps that were not finite */
+    uint64_t position;                     /* rows used for training, including skipped steps */
+    int saved;                             /* nothing changed since the last save */
     void *user;
-    void (*fill_batch)(lm_run *r, uint64_t step);   /* fills tokens and targets (fed,length), and says
-                                                  how many, unless as --batch and T say */
-    int (*evaluate)(lm_run *r, uint64_t step); /* and saves: sets `saved` */
-    int (*save)(lm_run *r);                    /* sets it, too */
+    /* Fills tokens and targets (step_rows,length). Sets step_rows, length and real_tokens if they
+     * differ from --batch, T and their product. */
+    void (*fill_batch)(lm_run *r, uint64_t step);
+    int (*evaluate)(lm_run *r, uint64_t step); /* evaluates and may save; sets `saved` if it did */
+    int (*save)(lm_run *r);                    /* saves and sets `saved` */
 };
 
 static int lm_rank(const lm_run *r) { return r->ranks != NULL ? r->ranks->rank : 0; }
@@ -205,7 +210,7 @@ static int lm_alloc_batch(lm_run *r, int64_t T)
     return 0;
 }
 
-/* What a model is fed of the run's data; how many. */
+/* Sets a model's feeds to the run's data. Returns their number. */
 static int lm_fill_feeds(const lm_run *r, const lm_stage *m, gckpt_feed *feeds)
 {
     int n = 2;
@@ -232,7 +237,8 @@ static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
     return desc;
 }
 
-/* Plans `rows` at once of what `build` makes, for m. NULL, or what has the error. */
+/* Builds the graph for micro-batches of `rows` rows and plans it, into m. Returns NULL, or the object
+ * that has the error. */
 static const void *lm_try_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, int64_t rows,
                                const gckpt_plan_desc *desc)
 {
@@ -251,8 +257,8 @@ static int lm_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, in
     return failed != NULL ? session_fail(1, "%s", gckpt_error_text(failed)) : 0;
 }
 
-/* The plan to train with, and --micro-batch auto; timed: trials, or NULL. NULL, or what has the
- * error. */
+/* Makes the training plan, and chooses the micro-batch if that is auto, by timed trials if `timed` is
+ * not NULL. Returns NULL, or the object that has the error. */
 static const void *lm_try_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_fit_timing *timed)
 {
     gckpt_plan_desc desc = lm_plan_desc(r, LM_TRAINING);
@@ -275,7 +281,7 @@ static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_
                             : "");
 }
 
-/* All models, one after the other: those of the longest rows, then the others; NULL: no more. */
+/* Returns the i-th stage, those for the longest rows first, or NULL after the last. */
 static lm_stage *lm_stage_at(lm_run *r, int i)
 {
     const int k = i - LM_PURPOSES;
@@ -286,7 +292,7 @@ static lm_stage *lm_stage_at(lm_run *r, int i)
 
 static int lm_purpose(int i) { return i < LM_PURPOSES ? i : (i - LM_PURPOSES) % LM_SAMPLING; }
 
-/* The model for rows of a length: the shortest that has place for them. */
+/* Returns the stage for rows of a length: the shortest that holds them. */
 static lm_stage *lm_stage_for(lm_run *r, int purpose, int64_t length)
 {
     for (int i = 0; i < r->classes; i++)
@@ -295,7 +301,7 @@ static lm_stage *lm_stage_for(lm_run *r, int purpose, int64_t length)
     return &r->stages[purpose];
 }
 
-/* Bytes of the greediest plan to train with. */
+/* Returns the bytes of the largest training plan. */
 static size_t lm_plan_bytes(lm_run *r)
 {
     const lm_stage *m;
@@ -306,10 +312,10 @@ static size_t lm_plan_bytes(lm_run *r)
     return bytes;
 }
 
-/* Bytes of all that is planned, in one arena, as large as the greediest wants: *arena. */
+/* Returns the bytes of all plans together. They share one arena of *arena bytes, the largest of all. */
 static size_t lm_total_bytes(lm_run *r, size_t *arena)
 {
-    const gckpt_plan *training = r->stages[LM_TRAINING].plan; /* or NULL: only evaluation is */
+    const gckpt_plan *training = r->stages[LM_TRAINING].plan; /* NULL if the run only evaluates */
     const gckpt_plan *p = training != NULL ? training : r->stages[LM_EVALUATION].plan;
     lm_stage *m;
     *arena = 0;
@@ -319,7 +325,7 @@ static size_t lm_total_bytes(lm_run *r, size_t *arena)
     return gckpt_plan_bytes(p) - gckpt_plan_arena(p) + *arena;
 }
 
-/* Executors of all that is planned. */
+/* Makes the executors of all plans. */
 static int lm_new_execs(lm_run *r)
 {
     const gckpt_plan *training = r->stages[LM_TRAINING].plan;
@@ -372,7 +378,7 @@ static void lm_free_execs(lm_run *r)
     r->arena = NULL;
 }
 
-/* All but the store, the device and the feeds. */
+/* Frees executors, plans and graphs, but not the store, the device and the feeds. */
 static void lm_free(lm_run *r)
 {
     lm_stage *m;
@@ -384,7 +390,8 @@ static void lm_free(lm_run *r)
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
-/* The greatest of all ranks' values, none below 0; -1: a rank does not answer. All call it. */
+/* Returns the maximum of the ranks' values, which are at least 0, or -1 if a rank does not answer. All
+ * ranks must call it. */
 static int lm_all_reduce_max(const lm_run *r, int value)
 {
     const gckpt_transport *ranks = r->ranks;
@@ -406,7 +413,7 @@ static int lm_all_reduce_max(const lm_run *r, int value)
     return value;
 }
 
-/* Is the run to stop now? All ranks ask, and get the same answer. */
+/* Returns whether the run must stop now: the same on all ranks, which must all call it. */
 static int lm_is_stopped(const lm_run *r)
 {
     const int stops = lm_all_reduce_max(r, session.interrupted != 0);
@@ -415,7 +422,7 @@ static int lm_is_stopped(const lm_run *r)
     return stops;
 }
 
-/* ---- what is reported ------------------------------------------------------------------------ */
+/* ---- reports --------------------------------------------------------------------------------- */
 static int64_t lm_param_count(const gckpt_store *store)
 {
     int64_t all = 0;
@@ -425,9 +432,8 @@ static int64_t lm_param_count(const gckpt_store *store)
     return all;
 }
 
-/* The plan in two lines, and as the beginning of an event, which the program goes on with. Extra is
- * what a step of this micro-batch computes twice; only the work of a step, by the model of
- * gckpt_plan_desc.costs, compares plans of different micro-batches. */
+/* Prints the plan, and begins a JSON event that the program completes. To compare plans of different
+ * micro-batches, use the cost per step; the percentage of recomputation depends on the micro-batch. */
 static void lm_report_plan(lm_run *r)
 {
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
@@ -449,7 +455,7 @@ static void lm_report_plan(lm_run *r)
         100 * gckpt_plan_overhead(p));
     if (gckpt_plan_overhead(p) > 2)
         fprintf(session.out,
-                "note   a step costs %.1f times the least work; --budget 1 prints the bytes for 1.5\n"
+                "note   a step costs %.1f times the least cost; --budget 1 prints the bytes for 1.5\n"
                 "       times\n",
                 1 + gckpt_plan_overhead(p));
     fprintf(session.out,
@@ -480,7 +486,7 @@ static void lm_report_plan(lm_run *r)
     session_event(",\"ranks\":%d", lm_world_size(r));
 }
 
-/* --timeline: a plan as a picture, or as a trace. */
+/* Writes --timeline: the plan as a picture, or as a trace if the name ends in .json. */
 static int lm_draw_plan(const gckpt_plan *plan)
 {
     const char *dot = strrchr(lm.timeline, '.');
@@ -494,7 +500,7 @@ static int lm_draw_plan(const gckpt_plan *plan)
     return 0;
 }
 
-/* The end in a line, and as the beginning of an event. 1: a rank does not answer. */
+/* Prints the last line and begins its JSON event. Returns 1 if a rank does not answer, else 0. */
 static int lm_report_end(const lm_run *r)
 {
     gckpt_exec *exec = r->stages[LM_TRAINING].exec;
@@ -526,7 +532,7 @@ static int lm_report_end(const lm_run *r)
     return 0;
 }
 
-/* A byte of a sample; what a terminal would obey is shown as ?. */
+/* Prints a byte of a sample; control characters become ?. */
 static void lm_show_byte(int c)
 {
     fputc((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c, session.out);
@@ -544,13 +550,13 @@ static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, dou
     session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_plan_bytes(r));
 }
 
-/* What an evaluation found; `also` ends the event. */
+/* Writes the JSON event of an evaluation; `suffix` ends it. */
 static void lm_report_eval(uint64_t step, double loss, const char *suffix)
 {
     const double elapsed = session.start > 0 ? session_now() - session.start : 0;
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
                   (unsigned long long)step, loss, elapsed, suffix);
-    session_check_output(); /* now; the loop sees if not */
+    session_check_output(); /* the loop checks whether that failed */
 }
 
 static int lm_compare(const void *a, const void *b)
@@ -559,7 +565,7 @@ static int lm_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* 0: what was written so far does not arrive, and the run ends, saved. */
+/* Returns whether all output so far was written. If not, saves, since the run ends. */
 static int lm_is_output_ok(lm_run *r)
 {
     if (lm_all_reduce_max(r, !session_check_output()) == 0)
@@ -568,14 +574,14 @@ static int lm_is_output_ok(lm_run *r)
     return 0;
 }
 
-/* After a step: evaluates and saves where it is time to. */
+/* Evaluates and saves after a step, as --eval-every and --save-every say. */
 static int lm_after_step(lm_run *r, uint64_t step)
 {
     const int done = step == (uint64_t)lm.steps;
     r->saved = 0;
     if (session.terminal && done)
         fputc('\n', session.out);
-    if (!lm_is_output_ok(r)) /* events are written before the file that goes on behind them */
+    if (!lm_is_output_ok(r)) /* events are written before the file to resume from */
         return 1;
     if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
         r->evaluate(r, step) != 0)
@@ -586,10 +592,11 @@ static int lm_after_step(lm_run *r, uint64_t step)
 }
 
 static const char lm_nonfinite_text[] =
-    "the weights are not finite: \"%s\" has an infinite value or NaN; the file that they are from is "
-    "damaged, or of a training that had failed";
+    "the weights are not finite: \"%s\" has an infinite value or NaN; its file is damaged or of a "
+    "failed training: load another one";
 
-/* A parameter with such a value; frozen: of those that nothing has changed. NULL: none. */
+/* Returns the name of a parameter with an infinity or NaN, or NULL. If `frozen` is nonzero, looks only
+ * at parameters that training did not change. */
 static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 {
     gckpt_parameter p;
@@ -605,7 +612,7 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
     return NULL;
 }
 
-/* Steps until there are --steps of them, or an interrupt: then the step at hand changes nothing. */
+/* Trains until step --steps or an interrupt, which cancels the step in progress without a change. */
 static int lm_train(lm_run *r)
 {
     double times[LM_TIMES];
@@ -614,12 +621,12 @@ static int lm_train(lm_run *r)
     memset(&hyper, 0, sizeof hyper);
     hyper.weight_decay = (float)lm.weight_decay;
     hyper.clip = (float)lm.clip;
-    hyper.beta1 = lm.beta1 > 0 ? (float)lm.beta1 : -1; /* for the library 0 means "the usual" */
+    hyper.beta1 = lm.beta1 > 0 ? (float)lm.beta1 : -1; /* the library takes 0 as "default" */
     hyper.beta2 = lm.beta2 > 0 ? (float)lm.beta2 : -1;
     session.first = step;
     session.start = session_now();
     r->saved = 1;
-    if (lm_all_reduce_max(r, !session_check_output()) != 0) /* what is planned is to be seen now */
+    if (lm_all_reduce_max(r, !session_check_output()) != 0) /* shows the plan now */
         return 1;
     while (step < (uint64_t)lm.steps && !lm_is_stopped(r)) {
         const double begin = session_now();
@@ -641,7 +648,7 @@ static int lm_train(lm_run *r)
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
         r->position += (uint64_t)r->step_rows;
-        if (result == GCKPT_SKIPPED) { /* the next batch, then */
+        if (result == GCKPT_SKIPPED) { /* continue with the next batch */
             r->skipped++;
             session_print_line("%s", gckpt_error_text(m->exec));
             session_event("{\"event\":\"skip\",\"step\":%llu}\n", (unsigned long long)step);

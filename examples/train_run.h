@@ -635,7 +635,7 @@ static inline int train_prepare(train_run *t)
     if (t->plan == NULL)
         return train_fail_plan(t, t->store);
     if (gckpt_plan_overhead(t->plan) > 2)
-        train_note(t, "a step costs %.1f times the least work; a slightly larger budget costs much less",
+        train_note(t, "a step costs %.1f times the least cost; a slightly larger budget costs much less",
                    1 + gckpt_plan_overhead(t->plan));
     int unsplit = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;

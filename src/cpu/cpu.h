@@ -179,8 +179,7 @@ typedef struct {
     int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
-/* A tile keeps some rows and vectors of c in registers while it adds k terms. b's columns are
- * adjacent. */
+/* A tile keeps rows and vectors of c in registers while it adds k terms; b has adjacent columns. */
 typedef struct {
     int64_t k;
     const float *a;

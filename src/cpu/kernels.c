@@ -55,8 +55,7 @@ static int gckpti_products_match(const gckpti_kernels *kernels)
     return same;
 }
 
-/* Compiler options that change arithmetic (clang's -freciprocal-math) show here: then plain kernels
- * run. */
+/* Detects compiler options that change arithmetic (-freciprocal-math): then plain kernels run. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };

@@ -193,8 +193,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
-/* The next part of b: the next panel or terms, or the thread's next item, if it gets the expected
- * one. */
+/* The next part of b: of this panel, or of the item that this thread is expected to get next. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            const gckpti_c_block *block)
 {

@@ -85,9 +85,8 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 }
 
 /* Splits c into blocks, as square as possible, since each reads its rows of a and columns of b: 4
- * for each thread, so that a thread that loses its core delays the others little; 1 if a is a row
- * or c is small. A b to transpose is split by columns first; a block's rows of a must stay in a
- * cache. */
+ * per thread, so that a thread that loses its core delays the others little; 1 if a is a row or c
+ * is small. A transposed b is split by columns first. The rows of a of a block fit into a cache. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };

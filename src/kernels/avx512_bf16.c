@@ -202,8 +202,7 @@ GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *
     return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* Loads a quarter each: 8 elements from `at` on, and as many at once, twice, three times the
- * distance. */
+/* Loads 8 elements into each quarter: from `at`, and 1, 2 and 3 times the distance after it. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
                                                   int64_t apart, int narrow)
 {

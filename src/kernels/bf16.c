@@ -180,8 +180,7 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
     return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
-/* Stores 16 rows of `row` words: a's lanes, or b's pairs of terms, transposed if x has the other
- * order. */
+/* Stores 16 rows of `row` words, transposed if x needs it: lanes of a, or pairs of terms of b. */
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;

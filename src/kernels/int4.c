@@ -118,8 +118,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(gemv_axpy) of 8 terms: gemv->n columns, whole blocks; a row of b has gemv->row bytes. The next
- * 8 are prefetched. */
+/* V(gemv_axpy) of 8 terms, gemv->n columns in whole blocks, gemv->row bytes per row of b.
+ * Prefetches the next 8 terms. */
 GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;

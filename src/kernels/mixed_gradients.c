@@ -25,8 +25,7 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* Loads n rows of a gradient, `wide` apart in x: the old value, or +0; in the end they are
- * stored. */
+/* Loads n rows of a gradient, `wide` apart in x: the old values, or +0. */
 static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
                                            int64_t n, float *x)
 {
@@ -89,8 +88,8 @@ static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn
     s->packed = (uint16_t *)rest;
 }
 
-/* Scores of query r of the tile become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0 for
- * masked keys. */
+/* Turns query r's scores s into p = exp(s - lse), and dp into ds = p (dp - delta) scale; both are
+ * +0 for masked keys. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
     const float cap = s->h->cap;

@@ -99,8 +99,7 @@ GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOAT
 }
 
 /* transpose4: vector r[p] gets word p of row i at s + i * row (in bytes), i < W, for 4 words.
- * With suitable instructions, load_quads loads 4 words of rows 0, 4, ..., and each quad is
- * transposed. */
+ * Where possible, load_quads loads 4 words of rows 0, 4, .., and each quad is transposed. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3

@@ -220,9 +220,8 @@ GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 
 enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
 
-/* Of a finite x beyond pi/4, whose bits are u, in units: x * 2/pi modulo 4 is taken in integers
- * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
- * weight 2. */
+/* Reduces a finite x beyond pi/4, with bits u: x * 2/pi modulo 4 in integers (Payne and Hanek).
+ * It needs 96 bits of 2/pi, beginning with the bit whose product with x has the weight 2. */
 GCKPTI_NOINLINE gckpti_angle gckpti_angle_large(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,

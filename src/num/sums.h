@@ -81,8 +81,7 @@ GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float 
     return first ? added : gckpti_fma(sum, factor, added);
 }
 
-/* The step over n scores x: top = max(x), p = exp(x - shift(max')). p may be x, or NULL. Returns
- * the factor. */
+/* Takes n scores: top = max(x), p = exp(x - shift(max')); p may be NULL. Returns the factor. */
 GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
                                   float *sum)
 {

@@ -20,8 +20,7 @@
 #define GCKPTI_INLINED GCKPTI_INLINE
 #define GCKPTI_ISA_NOINLINE GCKPTI_NOINLINE
 #else
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
- * by lane. */
+/* g++ (bug 105593) warns of undefined lanes in its own headers, gcc -O1 of vectors set by lane. */
 #if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"

@@ -278,8 +278,7 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. An item is up to 16
- * results. */
+ * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. Items: <= 16 results. */
 enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;

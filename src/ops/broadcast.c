@@ -78,8 +78,7 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of an input's gradient d and its sources. Without `comp` the steps of d and `self` are
- * 1. */
+/* A run of an input's gradient d and its sources. Without `comp`, d and `self` have steps of 1. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;

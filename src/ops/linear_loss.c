@@ -170,8 +170,7 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
            (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
-/* The logits are computed here again, or only here; smaller blocks read and write w and dw more
- * often. */
+/* Smaller blocks of logits, which are (re)computed here, read and write w and dw more often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
     const uint64_t block = (uint64_t)gckpti_linear_loss_block(call);

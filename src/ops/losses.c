@@ -140,8 +140,7 @@ static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* Returns the loss of a row before its weight. x: its classes, read if targets are soft or
- * smoothed. */
+/* Returns a row's loss without its weight. Reads x, its classes, for soft or smoothed targets. */
 static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
                                 float max, float log_sum)
 {

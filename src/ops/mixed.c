@@ -156,9 +156,8 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t
     }
 }
 
-/* Returns where the elements of n rows of a gradient are (NULL: not required): in place, or, d
- * apart, in `scratch`, which is filled unless `loaded`; gckpti_mixed_put_grad rounds them to
- * bf16. */
+/* Returns the elements of n rows of a gradient, or NULL if not required: in place, or, d apart,
+ * in `scratch`, which it fills unless `loaded`. gckpti_mixed_put_grad rounds them to bf16. */
 static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
                                      float *scratch, int loaded)
 {

@@ -95,9 +95,8 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
-/* Like GCKPT_TAKES_BF16, but for all inputs, and only in the CPU's kernels; backends get f32
- * copies. This flag and the next two reuse the GCKPT_INDEX bits of inputs 4 to 6, which these ops
- * do not have. */
+/* Like GCKPT_TAKES_BF16 for all inputs, but only in CPU kernels; backends get f32 copies. This
+ * flag and the next two reuse the GCKPT_INDEX bits of inputs 4 to 6, which these ops lack. */
 enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
 /* Ops that work element by element (if no input is repeated) or row by row: in bf16 plans the CPU
@@ -734,8 +733,7 @@ typedef struct {
 } gckpti_pool;
 
 struct gckpti_pool_state;
-/* Computes a window of image x, for all channels, into y and its tap's index. Either may be
- * NULL. */
+/* Computes all channels of a window of image x: y, and the index of its tap. Either may be NULL. */
 typedef void (*gckpti_max_window)(const struct gckpti_pool_state *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
@@ -824,9 +822,8 @@ typedef struct { /* [0]: rows, [1]: columns */
     int64_t c, o, group_c, group_o;
 } gckpti_conv_sizes;
 
-/* One axis. In a source of `size`, result i and tap k read i * stride + k * dilation + first;
- * result i is element out_first + i * out_step of its side, tap k is tap tap_first + k * tap_step
- * of w. */
+/* One axis. Result i and tap k read element i * stride + k * dilation + first of `size`. It
+ * is result out_first + i * out_step of its side, and tap tap_first + k * tap_step of w. */
 typedef struct {
     int64_t size, results, taps;
     int64_t stride, dilation, first;

@@ -221,8 +221,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps outside x: as -inf they are the maximum only if all are; as +0 they add nothing, and
- * count. */
+/* Taps outside x are -inf for a maximum, and +0 for an average, which counts them. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {

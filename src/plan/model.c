@@ -208,8 +208,7 @@ static int gckpti_is_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
     return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
-/* Marks, by id, what every schedule computes: whatever backwards, losses, side effects and fetches
- * read, directly or not. */
+/* Marks the tensors that backwards, losses, side effects and fetches read, directly or not. */
 static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)

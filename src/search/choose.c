@@ -39,8 +39,7 @@ static uint64_t gckpti_min_time(const gckpti_search *s, uint64_t overhead, uint6
     return s->p->overlap ? recompute_cost : overhead;
 }
 
-/* Returns whether a candidate, placed or not, is no better than the winner or larger than `most`
- * bytes. */
+/* Returns whether a candidate is no better than the winner, or larger than `most` bytes. */
 static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
 {
     const gckpti_candidate *old = &s->winner;
@@ -69,8 +68,7 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         s->winner = *candidate;
 }
 
-/* Returns the least budget for which level k counts: it rounds up to the limit of the next lower
- * level. */
+/* Returns the least budget that considers level k: the limit of the next lower level, rounded. */
 static size_t gckpti_min_budget(const gckpti_search *s, int k)
 {
     int64_t limit = k + 1 < s->levels && !s->tiny ? s->level[k + 1].limit : 0;
@@ -201,8 +199,7 @@ static void gckpti_consider_points(gckpti_search *s, size_t most)
             gckpti_consider_cuts(s, index, most);
 }
 
-/* Returns whether level k fits its limit, and no schedule within that limit is better than the
- * winner. */
+/* Returns whether level k fits its limit, within which no schedule is better than the winner. */
 static int gckpti_is_level_beaten(const gckpti_search *s, int k)
 {
     return s->winner.length && gckpti_level_fits(s, k) &&

@@ -158,8 +158,7 @@ static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Chooses all recomputations whose previous definitions fit, one after another. Returns how
- * many. */
+/* Chooses, one by one, all recomputations whose previous definitions fit. Returns their number. */
 static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0;

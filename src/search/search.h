@@ -76,14 +76,12 @@ typedef struct gckpti_bound {
     int64_t examined;       /* cuts examined */
 } gckpti_bound;
 
-/* Returns the least recomputation cost of any schedule within `limit` live bytes, by the hulls and
- * by all cuts of the deciding point, or UINT64_MAX if there is no such schedule. *decider is the
- * index of that point. */
+/* Returns the least recomputation cost of any schedule within `limit` live bytes, or UINT64_MAX if
+ * there is none, by the hulls and all cuts of the deciding point, whose index is *decider. */
 GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
 
 /* Returns the least time above base_cost of any schedule within `limit`, by the bounds of all copy
- * costs (without gckpti_planner.overlap the same as gckpti_bound_cost). If `all` is 0, hulls
- * only. */
+ * costs; if `all` is 0, by hulls only. Without overlap, the same as gckpti_bound_cost. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
@@ -131,8 +129,7 @@ typedef struct {
     int64_t value, saved; /* bytes freed after `from` and `start`, or needed */
 } gckpti_move;
 
-/* Excess that the chosen moves have not removed: in total, and per chunk of 2^shift positions above
- * the limit. */
+/* Excess not yet removed by the chosen moves: in total, and per chunk of 2^shift positions. */
 typedef struct {
     int shift;
     int64_t *chunk, total;

@@ -143,8 +143,7 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
     gckpti_dequantise(&u, 0, *n, x);
 }
 
-/* Returns memory for a row of floats in rows of I8 that are quantised later, or NULL if these are
- * too few. */
+/* Returns memory for a row of floats in I8 rows that are quantised later, or NULL if too few. */
 static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
 {
     unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
@@ -212,8 +211,7 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
         }
     }
 }
-/* Allocates the block for q's new storage. Checks that initial values will fit (a normal value is
- * below 6 in magnitude). */
+/* Allocates q's new storage. Checks that initial values fit (normal ones are below 6). */
 static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;

@@ -182,7 +182,7 @@ int main(void)
     int8 = all != NULL ? gckpt_plan_arena(all) : 0;
     gckpt_plan_free(all);
     net_free(&n);
-    printf("\n| %s, weights as | weights, MB | least in fp32, MB | least in bf16, MB |\n|---|---|---|---|\n",
+    printf("\n| %s, weights as | weights, MB | least, fp32, MB | least, bf16, MB |\n|---|---|---|---|\n",
            llama_1b.name);
     for (int k = 0; k < 5 && good; k++)
         good = k == GCKPT_STORAGE_F16 || print_quantised(names[k], (gckpt_storage)k);

@@ -499,8 +499,8 @@ check "a tiny budget" fails_with 1 "at least" build/gpt --budget 1000
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr" | head -n 1)
 for mode in memory-poor sqrt; do
     build/gpt $small --plan --checkpoint $mode --threads 1 > "$work/poor" 2> "$work/stderr"
-    check "--checkpoint $mode: a note if a step has more than 3 times the least work" \
-        test "$(grep -c '^note .* times the least work' "$work/poor")" = "$([ $mode = sqrt ] && echo 0 || echo 1)"
+    check "--checkpoint $mode: a note if a step has more than 3 times the least cost" \
+        test "$(grep -c '^note .* times the least cost' "$work/poor")" = "$([ $mode = sqrt ] && echo 0 || echo 1)"
 done
 check "the least budget named is enough" sh -c "build/gpt --steps 2 --eval-every 0 --budget ${least:-0} --json - > $work/least.json"
 check "and is not exceeded" test "$(field "$work/least.json" end bytes_measured)" -le "${least:-0}"

@@ -1,5 +1,5 @@
-/* flash.c - a training for a device by SET, for docs/device.md (tests/firmware/size.sh): what it takes of flash, memory,
- * stack.
+/* flash.c - a training for a device, chosen by SET: tests/firmware/size.sh measures its flash, memory and
+ * stack (docs/benchmarks/device.tsv).
  * Without DEVICE it prints its plan as C; with it, it trains by that plan (TABLE), or by one that it reads
  * (READS) or makes (PLANS). STACK: prints how far the stack went. */
 #if defined(DEVICE) && !defined(GCKPT_SMALL)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# make size: the table of docs/device.md, in Markdown: what firmware takes of flash (text), memory and stack.
+# make size: prints a Markdown table of the flash (text), memory and stack that firmware takes (docs/benchmarks/device.tsv).
 # First trainings by what they are made of (tests/firmware/flash.c), then examples/mcu's jobs, if QEMU and a
 # compiler for them are here: for a Cortex-M4 with its FPU, at -Os, all of it linked, with what it needs of
 # the C library and libgcc. The stack of the first is measured by qemu-arm on the same Thumb-2 code for a
@@ -73,7 +73,7 @@ fi
 # sums FILE: text, data, bss as `size` says
 sums() { "${cross}size" "$1" | awk 'NR == 2 { print $1 " | " $2 " | " $3 }'; }
 
-echo "| training | code | constants | of them the plan | text, all | data | bss | stack | text without GCKPT_SMALL |"
+echo "| training, bytes | code | constants | of them the plan | text, all | data | bss | stack | text without GCKPT_SMALL |"
 echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
 for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-entropy, AdamW" "2 transformer, AdamW" \
     "3 transformer that generates" "6 autoencoder 16-8-3-8-16 that is run only" "4 two convolutions, AdamW" "5 GRU, AdamW"; do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # examples/mcu in QEMU: every job on every board whose tools are installed, each with the losses and the hash
-# of the weights that the same source has on this machine, within its stack; the tables of docs/device.md:
-# build/mcu/tables.md (make mcu).
+# of the weights that the same source has on this machine, within its stack; the tables
+# build/mcu/tables.md, which make mcu records in docs/benchmarks/device.tsv.
 # LINKED compiles what only uses the header's public names (make mcu: against build/gradckpt.o).
 #
 #     sh tests/firmware/test_mcu.sh                         all
@@ -148,7 +148,7 @@ value()                 # value WHAT FILE..: of its line, the largest
 
 per_board()             # per_board WHAT TITLE: a table of it
 {
-    printf '\n| %s |' "$2"
+    printf '\n### %s\n\n| %s |' "$2" "$2"
     for board in $found; do
         board "$board"
         printf ' %s |' "$core"
@@ -168,7 +168,7 @@ per_board()             # per_board WHAT TITLE: a table of it
 
 per_level()             # per_level WHAT TITLE: a table of it
 {
-    printf '\n| %s |' "$2"
+    printf '\n### %s\n\n| %s |' "$2" "$2"
     rule='|---|'
     for board in $level_boards; do
         board "$board"
@@ -191,7 +191,7 @@ per_level()             # per_level WHAT TITLE: a table of it
 
 tables()
 {
-    printf '\n| job | RAM there | RAM taken | of it stack, at most | loss of the first and the last step | hash, on each board |\n'
+    printf '\n| job | RAM there | RAM taken, bytes | of it stack at most, bytes | loss of the first and the last step | hash, on each board |\n'
     printf '|---|--:|--:|--:|--:|---|\n'
     for job in $jobs; do
         echo "| $job | $(ram "$job" | tr -d K) KB | $(value ram $work/*."$job.out") | $(value stack $work/*."$job.out") |" \
@@ -372,6 +372,6 @@ level=Os
 tables > "$work/tables.md"
 if [ -n "$SHOW" ]; then
     cat "$work/tables.md"
-    [ "$failed" -gt 0 ] || [ "$(echo $found)" != "$boards" ] || sh tests/table.sh "make mcu" "$work/tables.md" docs/device.md
+    [ "$failed" -gt 0 ] || [ "$(echo $found)" != "$boards" ] || PROCESSOR=- THREADS=- sh tests/bench/record.sh device "$work/tables.md" mcu
 fi
 report mcu
