@@ -22,26 +22,26 @@
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python models.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1373
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1372
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1289
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1286
  *                 arithmetic, per_isa_begin, vectors, formulas, per_isa_end, angles, random,
  *                 halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1792
+ *     >>store     parameters and optimiser state, however they are stored                     1789
  *                 arrays, values, params, ranks, notes, calls, quant
  *     >>graph     tensors, views, segments, gckpt_apply                                        675
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5690
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5680
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2072
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4812
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
- *     >>search    bounds that no schedule can beat; the least cost for every budget           3243
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           3236
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 hide_copies, choose, open
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
@@ -56,7 +56,7 @@
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
  *     >>export    plans and weights as files and as C constants                                959
  *                 file, c, weights
- *     >>kernels   the loops of the fast kernels, for each instruction set                     3895
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     3890
  *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
  *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
  *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
@@ -384,8 +384,7 @@ typedef struct gckpt_frontier gckpt_frontier; /* the least cost for every budget
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops on one device */
 
-/* Results. OK, MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED and SKIPPED are no errors; those that
- * begin with E_ are. */
+/* Results. Only those that begin with E_ are errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
@@ -439,8 +438,7 @@ typedef enum {
     GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
     GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
 } gckpt_precision;
-/* The format in which the values of a frozen parameter are stored (gckpt_store_quantise). Ops see
- * floats. */
+/* The storage of a frozen parameter's values (gckpt_store_quantise). Ops read them as floats. */
 typedef enum {
     GCKPT_STORAGE_F32,
     GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
@@ -495,16 +493,14 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
 #endif
 
 /* Freezes (frozen nonzero) or unfreezes all parameters whose whole name matches: '*' stands for any
- * run of characters, '?' for one: "h.*.mlp.*". Returns E_ARG if none matches. Applies to plans that
- * are made afterwards. */
+ * run of characters, '?' for one: "h.*.mlp.*". E_ARG if none matches. Affects later plans. */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
 /* Sets the factors of matching parameters on the step's lr and weight_decay, 0 or more (else
  * E_ARG). Defaults: lr_scale 1; decay_scale 1 for parameters of two or more axes, 0 for vectors
  * (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Zeroes the optimiser state of matching parameters; training may then go on with another
- * optimiser. */
+/* Zeroes the optimiser state of matching parameters, for example to change the optimiser. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet, with its values at `values` (one float for each
  * element of `shape`), which must outlive the store: flash, an mmapped file. If writable is
@@ -539,8 +535,7 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;               /* may be read and written between steps (then gckpt_store_push);
-                                  * never move; NULL if quantised */
+    float *values;               /* may be written (gckpt_store_push); NULL if quantised */
     float *state[4];             /* optimiser state: AdamW m, v; momentum; NULL before it exists */
     int frozen;                  /* nonzero if it is not trained */
     float lr_scale, decay_scale; /* gckpt_store_group */
@@ -605,8 +600,7 @@ typedef enum {
     GCKPT_AXES_UNKNOWN,
     GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
 } gckpt_axes;
-/* Options for files of other programs and for parts of a store. All zero, or NULL, means the same
- * as the calls above. */
+/* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
 typedef struct {
     /* Reading: returns the parameter for the file's tensor `name`; writing: the name in the file of
      * parameter `name`. NULL leaves it out (reading: whatever its type). The text must live until
@@ -618,8 +612,7 @@ typedef struct {
      * store, and a written file says "format":"pt", as other tools expect. Notes are read and
      * written. If 0 (default), both are read and written. */
     int values_only;
-    int partial;  /* reading: if nonzero, parameters that the file lacks keep their values; if 0,
-                   * the file must have all */
+    int partial;  /* loading: if nonzero, parameters may be missing in the file and stay */
     int writable; /* gckpt_store_map: if nonzero, F32 values in place may be trained (the memory
                    * must be writable); if 0, they are frozen */
     gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
@@ -679,16 +672,14 @@ GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
-/* Creates a graph. memory NULL selects the heap. Returns NULL after an error, which the store then
- * has. */
+/* Creates a graph. memory NULL selects the heap. Returns NULL after an error, kept by the store. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
 GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors remain valid */
 /* Adds an input, which each step is fed. Axis 0 is the batch, of the same size for all inputs of a
  * graph: its micro-batch. Names of inputs are unique in a graph. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape);
-/* Adds data that never change and have no batch axis. `data` is not copied: it must outlive graph,
- * plans and executors. */
+/* Adds constant data without a batch axis. `data` must outlive graph, plans and executors. */
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Adds parameter `name` of the store, which is created if it does not exist. The same name gives
@@ -728,18 +719,15 @@ typedef struct {
     const void *data;            /* of a constant */
 } gckpt_node;
 GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
-/* Describes the tensor with this id; returns E_ARG if there is no such id. Texts live as long as
- * the graph. */
+/* Describes the tensor with this id; returns E_ARG without one. Texts live as long as the graph. */
 GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
  * x has any shape (..,C) and is f32 unless noted. Shapes that do not fit are E_SHAPE, an error of
  * the graph; the op then returns NULL. */
-/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. A step returns E_DATA if an
- * index is not in 0..V-1. */
+/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. Others than 0..V-1 are E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. A step returns E_DATA if an index
- * is not in 0..N-1. */
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Others than 0..N-1 are E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is a (K,N) used for all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
@@ -797,8 +785,7 @@ typedef struct {
                             * step); NULL selects S */
     int64_t window;        /* causal only: a query sees the last `window` of its keys, its own one
                             * included (transformers' sliding_window); 0, or S and more, sees all */
-    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2), 1e-30 to 1e30; 0
-                            * disables it */
+    float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
     float scale;           /* factor of q k'; 0 selects 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C / heads ->
@@ -834,8 +821,7 @@ typedef struct {
     int stride[2];         /* default: 1 for convolutions, size for pools */
     int padding[2];        /* on both sides: zeros; max pools ignore them; default 0 */
     int dilation[2];       /* distance of taps; default 1 */
-    int groups;            /* of channels, convolutions only; as many as channels: depthwise;
-                            * default 1 */
+    int groups;            /* convolutions: groups of channels, all: depthwise; default 1 */
     int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
 } gckpt_window;
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
@@ -867,8 +853,7 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* x (B,..,C): layernorm over an image's H x W and each of `groups` equal runs of its C channels, 2
- * values or more per group; gain and bias are (C) or NULL. Wu & He 2018; with groups = C: instance
- * norm. */
+ * values or more per group; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and variance over
@@ -886,8 +871,7 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
                                   gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0);
 /* x (B,T,I), wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H):
- * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). Hochreiter & Schmidhuber
- * 1997. */
+ * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). (Hochreiter 1997) */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
 #endif
@@ -908,14 +892,12 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
  * graph may have both kinds. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
-/* Elementwise a op b. Axes are matched from the last; an axis of size 1, or a missing one, is
- * repeated. */
+/* Elementwise a op b. Broadcasts: matches axes from the last, repeats axes of size 1 or missing. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Elementwise maximum and minimum, repeated as above; NaN if one is. If both are equal, each gets
- * half of the gradient. */
+/* Elementwise maximum, minimum, broadcast; NaN if one is. Equal inputs share the gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
 /* a where the condition (f32 or i32) is not 0, NaN included, else b; all three repeated as above.
@@ -940,8 +922,7 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
                                   float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* removes the axis */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* removes the axis */
-/* The maximum over an axis, which is removed; NaN if one is. The gradient goes to the first
- * maximum. */
+/* The maximum over an axis, which it removes; NaN if one is. The first one gets the gradient. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
 /* The index (i32) of the element that gckpt_max takes; no gradient passes. Ops that take indices
  * may read it (if the axis is no longer than their table, else E_SHAPE), and gckpt_fetch. */
@@ -983,8 +964,7 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
 /* Elementwise, targets t (f32) in [0,1]: sum of -(t log s + (1 - t) log(1 - s)) with s =
- * sigmoid(x), computed as max(x, 0) - x t + log(1 + exp(-|x|)), which does not overflow; count =
- * elements. */
+ * sigmoid(x), as max(x, 0) - x t + log(1 + exp(-|x|)), which cannot overflow; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                    gckpt_tensor *weights);
 /* Sum over elements of d^2 / 2 if |d| < delta, else delta (|d| - delta / 2), with d = prediction -
@@ -1001,8 +981,7 @@ typedef struct {
 /* >>api-segments ----------------------------------------------------------------------------------
  * GCKPT_SEGMENTS plans recompute the inner values of a segment in the backward. Segments may nest.
  * Chen 2016. */
-/* Builds block(x, user) as one segment and returns its result. If x is NULL, returns NULL and does
- * not call block. */
+/* Builds block(x, user) as one segment and returns its result; if x is NULL, only returns NULL. */
 typedef gckpt_tensor *(*gckpt_block_fn)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
@@ -1039,8 +1018,7 @@ struct gckpt_call {
     size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows;             /* nonzero: moves the batch axis or combines rows, so that another
                                  * split of the batch has other bits */
-    int64_t elements_per_count; /* losses without i32 inputs: elements of input 0 per count; 0
-                                 * selects 1 */
+    int64_t elements_per_count; /* losses without i32 inputs: elements per count; 0 is 1 */
     /* set for kernels: */
     int64_t first_row;         /* first row of this micro-batch in the step's batch */
     int64_t rows;              /* rows in this micro-batch; 1 (first_row 0) if batch-invariant */
@@ -1148,8 +1126,7 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
  * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
- * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; fastest if each of the
- * three also has a stride of 1. */
+ * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster if all do. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -1213,8 +1190,7 @@ typedef struct {
 typedef struct {
     gckpt_mode mode; /* default GCKPT_AUTO */
     size_t budget;   /* in bytes of gckpt_plan_bytes; 0 (default) sets no limit */
-    int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's (one
-                      * micro-batch) */
+    int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
@@ -1232,8 +1208,7 @@ typedef struct {
      * refused. In INFERENCE with 1, all ranks run all rows. */
     int virtual_ranks;
     /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
-     * FORWARD of a parameter gathers it into the arena. For costs in nanoseconds: 1048576 / (GB/s).
-     * Default 0. */
+     * FORWARD of a parameter gathers it. In nanoseconds: 1048576 / (GB/s). Default 0. */
     uint64_t link_cost;
     /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
      * by link_cost and the costs of the ops, that it ends before its first use, as far as the
@@ -1259,8 +1234,7 @@ typedef struct {
     /* If nonzero, offload copies overlap computation, one at a time in the order they begin. Cost
      * is then a time, which plans minimise: an op takes its cost, a use waits for its reload, and
      * the instruction after a value's last use waits for its offload. Bytes that copies occupy
-     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), copies and ops
-     * alternate. */
+     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. 0 (default): copies wait for ops. */
     int overlap_offload;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. `plain` is then ignored, and the plan is neither saved nor printed as C. */
@@ -1592,8 +1566,7 @@ typedef struct {
 
 struct gckpt_backend {
     const char *name; /* a plan for this backend runs on backends of this name only */
-    void *context;    /* for the functions, not NULL; kernels get it in call->backend, which is NULL
-                       * when the CPU runs them */
+    void *context;    /* for the functions, not NULL; call->backend of kernels (NULL on the CPU) */
     int own_memory;   /* if nonzero, memory that the host cannot use; all functions up to `finish`
                        * except workspace are then needed. If 0, the CPU's plain functions replace
                        * those that are NULL and kernels that `find` does not return */
@@ -1645,8 +1618,7 @@ struct gckpt_backend {
     /* Offloading to the host: all four or none (copy_out and copy_in are then used). copy_async
      * begins a copy after all earlier calls; it may overlap later calls, and copies keep their
      * order. wait_copies makes later calls wait for all copies. Host memory comes from host_get.
-     * Until wait_copies no call touches the device's side, except to read it if `out` is
-     * nonzero. */
+     * Until wait_copies calls do not touch the device's side (they may read it if `out`). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1657,8 +1629,7 @@ struct gckpt_backend {
     /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not replayed). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* As wait_copies, except that the last `later` copies (at least 1) may go on. If NULL,
-     * wait_copies is used. */
+    /* As wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
     void (*wait_copies_until)(void *context, int later);
     /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both or none. After
      * use_comm_queue(1) the thread's calls of add and copy go to a second queue, after all earlier
@@ -1739,8 +1710,7 @@ typedef enum {
 typedef struct {
     int rank, size;   /* as the store's */
     int device_aware; /* nonzero: accepts addresses in a backend's own memory */
-    /* Begins to send bytes to rank `peer` and to receive bytes from it (either may be 0). Returns
-     * 1, or 0 if it failed. */
+    /* Starts to send bytes to rank `peer` and receive from it (either may be 0). Returns 1 or 0. */
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes);
     /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
@@ -1752,8 +1722,7 @@ typedef struct {
      * May be NULL; the others then wait for their timeout. */
     void (*abort)(void *user);
     double (*clock)(void *user); /* returns seconds; NULL disables the timeout */
-    double timeout;              /* seconds without an answer after which a step ends with E_PEER; 0
-                                  * disables it */
+    double timeout;              /* seconds without an answer until E_PEER; 0 disables it */
     void *user;                  /* for the functions */
     /* For a backend with use_comm_queue, on its own memory; both or none, with abort. enqueue adds
      * to that queue an exchange, or (peer -1) an all_reduce of the floats at `receive`; returns 0
@@ -1767,8 +1736,7 @@ typedef struct {
 typedef struct {
     gckpt_memory memory; /* for tables, caches, copies, and the arena if that is NULL */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment; NULL (default)
-     * allocates it. Executors may share it as long as at most one is within a step (when streaming:
-     * from begin to end). */
+     * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;
     size_t arena_size; /* bytes of arena */
     unsigned debug;    /* GCKPT_DEBUG_..; default 0 */
@@ -1782,8 +1750,7 @@ typedef struct {
     int copy_feeds;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
-     * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. If 0
-     * (default), the step updates. */
+     * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. */
     int skip_nonfinite;
     /* Executor whose caches to use and continue, of the same store, rows, capacity and backend:
      * e.g. one for prompts, one for single tokens. It must outlive this one; one of them runs at a
@@ -1889,8 +1856,7 @@ GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
 #ifndef GCKPT_NO_TRAINING
-/* Runs a step over `rows` rows: all micro-batches, one division, clipping, update. report may be
- * NULL. */
+/* Runs a step of `rows` rows: all micro-batches, one division, clipping, update. report or NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
@@ -2040,8 +2006,7 @@ typedef struct {
     double limit;                /* seconds; steps that have begun are finished; 0 tries nothing */
     const gckpt_feed *feeds;     /* of a whole batch; build may fill in the ids */
     int feed_count;              /* length of feeds */
-    /* Options of the steps, or NULL; ignored are progress, copy_feeds, skip_nonfinite, and debug
-     * except GCKPT_DEBUG_PLAIN. */
+    /* Or NULL. Ignores progress, copy_feeds, skip_nonfinite, debug except GCKPT_DEBUG_PLAIN. */
     const gckpt_exec_desc *exec;
     gckpt_trial trials[GCKPT_MAX_TRIALS]; /* results; the first is the plan of gckpt_fit */
     int count, fastest;                   /* number of trials; index of the returned plan's */
@@ -2154,7 +2119,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPT_ASSERT(x) ((void)0)
 #endif
 
-/* Arithmetic must be exactly what is written (manual, 5). For gcc, pragmas here override the
+/* Arithmetic must be exactly as written (manual, 5). For gcc, pragmas here override the
  * command line; nothing helps clang with -ffast-math, or x87 registers. */
 #if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
 #error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
@@ -2268,7 +2233,7 @@ extern "C" {
 #else
 #define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
 #endif
-/* GCKPT_SMALL implies, in addition to what it leaves out (api.h): small numbers and stack frames
+/* GCKPT_SMALL implies, in addition to omitted features (api.h): small numbers and stack frames
  * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
  * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
  * conditions are constants, so the compiler removes the code that depends on them. */
@@ -2308,7 +2273,7 @@ enum {
 #define GCKPTI_OWN_FRAME
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions
- * (elsewhere: one region per loop). Tests set it to 1 and use threads of their own. */
+ * (elsewhere: one region per loop). Tests set it to 1 and use their own threads. */
 #if !GCKPTI_HAS_FAST
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
@@ -2380,7 +2345,7 @@ typedef struct {
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
+    gckpt_write_fn write; /* NULL only counts */
     void *user;
     size_t total, used;
     int failed;
@@ -2428,13 +2393,13 @@ GCKPTI_FN size_t gckpti_count_block(size_t used);
 GCKPTI_FN size_t gckpti_strlen(const char *text);
 
 /* Copies a name; returns NULL without memory. A block has names at its end, so that the array of
- * what is named can grow in place. */
+ * the named objects can grow in place. */
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 
 /* Frees a name; in a block, only in reverse order. */
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
-/* Appends to a block's E_MEMORY error how large it must be; enough 0: as far as that is known. */
+/* Appends the bytes that a block needs to its E_MEMORY error; if `enough` is 0, "at least". */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
 
@@ -2515,8 +2480,7 @@ GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_pro
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
-/* Returns NULL if all sizes are positive and the bytes of several such tensors cannot overflow,
- * else the problem as text. */
+/* Returns NULL if sizes are positive and bytes of several such tensors fit, else the problem. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
 GCKPTI_INLINE int gckpti_shape_fits(const gckpt_shape *s) { return !gckpti_shape_problem(s); }
 
@@ -2539,7 +2503,7 @@ typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context); /* the program's own */
     void *user;
-    struct gckpti_team *team; /* NULL: none, or not needed */
+    struct gckpti_team *team; /* NULL if not needed */
     /* Called by gckpt_parallel after some 20 us of items, only on the thread of gckpti_with_team's
      * main; must not start threads. May be NULL. */
     void (*poll)(void *context);
@@ -3257,7 +3221,7 @@ typedef struct gckpti_team {
     int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
-    char pad2[64]; /* the two counters have cache lines of their own */
+    char pad2[64]; /* each of the two counters has its own cache line */
     int64_t unfinished;
     char pad3[64];
 } gckpti_team;
@@ -3385,7 +3349,7 @@ typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
     int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL: do not poll */
+    const gckpti_runner *runner; /* NULL if nothing is to be polled */
 } gckpti_parallel_loop;
 
 /* Claims `chunk` items at a time until none is left. */
@@ -3475,8 +3439,8 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
  * ============================================================================================== */
 
 /* >>num/arithmetic */
-/* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
- * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
+/* 1 if the builtin is one instruction; 2 if clang would call libm's fmaf, which may be wrong (no
+ * glibc and -fmath-errno: firmware, musl), so the instruction is written out; 0 if emulated.
  * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
 #ifndef GCKPTI_FMA
 #if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \
@@ -3694,9 +3658,8 @@ GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 
 enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
 
-/* Of a finite x beyond pi/4, whose bits are u, in units: x * 2/pi modulo 4 is taken in integers
- * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
- * weight 2. */
+/* Reduces a finite x beyond pi/4, with bits u: x * 2/pi modulo 4 in integers (Payne and Hanek).
+ * It needs 96 bits of 2/pi, beginning with the bit whose product with x has the weight 2. */
 GCKPTI_NOINLINE gckpti_angle gckpti_angle_large(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
@@ -3729,7 +3692,7 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 /* ---- vector types and operations of formulas and kernels ----
  * Read once with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
  * (cpu/kernels). V(name) is gckpti_<name> with the instruction set's suffix. FLOATS is a vector of
- * W floats (GCKPTI_ISA -1: one float), INTS of W uint32_t; the compiler's operators
+ * W floats (GCKPTI_ISA -1 means one float), INTS of W uint32_t; the compiler's operators
  * + - * / & | ^ << >> apply, with scalars for all lanes. */
 #pragma push_macro("V")
 #pragma push_macro("W")
@@ -3748,8 +3711,7 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #define GCKPTI_INLINED GCKPTI_INLINE
 #define GCKPTI_ISA_NOINLINE GCKPTI_NOINLINE
 #else
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
- * by lane. */
+/* g++ (bug 105593) warns of undefined lanes in its own headers, gcc -O1 of vectors set by lane. */
 #if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -4105,14 +4067,14 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
     FLOATS p = V(fma)(V(fma)(V(set1)(c[8]), f, V(set1)(c[7])), f, V(set1)(c[6]));
     p = V(horner)(V(fma)(p, f, V(set1)(c[5])), f, c);
     high = V(fma)(n, V(set1)(0.693359375f), f);
-    low = f - (high - n * 0.693359375f); /* what the line above rounded away */
+    low = f - (high - n * 0.693359375f); /* the rounding error of the line above */
     low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
     y = high + V(fma)(f * f2, p, low);
     y = V(if_less)(zero, x, y, V(if_less)(x, zero, V(set1)(GCKPTI_NAN), -inf));
     return V(if_less)(x, inf, y, x);
 }
 
-/* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
+/* log(1 + x) for 0 <= x <= 1. The factor x / (u - 1) corrects the rounding of u = 1 + x; its
  * denominator is exact (Kahan). */
 GCKPTI_INLINED FLOATS V(log1p)(FLOATS x)
 {
@@ -4169,7 +4131,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
     return V(if_equal)(x, x, r, x);
 }
 
-/* Exact but for one rounding where e is 1 or 2, x x x where it is 3. */
+/* One rounding if e is 1 or 2; x x x if e is 3. */
 GCKPTI_INLINED FLOATS V(pow_dispatch)(FLOATS x, float e)
 {
     if (e == 1.0f)
@@ -4546,8 +4508,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* Returns what a softmax subtracts from scores of maximum `top`: 0 if all are -inf, where their sum
- * 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
+/* Returns the number that a softmax subtracts from scores of maximum `top`: 0 if all are -inf,
+ * where their sum 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
@@ -4575,8 +4537,7 @@ GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float 
     return first ? added : gckpti_fma(sum, factor, added);
 }
 
-/* The step over n scores x: top = max(x), p = exp(x - shift(max')). p may be x, or NULL. Returns
- * the factor. */
+/* Takes n scores: top = max(x), p = exp(x - shift(max')); p may be NULL. Returns the factor. */
 GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
                                   float *sum)
 {
@@ -4673,7 +4634,7 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
  * registers. (Seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
-/* Does the same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
+/* Does the same along b's rows if k > 0, as d[j] += a[p * a_step] b[j * stride + p]. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
@@ -4754,7 +4715,7 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  * A gckpt_store has an array of gckpti_param: the public gckpt_parameter, the addresses of values
  * and state, and their status. Values are uninitialised until a call needs them
  * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
- * blocks. Where a backend has memory of its own, a gckpti_mirror records which copy is the newest.
+ * blocks. Where a backend has its own memory, a gckpti_mirror records which copy is the newest.
  * With several ranks each holds a shard (gckpti_shard_range). Notes are pairs of texts for files.
  * ============================================================================================== */
 
@@ -4781,7 +4742,7 @@ typedef struct {
 
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
-    const gckpt_backend *backend; /* NULL: there is none */
+    const gckpt_backend *backend; /* NULL if there is none */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy: GCKPTI_BOTH, .. */
 } gckpti_mirror;
@@ -4790,8 +4751,8 @@ enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
 /* An executor in its store's list. */
 typedef struct gckpti_binding {
-    gckpt_store *store;           /* NULL: freed, or none */
-    const gckpt_backend *backend; /* if it has memory of its own, else NULL */
+    gckpt_store *store;           /* NULL means freed, or none */
+    const gckpt_backend *backend; /* if it has its own memory, else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
 
@@ -4806,15 +4767,15 @@ typedef struct gckpti_operand {
 } gckpti_operand;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. A chain starts
- * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (stride 0: a bias), or at +0
- * if `initial` is NULL. In bf16 plans a chain is split into blocks of terms (manual, 5l); blocks
- * restart after each k_period terms (0: never), the first k_offset terms (whole blocks) ago. A
+ * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (a bias has stride 0), or at
+ * +0 if `initial` is NULL. In bf16 plans a chain is split into blocks of terms (manual, 5l); blocks
+ * restart after each k_period terms (0 means never), the first k_offset terms (whole blocks) ago. A
  * k_period shorter than a block means one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast where one stride of each is 1 */
     const float *initial;
-    int64_t initial_stride; /* not 0: batch 1, and in the fast kernels f32 only */
+    int64_t initial_stride; /* not 0 means batch 1, and in the fast kernels f32 only */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* or c */
@@ -4848,7 +4809,7 @@ struct gckpt_store {
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
     int bound;    /* an executor was made for it */
-    char **notes; /* each "KEY\0VALUE\0", in an allocation of its own that begins with a size_t */
+    char **notes; /* each "KEY\0VALUE\0", in its own allocation, which begins with a size_t */
     size_t note_count, note_capacity;
 };
 
@@ -4959,7 +4920,7 @@ static const struct {
                         { "I8", "I8", 1 },
                         { "I4", "U8", 1 } };
 
-/* Of I4: values per block, bytes per block (the first 2: scale), maximum magnitude: 8 * 65504. */
+/* Of I4: values per block, bytes per block (2 are the scale), maximum magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
 /* Returns the elements in a file of n values, which are whole blocks. */
@@ -5987,7 +5948,7 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* Returns the next parameter after q (NULL: the first) that the pattern matches, or NULL; then
+/* Returns the next parameter after q (NULL means the first) that the pattern matches, or NULL; then
  * *result says whether there was any. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)
@@ -6303,8 +6264,7 @@ static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, 
     return peak;
 }
 
-/* Rounds initial values in x as their storage does, for I4 whole blocks. Recomputes the scale of a
- * row of I8 for each chunk. */
+/* Rounds initial values in x as their storage does (I4: whole blocks; I8: a scale per chunk). */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {
@@ -6322,8 +6282,7 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
     gckpti_dequantise(&u, 0, *n, x);
 }
 
-/* Returns memory for a row of floats in rows of I8 that are quantised later, or NULL if these are
- * too few. */
+/* Returns memory for a row of floats in I8 rows that are quantised later, or NULL if too few. */
 static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
 {
     unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
@@ -6391,8 +6350,7 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
         }
     }
 }
-/* Allocates the block for q's new storage. Checks that initial values will fit (a normal value is
- * below 6 in magnitude). */
+/* Allocates q's new storage. Checks that initial values fit (normal ones are below 6). */
 static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;
@@ -7228,7 +7186,7 @@ GCKPTI_COLD_END
  * contribution and is one fma if it is added: no product feeds an addition (manual, 5a and 5f).
  *
  * GCKPTI_OPS lists all ops. The kernels here are plain C, and the definition of the numbers
- * (manual, 5); those of cpu return the same bits faster. This header also declares what they need:
+ * (manual, 5); those of cpu return the same bits faster. This header also declares their data:
  * sizes of convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
 
@@ -7298,9 +7256,8 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
-/* Like GCKPT_TAKES_BF16, but for all inputs, and only in the CPU's kernels; backends get f32
- * copies. This flag and the next two reuse the GCKPT_INDEX bits of inputs 4 to 6, which these ops
- * do not have. */
+/* Like GCKPT_TAKES_BF16 for all inputs, but only in CPU kernels; backends get f32 copies. This
+ * flag and the next two reuse the GCKPT_INDEX bits of inputs 4 to 6, which these ops lack. */
 enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
 /* Ops that work element by element (if no input is repeated) or row by row: in bf16 plans the CPU
@@ -7325,7 +7282,7 @@ GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumula
     gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
 }
 
-/* A linear op does to g what it does to x. n is 0 if no gradient is required. */
+/* A linear op's backward is its forward on g. n is 0 if no gradient is required. */
 typedef struct {
     const float *from;
     float *to;
@@ -7456,7 +7413,7 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
-    int relative; /* omitted if 0: zeros follow the attributes of a node, to 16 bytes */
+    int relative; /* omitted if 0, since zeros pad the attributes of a node to 16 bytes */
 } gckpti_slice;
 
 GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
@@ -7471,7 +7428,7 @@ typedef struct {
 
 typedef struct {
     int capacity;
-    int window; /* omitted if 0: all rows are kept */
+    int window; /* omitted if 0, which keeps all rows */
 } gckpti_cache;
 
 /* Rows of a cache: a window, and the rows that a call may add before the oldest is overwritten. */
@@ -7626,7 +7583,7 @@ static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_produ
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias; /* gain, bias: which input, 0: none */
+    int center, gain, bias; /* gain, bias: which input, 0 means none */
     float epsilon;          /* omitted if it is 1e-5 */
 } gckpti_norm;
 
@@ -7638,7 +7595,7 @@ static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 /* d; rmsnorm has c = mean = 0. */
 GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
 
-/* y; gain, bias: NULL: none. */
+/* Returns y. gain and bias may be NULL. */
 GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, const float *bias,
                                     int64_t i)
 {
@@ -7650,9 +7607,9 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 typedef struct {
     int heads;
     int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
-    int key_heads; /* 0: as many as heads; then all that follows is omitted, as in a slice */
-    int extras;    /* 0: what follows is 0, and omitted; 2: keys of a ring that a call fills */
-    int window;    /* keys that a query sees at most; 0: all */
+    int key_heads; /* 0 means as many as heads; then all that follows is omitted, as in a slice */
+    int extras;    /* 0 if all that follows is 0, and omitted; 2 if a call fills a ring of keys */
+    int window;    /* keys that a query sees at most; 0 means all */
     float cap, scale;
 } gckpti_attention;
 
@@ -7679,7 +7636,7 @@ typedef struct { /* the state of an attention call */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* of the current row: see gckpti_attn_set_row */
     int mixed;
-    float scale, dot_scale, cap; /* of gradients, of dots; cap of scaled dots, 0: none */
+    float scale, dot_scale, cap; /* of gradients, of dots; cap of scaled dots, 0 means none */
     int64_t kv_c;                /* columns of k and v */
     int64_t group;               /* heads per key head */
     int64_t shared_keys;         /* S if heads share keys, else 0 */
@@ -7767,7 +7724,7 @@ typedef struct {
     int heads;
     float base;
     int position; /* omitted if 0, as in a slice, and all that follows is the default */
-    int columns;  /* columns of each head; 0: all, and the rest is omitted */
+    int columns;  /* columns of each head; 0 means all, and the rest is omitted */
     float scale;
     int has_frequencies; /* columns / 2 floats follow */
 } gckpti_rotary;
@@ -7880,11 +7837,11 @@ GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t 
 /* What the loss and the gradient of a row of logits depend on. */
 typedef struct gckpti_class_row {
     float max, log_sum;
-    const float *targets;      /* of the classes; NULL: each is `uniform` */
+    const float *targets;      /* of the classes; NULL means each is `uniform` */
     float uniform, target_sum; /* target_sum: over all classes */
     float scale;
     int accumulate;
-    float cap; /* already applied to the logits; 0: none */
+    float cap; /* already applied to the logits; 0 means none */
 } gckpti_class_row;
 
 /* A loss processes blocks of rows: samples or, over classes, rows of logits that exist or are
@@ -7897,7 +7854,7 @@ typedef struct { /* of a sample: its sum; its gradients */
 
 typedef struct {
     gckpti_element_kernels element; /* over classes: none */
-    gckpti_product_fn product;      /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_product_fn product;      /* of linear_cross_entropy; NULL means the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
@@ -7937,8 +7894,7 @@ typedef struct {
 } gckpti_pool;
 
 struct gckpti_pool_state;
-/* Computes a window of image x, for all channels, into y and its tap's index. Either may be
- * NULL. */
+/* Computes all channels of a window of image x: y, and the index of its tap. Either may be NULL. */
 typedef void (*gckpti_max_window)(const struct gckpti_pool_state *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
@@ -7997,8 +7953,8 @@ GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add
 
 /* ---- ops/channels.c ---- */
 typedef struct {
-    int groups;     /* 0: batchnorm */
-    int gain, bias; /* which input, 0: none */
+    int groups;     /* 0 means batchnorm */
+    int gain, bias; /* which input, 0 means none */
 } gckpti_channel_norm;
 
 typedef struct gckpti_channel_pass { /* over an image's pixels; unused fields are NULL */
@@ -8027,9 +7983,8 @@ typedef struct { /* [0]: rows, [1]: columns */
     int64_t c, o, group_c, group_o;
 } gckpti_conv_sizes;
 
-/* One axis. In a source of `size`, result i and tap k read i * stride + k * dilation + first;
- * result i is element out_first + i * out_step of its side, tap k is tap tap_first + k * tap_step
- * of w. */
+/* One axis. Result i and tap k read element i * stride + k * dilation + first of `size`. It
+ * is result out_first + i * out_step of its side, and tap tap_first + k * tap_step of w. */
 typedef struct {
     int64_t size, results, taps;
     int64_t stride, dilation, first;
@@ -8045,7 +8000,7 @@ GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx);
 
-/* Adds a term to n chains: d[i] += x[i] y[i]; x NULL: of zeros. */
+/* Adds a term to n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
 typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
 
 /* One kind; for UP one phase. For dw, `from` is the image, w has the windows, out is dw. */
@@ -8087,7 +8042,7 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 struct gckpti_sequence;
 typedef struct {
     gckpti_cell_fn gates, gate_grads;
-    void (*transpose)(struct gckpti_sequence *s); /* makes wh'; NULL: one row at a time */
+    void (*transpose)(struct gckpti_sequence *s); /* makes wh'; NULL means one row at a time */
     void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
@@ -8100,7 +8055,7 @@ typedef struct gckpti_sequence {
     const gckpt_call *call;
     const gckpti_cell_kernels *kernels;
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL means none */
     int64_t first, block, item_rows;          /* rows of a block, of an item */
     float *wh_t, *zero, *d;                   /* wh' (G,H); H zeros; of the block D [and E], */
     float *h, *da, *pack;                     /* h of the previous step (rows,T,H), da (rows,T,G) */
@@ -8231,7 +8186,7 @@ typedef struct {
     uint16_t *d_bf16;
     float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
     int accumulate;
-    float cap; /* of logits; 0: none */
+    float cap; /* of logits; 0 means none */
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
@@ -8279,7 +8234,7 @@ enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed on
 
 typedef struct {
     int gates;       /* 3: gru, 4: lstm */
-    int bias, state; /* which input; of two the first; 0: none */
+    int bias, state; /* which input; of two the first; 0 means none */
 } gckpti_recurrent;
 
 /* The op of a loss with weights; NULL where GCKPT_NO_LOSSES leaves it out. */
@@ -8654,8 +8609,7 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of an input's gradient d and its sources. Without `comp` the steps of d and `self` are
- * 1. */
+/* A run of an input's gradient d and its sources. Without `comp`, d and `self` have steps of 1. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;
@@ -9060,8 +9014,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: along an axis, y is `before` elements of a value, x, and `after` elements of the value;
- * dx is g at x's elements. */
+/* pad: y is x between `before` and `after` elements of a value along an axis; dx is g at x's. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -9161,8 +9114,7 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. An item is up to 16
- * results. */
+ * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. Items: <= 16 results. */
 enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;
@@ -9306,7 +9258,7 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 
 /* >>ops/embed */
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row. gather: the same,
- * each sample with a table of its own. */
+ * each sample with its own table. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -9879,9 +9831,8 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t
     }
 }
 
-/* Returns where the elements of n rows of a gradient are (NULL: not required): in place, or, d
- * apart, in `scratch`, which is filled unless `loaded`; gckpti_mixed_put_grad rounds them to
- * bf16. */
+/* Returns the elements of n rows of a gradient, or NULL if not required: in place, or, d apart,
+ * in `scratch`, which it fills unless `loaded`. gckpti_mixed_put_grad rounds them to bf16. */
 static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
                                      float *scratch, int loaded)
 {
@@ -10067,7 +10018,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
-/* gain and bias have the size of the last axis. saved holds what the backward would recompute. */
+/* gain and bias have the size of the last axis. saved: for the backward. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -10117,7 +10068,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
     }
 }
 
-/* Row by row: what it adds to dbias and dgain, then its dx. */
+/* Row by row, adds to dbias and dgain, then computes dx. */
 GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -10895,14 +10846,13 @@ GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
 
 /* ---- rows of losses over classes ---- */
 
-/* Returns the target of the block's row r, or 0 without targets; < 0: the row is left out. */
+/* Returns the target of the block's row r (the row is ignored if < 0), or 0 without targets. */
 static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 {
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* Returns the loss of a row before its weight. x: its classes, read if targets are soft or
- * smoothed. */
+/* Returns a row's loss without its weight. Reads x, its classes, for soft or smoothed targets. */
 static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
                                 float max, float log_sum)
 {
@@ -11405,8 +11355,7 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
            (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
-/* The logits are computed here again, or only here; smaller blocks read and write w and dw more
- * often. */
+/* Smaller blocks of logits, which are (re)computed here, read and write w and dw more often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
     const uint64_t block = (uint64_t)gckpti_linear_loss_block(call);
@@ -11699,8 +11648,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps outside x: as -inf they are the maximum only if all are; as +0 they add nothing, and
- * count. */
+/* Taps outside x are -inf for a maximum, and +0 for an average, which counts them. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
@@ -12979,7 +12927,7 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Returns where the chains of row i start, from column j on; NULL: at +0. */
+/* Returns where the chains of row i start, from column j on, or NULL if at +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
     if (t->accumulate)
@@ -13077,8 +13025,7 @@ typedef struct {
     int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
-/* A tile keeps some rows and vectors of c in registers while it adds k terms. b's columns are
- * adjacent. */
+/* A tile keeps rows and vectors of c in registers while it adds k terms; b has adjacent columns. */
 typedef struct {
     int64_t k;
     const float *a;
@@ -13132,7 +13079,7 @@ typedef struct {
 } gckpti_pack_lanes;
 
 /* Kernels of bf16 plans. tiles: for blocks, for a chain. configure: NULL, or called before (1) and
- * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0: never in place. pack_a
+ * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0 if never in place. pack_a
  * writes lane i to d + i * row (up to a multiple of 16 lanes), pack_b a panel, +0 after n. */
 typedef struct {
     gckpti_tile_kernel tiles[2];
@@ -13160,8 +13107,8 @@ static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const 
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
-/* c (m,n) of packed operands (fields of `tile` are those of all of c; c NULL: c_bf16 alone). If a
- * is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
+/* c (m,n) of packed operands (`tile` describes all of c; if c is NULL, only c_bf16 is written). If
+ * a is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
  * rows as c_bf16's. min_exponent: of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
@@ -13347,8 +13294,8 @@ static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *
 #endif
 
 /* ---- cpu/calls.c ---- */
-/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL: plain); or
- * NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
+/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL if plain);
+ * or NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* Returns the switch that leaves this instruction set out of the build, in brackets; or "". */
@@ -13399,7 +13346,7 @@ typedef struct gckpti_products {
     const gckpti_product *t;
     /* of a block; blocks per column and per row of c */
     int64_t rows, cols, row_blocks, col_blocks;
-    int64_t floats; /* floats of t->scratch per worker; 0: the stack suffices */
+    int64_t floats; /* floats of t->scratch per worker; 0 means the stack suffices */
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
                       int64_t floats);
 } gckpti_products;
@@ -13527,7 +13474,7 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const floa
     return p->squares ? gckpti_dot(g, g, n) : 0.0f;
 }
 
-typedef struct { /* a pass, and who does it */
+typedef struct { /* a pass and its worker */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
     gckpti_adder add;
@@ -13739,9 +13686,8 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 }
 
 /* Splits c into blocks, as square as possible, since each reads its rows of a and columns of b: 4
- * for each thread, so that a thread that loses its core delays the others little; 1 if a is a row
- * or c is small. A b to transpose is split by columns first; a block's rows of a must stay in a
- * cache. */
+ * per thread, so that a thread that loses its core delays the others little; 1 if a is a row or c
+ * is small. A transposed b is split by columns first. The rows of a of a block fit into a cache. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
@@ -13972,8 +13918,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
-/* The next part of b: the next panel or terms, or the thread's next item, if it gets the expected
- * one. */
+/* The next part of b: of this panel, or of the item that this thread is expected to get next. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            const gckpti_c_block *block)
 {
@@ -14789,8 +14734,7 @@ static int gckpti_products_match(const gckpti_kernels *kernels)
     return same;
 }
 
-/* Compiler options that change arithmetic (clang's -freciprocal-math) show here: then plain kernels
- * run. */
+/* Detects compiler options that change arithmetic (-freciprocal-math): then plain kernels run. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
@@ -15054,7 +14998,7 @@ typedef struct {
     gckpti_offset shape;                       /* index into `sizes`; with all rows */
     gckpti_offset name;                        /* offset into `names`, or GCKPTI_NAMELESS */
     gckpti_id base;
-    gckpti_id index; /* of the parameter or input; -1: an op that does not run */
+    gckpti_id index; /* of the parameter or input; -1 for an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batch_invariant, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpti_byte compensated; /* bit i: the gradient of input i is a compensated sum */
@@ -15074,7 +15018,7 @@ typedef struct {
     gckpti_offset name;
     gckpti_id node;
     gckpti_id store_index; /* in the store that the plan was made with */
-    gckpti_id running;     /* number of ops that update it as a running statistic; 0: none */
+    gckpti_id running;     /* number of ops that update it as a running statistic; 0 means none */
     gckpti_byte trained;
     gckpti_byte external; /* the program owns its values */
     gckpti_byte storage;  /* gckpt_storage */
@@ -15135,7 +15079,7 @@ typedef struct {
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
-    int32_t id;            /* node; -1: copies an input of the group */
+    int32_t id;            /* node, or -1 if the step copies an input of the group */
     int32_t height, width; /* rows; floats of a row */
     int32_t offset;        /* of its rows in the workspace; ~i: in the place of step i */
     int32_t workspace;     /* offset of its kernel's workspace */
@@ -15145,7 +15089,7 @@ typedef struct {
 typedef struct {
     int32_t input;                 /* index among the op's inputs */
     int32_t from;                  /* a step, or ~index of an input of the group */
-    int32_t stride, before, reach; /* rows that a row reads (gckpt_receptive_field); reach 0: all */
+    int32_t stride, before, reach; /* gckpt_receptive_field; reads all rows if reach is 0 */
 } gckpti_fused_edge;
 typedef struct {
     int32_t low, high;  /* the rows present */
@@ -15166,10 +15110,10 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* The choices before there is a schedule. All 0: the graph as it was built. */
+/* The choices before there is a schedule. All 0 means the graph as it was built. */
 typedef struct {
     int lowering;   /* of ops that have several (gckpti_take_lowering) */
-    int order;      /* of backwards; 0: reverse order of creation */
+    int order;      /* of backwards; 0 means reverse order of creation */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -15187,8 +15131,8 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; numbers of lowerings (0: as built); the most virtual ranks
- * (their square fits into 32 bits). */
+/* backend_id of plans without a backend; numbers of lowerings (0 is as built); the most virtual
+ * ranks (their square fits into 32 bits). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
@@ -15197,7 +15141,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * section is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
+    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; of the ops that run */        \
     X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
     X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
     X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
@@ -15208,7 +15152,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
     X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
     X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
     X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1: has no REDUCE */    \
+    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1 if no REDUCE */    \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
     X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
     X(int, quantised, 0)                 /* some parameter is */                                   \
@@ -15253,7 +15197,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 struct gckpt_plan {
     gckpti_object object;
     gckpti_allocator memory;
-    void *block; /* the plan itself; NULL: constants of a program */
+    void *block; /* the plan itself; NULL means constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
@@ -15302,7 +15246,7 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
 /* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
 GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
 
-/* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
+/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
 /* Extend a hash by a tensor of a graph, by a node of a plan as it runs (plan->check), and by the
@@ -15317,7 +15261,7 @@ typedef struct {
     int id;
     int in, inputs;     /* edges[in..]: nodes whose values the forward reads, each once */
     int read, reads;    /* edges[read..]: nodes whose values the backward reads */
-    int backward_index; /* -1: has no backward */
+    int backward_index; /* -1 if it has no backward */
     int target;         /* target[target..]: its backward's gradients, by input */
     int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
     uint64_t cost;                  /* of the forward */
@@ -15365,7 +15309,7 @@ typedef struct {
 /* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
     int *entry, length;
-    int *value_end, *saved_end; /* last uses of what a forward or reload defines, or -1 */
+    int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
     int *offload_parts;         /* of a forward: GCKPTI_VALUE, .. that are offloaded after it; */
                                 /* of an offload_done: those it keeps live */
     int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
@@ -15423,7 +15367,7 @@ typedef struct {
 typedef struct gckpti_planner {
     struct gckpti_planner *next; /* of the request's next variant, or NULL */
     gckpt_graph *g;
-    const gckpt_tensor **tensors; /* the graph's, or what runs instead */
+    const gckpt_tensor **tensors; /* the graph's, or their replacements */
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
@@ -15442,7 +15386,7 @@ typedef struct gckpti_planner {
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
     gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
-    const gckpt_cost *built_cost, *built_model_cost; /* of the graph as built; NULL: variant 0 */
+    const gckpt_cost *built_cost, *built_model_cost; /* as built, or NULL in variant 0 */
     int *body, body_count; /* ids of the body's tensors in creation order, read or not */
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
@@ -15462,7 +15406,7 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;   /* in the order of their backwards */
     int reductions, *reduction_of; /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
-    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL: not computed */
+    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL until computed */
     int *first_use;             /* by id: the first target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
@@ -15478,7 +15422,7 @@ typedef struct gckpti_planner {
     size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
     gckpti_lowered lowered, best;        /* the latest; the best so far */
     gckpti_scratch temp;                 /* for one pass; the next one that needs it clears it */
-    double store_all_peak;               /* estimated peak of store-all; 0: not known yet */
+    double store_all_peak;               /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
@@ -15491,7 +15435,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`. Those of bf16 plans are 0 in builds without bf16. */
+/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
     GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
@@ -15550,7 +15494,7 @@ enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
 
-/* Returns the cost of copying so many bytes, rounded up: one copy never costs more than two. */
+/* Returns the cost of copying `bytes` bytes, rounded up: one copy never costs more than two. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
 /* Returns the cost of an offload or a reload of such parts of a node. */
@@ -15612,7 +15556,7 @@ GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p);
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
- * every backward recomputes all (memory-poor); if > 0, the first backward in each group of so many
+ * every backward recomputes all (memory-poor); if > 0, the first backward in each group of `group`
  * nodes recomputes the group: Chen's uniform segments, for any order of backwards. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 
@@ -15838,7 +15782,7 @@ enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_
 
 /* An op that may be in a fused group. */
 typedef struct {
-    gckpt_receptive_field rows; /* rows.inputs 0: it cannot be in a group */
+    gckpt_receptive_field rows; /* rows.inputs 0 means it cannot be in a group */
     void *attributes;           /* for row tiles */
     int last_reader;            /* the last op that reads it; p->n: the program does */
     int step;                   /* in the group that is being built, or -1 */
@@ -16310,8 +16254,9 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 GCKPTI_COLD_BEGIN
 
 /* ---- alternative lowerings of an op: the same bits, with other bytes and another cost ---- */
-/* Turns t, a copy of a loss, into a lowering of it; returns 0 if it has no such one. Those of cross
- * entropy compute each logit of a linear layer once, `rows` rows at a time; the last one twice. */
+/* Turns t, a copy of a loss, into a lowering of it; returns 0 if there is no such lowering. Those
+ * of cross entropy compute each logit of a linear layer once, `rows` rows at a time; the last one
+ * twice. */
 static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
 {
     enum { LAST = GCKPTI_LOWERINGS - 1 };
@@ -17027,7 +16972,7 @@ static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tens
 /* Returns the cost of op t by the roofline model (Williams 2009): the greater of flops and 10 x
  * bytes moved, plus the overhead of an instruction (about 100 ns where a flop is 7 ps). Costs are
  * integers, so that a plan is the same on every machine. A backward does the forward's flops once
- * or twice (as a matmul does), or as many as the op says, and moves what it reads and writes. */
+ * or twice (as a matmul does), or as many as the op says, and moves its inputs and outputs. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     gckpt_call *call)
 {
@@ -17144,8 +17089,7 @@ static int gckpti_is_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
     return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
-/* Marks, by id, what every schedule computes: whatever backwards, losses, side effects and fetches
- * read, directly or not. */
+/* Marks the tensors that backwards, losses, side effects and fetches read, directly or not. */
 static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
@@ -17315,7 +17259,7 @@ static void gckpti_find_nodes(gckpti_planner *p)
  * that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* a first reader more than so many nodes away is far */
+    enum { APART = 8 }; /* a first reader more than this many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
@@ -17428,7 +17372,7 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
-/* Returns the segment directly inside `segment` (-1: the whole body) that has p->body[index] (of a
+/* Returns the segment directly inside `segment` (or the body, if -1) that has p->body[index] (of a
  * staged parameter: its first reader), or -1. group: <= 0, as in gckpti_build_segments. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {
@@ -17949,7 +17893,7 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 }
 
 /* Before position x, removes offloads in flight: those that are done, those whose node the entry
- * defines anew, and those that are dead and do not fit into the limit. */
+ * defines again, and those that are dead and do not fit into the limit. */
 static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
     gckpti_schedule *s = c->sched;
@@ -19375,7 +19319,7 @@ static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* Returns a node without what is in other arrays of its plan: name, attributes, shape, index. */
+/* Returns a node without the parts in other arrays of its plan: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
     gckpti_plan_node node;
@@ -19423,7 +19367,7 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
 }
 
 /* ---- from lowered plan to plan; a plan's block ---- */
-/* Copies an array of a plan (NULL: only reserves it) to a plan's block after *used bytes. If block
+/* Copies an array of a plan to a plan's block after *used bytes; NULL only reserves it. If block
  * is NULL, only adds its bytes to *used. */
 static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
@@ -19546,8 +19490,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* Returns the first op that mixes rows, itself or through a view it reads, or -1: one that always
- * does if possible, then batch norm that needs two rows. */
+/* Returns the first op that mixes rows, itself or through a view it reads, or -1; preferably one
+ * that always does if possible, then batch norm that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
     int measures = -1, single = 0;
@@ -19792,7 +19736,7 @@ GCKPTI_COLD_END
 /* =================================================================================================
  * >>search: proven bounds of any schedule; the schedule of least cost for every budget
  *
- * gckpti_bound holds what is proven of a model: cost as a function of bytes, by minimal cuts
+ * gckpti_bound holds a model's proven bounds: cost as a function of bytes, by minimal cuts
  * (search/bound). gckpti_search holds a grid of memory levels with a schedule below each
  * (search/search describes the method). gckpti_search_open opens a search; gckpti_find_best solves
  * it for a budget. Terms, in addition to those of plan:
@@ -19818,7 +19762,7 @@ typedef struct {
     unsigned char flags;
 } gckpti_cut_node;
 
-/* Bytes kept, cost of what is recomputed, and the cut that this one extends (in `parent` bit 31:
+/* Bytes kept, cost of recomputations, and the cut that this one extends (in `parent` bit 31:
  * the node between them is recomputed; bit 30: at least some of its results are offloaded). */
 typedef struct {
     int64_t bytes;
@@ -19863,14 +19807,12 @@ typedef struct gckpti_bound {
     int64_t examined;       /* cuts examined */
 } gckpti_bound;
 
-/* Returns the least recomputation cost of any schedule within `limit` live bytes, by the hulls and
- * by all cuts of the deciding point, or UINT64_MAX if there is no such schedule. *decider is the
- * index of that point. */
+/* Returns the least recomputation cost of any schedule within `limit` live bytes, or UINT64_MAX if
+ * there is none, by the hulls and all cuts of the deciding point, whose index is *decider. */
 GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
 
 /* Returns the least time above base_cost of any schedule within `limit`, by the bounds of all copy
- * costs (without gckpti_planner.overlap the same as gckpti_bound_cost). If `all` is 0, hulls
- * only. */
+ * costs; if `all` is 0, by hulls only. Without overlap, the same as gckpti_bound_cost. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
@@ -19918,8 +19860,7 @@ typedef struct {
     int64_t value, saved; /* bytes freed after `from` and `start`, or needed */
 } gckpti_move;
 
-/* Excess that the chosen moves have not removed: in total, and per chunk of 2^shift positions above
- * the limit. */
+/* Excess not yet removed by the chosen moves: in total, and per chunk of 2^shift positions. */
 typedef struct {
     int shift;
     int64_t *chunk, total;
@@ -19960,7 +19901,7 @@ typedef struct {
     uint64_t *saving; /* by position of a recomputation: cost saved by its removal */
     gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit recompute */
+    unsigned char *lower_cut, *upper_cut; /* by node: recomputed by the two cuts around a limit */
     /* effort so far (gckpti_is_exhausted) */
     int64_t evaluated, examined;
     int64_t started; /* effort when the current attempt began, or -1 */
@@ -20027,7 +19968,7 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
 /* Flags of gckpti_cut_node. READ: a backward from the point on, or a fetch, reads the value; LIVE:
- * the backward at the point does; .._SAVED: the same of what the forward saved; RAN: the node has
+ * the backward at the point does; .._SAVED: the same of the forward's `saved`; RAN: the node has
  * run before the point; RUNS_ONCE: and may not run again. */
 enum {
     GCKPTI_READ = 1,
@@ -20038,7 +19979,7 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* A cut's action on a node: recompute, offload some or all results, or 0: keep them. */
+/* A cut's action on a node: recompute, offload some or all results, or keep them (0). */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
 /* In lists of all cuts late nodes cost up to 2^-14 more, so that ties keep them. */
@@ -20090,7 +20031,7 @@ typedef struct {
     int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
     int option, options;        /* of the owner */
     int64_t base;               /* bytes of gradients live when its backwards begin */
-    int64_t forward_peak; /* most bytes of its own when it runs forward keeping only its outputs */
+    int64_t forward_peak; /* most bytes inside it when it runs forward keeping only its outputs */
     uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
 } gckpti_stage;
 
@@ -20131,7 +20072,7 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
  * reads is in the arena at the point or the result of such a run. Let n(u) be 1 if a backward from
  * the point on, or a run of some j with r(j) = 1, reads the value of u. Then all values with
  * n(u) (1 - r(u)) = 1 and what nodes with r(u) = 0 saved are in the arena, next to the gradients
- * and the workspace of that backward, which are the same in every schedule. What that backward
+ * and the workspace of that backward, which every schedule has. The value that a backward
  * reads is in the arena whatever r is. Each u that has certainly run before costs its forward
  * again. Hence no schedule within M recomputes at less cost than, for any point,
  *     min sum cost(u) r(u) where sum (out(u) n(u) + saved(u)) (1 - r(u)) <= M - gradients.
@@ -20385,7 +20326,7 @@ GCKPTI_FN uint64_t gckpti_cut_cost(const gckpti_cut_point *point, int cut)
     return cost - (cost >> GCKPTI_TIE_SHIFT);
 }
 
-/* Sets b->action to what a cut does with each node. */
+/* Sets b->action to a cut's action on each node. */
 GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, int cut)
 {
     uint32_t k = (uint32_t)cut;
@@ -20452,7 +20393,7 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     const int *edges = gckpti_entry_reads(p, entry, &count);
     int64_t bytes = u->reads_saved ? u->saved : 0;
     if (entry >= 0 && !u->in_place && read[entry] && u->out > bytes)
-        bytes = u->out; /* two definitions may exist: the value of one, what the other saved */
+        bytes = u->out; /* two definitions may exist: the value of one, `saved` of the other */
     bytes += entry < 0 ? p->gradient_at[u->backward_index] : p->gradient_between[0] + u->workspace;
     while (count-- > 0)
         bytes += p->node[edges[count]].out;
@@ -20591,7 +20532,7 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
  * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
  *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
  *            before its first reader. If all cuts are known these are tried, else the two of the
- *            hull around the limit, with a part of what only one of them keeps. A schedule within
+ *            hull around the limit, with some values that only one keeps. A schedule within
  *            0.1 % of a step of the bound is proven near-optimal; then the level is done.
  *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
  *            of a dynamic programme over a chain of stages (search/chain). The best that fits is
@@ -20740,7 +20681,7 @@ static void gckpti_emit_now(gckpti_search *s)
         gckpti_emit(s->p, s->now.entry[x]);
 }
 
-/* Makes what a builder emitted the current schedule. Finishes it until that changes nothing, since
+/* Makes a builder's entries the current schedule. Finishes it until that changes nothing, since
  * lowering finishes it again, and dropped entries may change what gckpt_recompute demands. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
@@ -20857,7 +20798,7 @@ static int gckpti_same_entries(const gckpti_span *span, const int *entry, int le
     return 1;
 }
 
-/* Makes what a builder emitted the current schedule, and a new initial one. */
+/* Makes a builder's entries the current schedule and a new initial one. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 {
     const gckpti_schedule *now = &s->now;
@@ -21416,15 +21357,15 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commi
     return fits;
 }
 
-/* Returns the cost of an offload and a reload of what is read of u's definition at x. */
+/* Returns the cost to offload and reload the parts of u's definition that are read at x. */
 static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
 {
     int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
     return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
 }
 
-/* Records what only the recomputation at m->to keeps live: pairs of a node and the position from
- * which its value would be freed. */
+/* Records values that only the recomputation at m->to keeps live: pairs of a node and the position
+ * from which its value would be freed. */
 static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
 {
     m->first = s->pooled;
@@ -21480,8 +21421,7 @@ static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Chooses all recomputations whose previous definitions fit, one after another. Returns how
- * many. */
+/* Chooses, one by one, all recomputations whose previous definitions fit. Returns their number. */
 static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0;
@@ -21761,7 +21701,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     }
 }
 
-/* Appends node i to the list, after what it reads and is not live. */
+/* Appends node i to the list, after the inputs that are not live. */
 static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
 {
     enum { PRESENT = 1, NEEDED = 2 };
@@ -21786,8 +21726,8 @@ static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
         }
 }
 
-/* Lists a stage by drop counts: its forwards, the rest, then its backwards with what is recomputed
- * for them. Returns 0 if that is too long. */
+/* Lists a stage by drop counts: its forwards, the rest, then its backwards with the nodes
+ * recomputed for them. Returns 0 if that is too long. */
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop)
 {
     const gckpti_planner *p = c->s->p;
@@ -22073,7 +22013,7 @@ static void gckpti_emit_table(gckpti_chain *c, int m)
 {
     gckpti_planner *p = c->s->p;
     struct {
-        int a, b, m; /* b < 0: the backwards of stage a, by option m */
+        int a, b, m; /* b < 0 stands for the backwards of stage a, by option m */
     } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
     todo[0] = now;
     for (int count = 1; count > 0;) {
@@ -22230,7 +22170,7 @@ static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses, if nothing has a backward */
 }
 
-/* If a cut offloads more than the host limit, recomputes (or keeps) what is cheapest per byte. */
+/* If a cut offloads more than the host limit, recomputes or keeps the cheapest values per byte. */
 static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
 {
     const gckpti_planner *p = s->p;
@@ -22299,8 +22239,9 @@ static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
     }
 }
 
-/* Marks in `out` what is recomputed if `bytes` of what only the upper cut keeps are kept: the last
- * (spacing 0), at distances growing as the root of the bytes freed by backwards (1), evenly (2). */
+/* Marks in `out` the recomputed nodes if `bytes` of those that only the upper cut keeps are kept:
+ * the last (spacing 0), at distances growing as the root of the bytes freed by backwards (1),
+ * evenly (2). */
 static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64_t bytes,
                              unsigned char *out)
 {
@@ -22612,8 +22553,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     }
 }
 
-/* Sets candidate->hidden to the schedule with as much overlap as `limit` live bytes allow; it stays
- * empty if that does not fit. */
+/* Sets candidate->hidden to the schedule with all overlap within `limit`, or leaves it empty. */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit)
 {
     candidate->hidden = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
@@ -22678,8 +22618,7 @@ static uint64_t gckpti_min_time(const gckpti_search *s, uint64_t overhead, uint6
     return s->p->overlap ? recompute_cost : overhead;
 }
 
-/* Returns whether a candidate, placed or not, is no better than the winner or larger than `most`
- * bytes. */
+/* Returns whether a candidate is no better than the winner, or larger than `most` bytes. */
 static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
 {
     const gckpti_candidate *old = &s->winner;
@@ -22708,8 +22647,7 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         s->winner = *candidate;
 }
 
-/* Returns the least budget for which level k counts: it rounds up to the limit of the next lower
- * level. */
+/* Returns the least budget that considers level k: the limit of the next lower level, rounded. */
 static size_t gckpti_min_budget(const gckpti_search *s, int k)
 {
     int64_t limit = k + 1 < s->levels && !s->tiny ? s->level[k + 1].limit : 0;
@@ -22840,8 +22778,7 @@ static void gckpti_consider_points(gckpti_search *s, size_t most)
             gckpti_consider_cuts(s, index, most);
 }
 
-/* Returns whether level k fits its limit, and no schedule within that limit is better than the
- * winner. */
+/* Returns whether level k fits its limit, within which no schedule is better than the winner. */
 static int gckpti_is_level_beaten(const gckpti_search *s, int k)
 {
     return s->winner.length && gckpti_level_fits(s, k) &&
@@ -22964,7 +22901,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - copy_cost];
-        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* all 0: recomputes nothing */
+        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* all 0 recomputes nothing */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -23811,8 +23748,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Sets the proven bounds of a plan for its budget (0: its own bytes). If out of memory, uses bounds
- * that hold for every plan, since the plan itself is complete. */
+/* Sets the proven bounds of a plan for its budget (or its bytes, if 0). If out of memory, uses
+ * bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };
@@ -24463,7 +24400,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     f.least_rows = least_rows;
     f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
     for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
-        int index = f.phase ? sizes : 0; /* phase 1: from 1 row up */
+        int index = f.phase ? sizes : 0; /* phase 1 goes from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
             index -= f.phase == 1;
             if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))
@@ -24882,7 +24819,7 @@ enum { GCKPTI_MUST_MATCH = 7 };
 /* The message of a status barrier: the first failure, or else numbers that must match: the call
  * (and, above its lowest byte, agree_count), rows, step, seed, exchange_hash, hyper, replicas. */
 typedef struct {
-    int32_t result, rank; /* rank that failed, or the lowest so far; -1: ranks differ */
+    int32_t result, rank; /* rank that failed, or the lowest so far; -1 means ranks differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -24900,7 +24837,7 @@ typedef struct {
     float *x, *workspace;    /* n floats; a buffer for received floats, to be added to x */
     float *shard;            /* as in gckpti_pending */
     int64_t n, first, count; /* this rank has [first, first + count) after this level of a sum, */
-    int bit;                 /* or before this level of a gather. bit 0: nothing is in progress */
+    int bit;                 /* or before this level of a gather. bit 0 if none is in progress */
 } gckpti_tree;
 
 /* A collective that a REDUCE or a gather started. */
@@ -24909,17 +24846,17 @@ typedef struct {
     gckpti_collective kind;
     int due; /* the first instruction that reads a gather; after a sum the next REDUCE or UPDATE */
     float *x, *workspace;
-    float *shard; /* where to copy this rank's shard of the sum; NULL: nowhere */
+    float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
 } gckpti_pending;
 
 /* Communication of this rank with the others. */
 typedef struct {
-    const gckpt_transport *transport; /* NULL: there is one rank */
+    const gckpt_transport *transport; /* NULL means there is one rank */
     const gckpt_backend *backend;     /* has the floats in its memory */
     int rank, ranks;
     int busy;         /* an exchange is in progress, */
-    int peer;         /* with this rank; -1: any */
+    int peer;         /* with this rank; -1 means any */
     int aborted;      /* an exchange failed; there will be no more */
     int uses_queue;   /* floats are exchanged in a queue of the backend's, without the host */
     int in_flight;    /* something was enqueued since the host last waited for that queue, */
@@ -24927,7 +24864,7 @@ typedef struct {
     void *queue;      /* the queue, while gckpti_start_collective fills it */
     size_t copied_in; /* bytes copied to the backend since the host last waited */
     unsigned char *send_buf, *recv_buf; /* host memory */
-    void *copy_to; /* backend memory to copy recv_buf to after the exchange; NULL: none */
+    void *copy_to; /* backend memory to copy recv_buf to after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
     gckpti_tree tree;
@@ -24939,7 +24876,7 @@ typedef struct {
 typedef struct gckpti_process_group {
     gckpti_comm comm;
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
-    int in_body;          /* 0: the last micro-batch of the step is done */
+    int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
     int padding;          /* this micro-batch has no rows here */
     int call_ended;       /* a barrier ended the call with an error */
@@ -24955,7 +24892,7 @@ typedef struct gckpti_process_group {
 } gckpti_process_group;
 
 typedef struct {
-    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, so the host runs it */
+    gckpt_kernel forward, backward; /* of an op; if the backend has none (NULL), the host runs it */
     const void *data; /* values of a parameter, input, constant or cache, in backend memory */
 } gckpti_exec_node;
 
@@ -24967,26 +24904,26 @@ typedef struct {
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
-    uint16_t *values; /* NULL: there is none */
-    uint32_t changes; /* the parameter's `changes` when it was copied; 0: never */
+    uint16_t *values; /* NULL if there is none */
+    uint32_t changes; /* the parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
 
 typedef struct {
-    int node;                    /* of the plan; -1: no instruction reads it */
+    int node;                    /* of the plan; -1 means no instruction reads it */
     const unsigned char *feed;   /* the caller's rows, or `copy`, from feeds.first_row on */
     unsigned char *copy;         /* of a step's rows (desc.copy_feeds), or NULL */
     unsigned char *backend_copy; /* of a micro-batch's rows in own memory, or NULL */
 } gckpti_exec_input;
 
 typedef struct {
-    float *to;   /* gckpt_collect; NULL: it is not collected */
+    float *to;   /* gckpt_collect; NULL means it is not collected */
     size_t size; /* floats at `to` */
     float *copy; /* own memory: host copy that gckpt_fetch returns */
 } gckpti_exec_fetch;
 
 typedef struct {
     gckpti_loss_total total; /* host copy */
-    int64_t expected;        /* count computed from the feeds; -1: unknown */
+    int64_t expected;        /* count computed from the feeds; -1 means unknown */
 } gckpti_exec_term;
 
 /* The executor: a group of fields for each file that writes it. Tables have the plan's lengths. */
@@ -25016,7 +24953,7 @@ struct gckpt_exec {
     struct { /* memory, open; `data`: whoever has the values */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
-        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL: the plan has none */
+        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL means the plan has none */
     } tables;
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when it began */
@@ -25049,7 +24986,7 @@ struct gckpt_exec {
         float clip_scale;
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend memory: set if a square sum is; NULL: the host checks */
+        uint32_t *nonfinite; /* backend memory: set if a square sum is; if NULL, the host checks */
         unsigned char grads_cleared; /* this step's accumulators are cleared */
         unsigned char begun;         /* a parameter was changed, or gradients were divided */
         unsigned char writes_back;   /* divided gradients are stored */
@@ -25064,14 +25001,14 @@ struct gckpt_exec {
     } capture;
 #endif
     struct {                 /* host */
-        unsigned char *host; /* offloaded values; NULL: desc.offload stores them */
+        unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
         int by_backend;      /* the backend copies */
         int async;           /* copies are started, and waited for later */
         int *due;            /* by pending copy, oldest first: the instruction that waits for it */
         int pending_count;
     } offload;
 #ifndef GCKPT_NO_RANKS
-    struct gckpti_process_group *group; /* NULL: one rank with one virtual rank */
+    struct gckpti_process_group *group; /* NULL means one rank with one virtual rank */
 #endif
 #ifndef GCKPT_NO_FETCH
     gckpti_exec_fetch *fetches; /* by fetch of the plan */
@@ -25260,7 +25197,7 @@ static inline int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t ro
 /* ---- run/memory.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
-typedef struct { /* a bump allocator; base NULL: it only counts bytes */
+typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
     size_t used;
 } gckpti_bump;
@@ -25577,7 +25514,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
 /* POISON: Overwrites the buffers that end with instruction step.pc. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e);
 
-/* MEASURE, POISON: Overwrites the arena before a step; measures what the step wrote. */
+/* MEASURE, POISON: Overwrites the arena before a step; measures the bytes that the step wrote. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
 
@@ -28158,7 +28095,7 @@ typedef struct {
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
     int64_t n;          /* elements of a strip */
-    int64_t row_size; /* elements of a row; only the first input has rows. 0: all have the shape */
+    int64_t row_size; /* elements of a row; only input 0 has rows. 0: same shapes */
     size_t saved_bytes; /* of a row */
 } gckpti_strips;
 
@@ -28698,7 +28635,7 @@ static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t 
         x[k] = padding;
 }
 
-/* Sets what a step reads: parameters and constants, rows of other steps, inputs of the group. */
+/* Sets a step's inputs: parameters and constants, rows of other steps, inputs of the group. */
 static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan_node *node,
                                    const gckpti_fused_step *q, int32_t first, int32_t count,
                                    gckpt_call *c)
@@ -30324,7 +30261,7 @@ typedef struct {
 static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
 
 /* Returns the magnitude of the sums in the loss, which its rounding error is relative to. Losses
- * over classes (which save a row's logarithm) are logarithms of sums of at least 1: their error is
+ * over classes (which save a row's logarithm) are logarithms of sums of at least 1. Their error is
  * relative to 1 even if the loss is near 0. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
 {
@@ -31016,7 +30953,7 @@ typedef struct {
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;
     const char *mode_of; /* a new file gets the permissions of this one, if it exists; or NULL */
-    int placed;       /* 1: renamed, even if a later step failed; -1: no file existed; else 0 */
+    int placed;       /* 1 if renamed, even if a later step failed; -1 if no file existed; else 0 */
 } gckpti_content;
 
 /* Replaces the file atomically, or leaves it unchanged. */
@@ -34059,7 +33996,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Sizes after the last axis are printed as 0: the caller may have left them uninitialised. */
+/* Prints sizes after the last axis as 0, since the caller may have left them uninitialised. */
 GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);
@@ -34841,8 +34778,7 @@ GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOAT
 }
 
 /* transpose4: vector r[p] gets word p of row i at s + i * row (in bytes), i < W, for 4 words.
- * With suitable instructions, load_quads loads 4 words of rows 0, 4, ..., and each quad is
- * transposed. */
+ * Where possible, load_quads loads 4 words of rows 0, 4, .., and each quad is transposed. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -34914,7 +34850,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
 #define GCKPTI_IN_REGISTER(x)
 #endif
 
-/* Flushes what is less than 2^-126 in size, unless the processor does. */
+/* Flushes values below 2^-126 in magnitude, unless the processor does. */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
 #if GCKPTI_X86
@@ -34974,7 +34910,7 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
         c += t->c_row;                                                                             \
     }
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term multiplies an
- * element of a by b's vectors, row by row; stores c. Of the last vector t->last columns exist.
+ * element of a by b's vectors, row by row; stores c. The last vector has t->last columns.
  * l, m, h are a row's vectors, named one by one, since gcc spills arrays. rows, vectors, block:
  * constants. block (of bf16 plans): at most 4 rows, two terms at a time: their chains are those
  * of the first terms, rows 4 to 7 those of the second. They start at +0, and their sum is added
@@ -35002,7 +34938,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             FLOATS b0 = V(load)(b);
             FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
             FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
-            if (block) { /* lest gcc loads what only two rows take for each of them */
+            if (block) { /* else gcc loads for each row the values that only two rows use */
                 GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1) GCKPTI_IN_REGISTER(b2)
             }
             GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
@@ -35157,7 +35093,7 @@ typedef struct {
     const void *b;
     int64_t row;         /* elements, or words, from one row of b to the next */
     const float *scales; /* of I8, one for each row of b */
-    const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
+    const float *from;   /* start of chains of dots, NULL if +0; chains of sweeps start in c */
     float *c;
     const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
 } V(gemv);
@@ -35432,8 +35368,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(gemv_axpy) of 8 terms: gemv->n columns, whole blocks; a row of b has gemv->row bytes. The next
- * 8 are prefetched. */
+/* V(gemv_axpy) of 8 terms, gemv->n columns in whole blocks, gemv->row bytes per row of b.
+ * Prefetches the next 8 terms. */
 GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -35661,7 +35597,7 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
  * k terms); down the rows, a tile's at a time (i); across the block's panels (col). There a tile,
  * some rows and vectors of c in registers, adds k terms. Between blocks of terms a chain is kept in
  * c; in the first it begins at `from`. The next rows of a and block of b are prefetched meanwhile.
- * (More than 60 lines: what one loop knows the next one needs.) */
+ * (More than 60 lines: each loop needs the variables of the one before.) */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
@@ -35737,7 +35673,7 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
 
 /* >>kernels/math */
 /* ---- a row: sums and the like by lanes, and what optimisers do ---- */
-/* exp of what is not above GCKPTI_EXP_MAX */
+/* exp of values not above GCKPTI_EXP_MAX */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
     FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
@@ -36062,7 +35998,7 @@ static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) 
     V(store_n)(to, V(load)(all), left);
 }
 
-/* where: forward (i -1), or the gradient of input i. Of f32 conditions the sign is shifted out. */
+/* where: the forward if i is -1, else input i's gradient. Shifts the sign out of f32 conditions. */
 static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
@@ -36309,7 +36245,7 @@ GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS 
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
     const FLOATS factor = V(set1)(d->scale);
-    uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
+    uint32_t words[5 * W] = { 0 }; /* 4 W elements, and the elements read past them */
     uint64_t at = (d->offset + (uint64_t)first) / 4;
     int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* where block `at` begins */
     for (int64_t n; first < end; i += 4 * W, at += W) {
@@ -36327,7 +36263,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
     }
 }
 
-/* Up to 2^24 multiples of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
+/* Up to 2^24 multiples of 2^-24, exactly, by halves: bits or-ed into those of 2^23 add to it. */
 GCKPTI_INLINED FLOATS V(uniform)(INTS x)
 {
     const FLOATS magic = V(set1)(8388608.0f);
@@ -36439,7 +36375,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
                                               int64_t end)
 {
     const gckpt_conversion *c = s->c;
-    uint16_t increment[9 * W] = { 0 }, last[W]; /* of 8 W elements, and what is read past them */
+    uint16_t increment[9 * W] = { 0 }, last[W]; /* 8 W elements, and the elements read past them */
     uint64_t at = (s->offset + (uint64_t)first) / 8;
     int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* where block `at` begins */
     for (int64_t n; first < end; i += 8 * W, at += W) {
@@ -36564,8 +36500,7 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
     return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
-/* Stores 16 rows of `row` words: a's lanes, or b's pairs of terms, transposed if x has the other
- * order. */
+/* Stores 16 rows of `row` words, transposed if x needs it: lanes of a, or pairs of terms of b. */
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
@@ -36860,8 +36795,7 @@ GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *
     return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* Loads a quarter each: 8 elements from `at` on, and as many at once, twice, three times the
- * distance. */
+/* Loads 8 elements into each quarter: from `at`, and 1, 2 and 3 times the distance after it. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
                                                   int64_t apart, int narrow)
 {
@@ -36998,7 +36932,7 @@ GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_
     return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
 }
 
-/* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
+/* Returns where vector i of n columns begins; vectors beyond n repeat the first one. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
 /* Returns the columns of a block from j on that go together: up to 4 whole vectors, or the rest. */
@@ -37007,7 +36941,7 @@ GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
     return left < W ? left : gckpti_min(left, 4 * W) / W * W;
 }
 
-/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0: none)
+/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0 if none)
  * and `vectors` are constants. */
 GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
                                       int vectors, int gain)
@@ -37979,8 +37913,7 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* Loads n rows of a gradient, `wide` apart in x: the old value, or +0; in the end they are
- * stored. */
+/* Loads n rows of a gradient, `wide` apart in x: the old values, or +0. */
 static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
                                            int64_t n, float *x)
 {
@@ -38006,7 +37939,7 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_ar
 }
 
 /* A head: p (then exponentials) and ds are [query][key], dk and dv [key][d] of a tile of keys, dq
- * [query][d] of all queries (NULL: not required); if heads share keys, scratch has dk and dv of all
+ * [query][d] of all queries, or NULL; if heads share keys, scratch has dk and dv of all
  * keys, from the first of the heads to the last. Packed are k and v of the tile (terms: d), k again
  * (terms: keys), q or g of queries, and p or ds. */
 typedef struct {
@@ -38043,8 +37976,8 @@ static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn
     s->packed = (uint16_t *)rest;
 }
 
-/* Scores of query r of the tile become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0 for
- * masked keys. */
+/* Turns query r's scores s into p = exp(s - lse), and dp into ds = p (dp - delta) scale; both are
+ * +0 for masked keys. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
     const float cap = s->h->cap;
@@ -38147,7 +38080,7 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
         V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
 }
 
-/* As V(attention_backward), but for each tile of 64 keys over all tiles of queries that see it: dq
+/* As V(attention_backward), but per tile of 64 keys over all tiles of queries that see it: dq
  * of all queries is in scratch. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
@@ -38158,8 +38091,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* then a tile may have no query: all gradients are
-                                            * loaded */
+    const int windowed = h->window < h->s; /* a tile may have no query: loads all */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;

@@ -1,5 +1,5 @@
 /* steps.c - draws which values the classic strategies keep, instruction by instruction, on a chain
- * of 8 ops. It draws the picture of docs/memory.md from plans that would run so.
+ * of 8 ops. It draws the picture of docs/guide.md from plans that would run so.
  *
  *     cc -O2 -I. examples/steps.c -o steps && ./steps docs/steps.svg */
 #define GRADCKPT_IMPLEMENTATION

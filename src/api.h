@@ -85,8 +85,7 @@ typedef struct gckpt_frontier gckpt_frontier; /* the least cost for every budget
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops on one device */
 
-/* Results. OK, MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED and SKIPPED are no errors; those that
- * begin with E_ are. */
+/* Results. Only those that begin with E_ are errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
@@ -140,8 +139,7 @@ typedef enum {
     GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
     GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
 } gckpt_precision;
-/* The format in which the values of a frozen parameter are stored (gckpt_store_quantise). Ops see
- * floats. */
+/* The storage of a frozen parameter's values (gckpt_store_quantise). Ops read them as floats. */
 typedef enum {
     GCKPT_STORAGE_F32,
     GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
@@ -196,16 +194,14 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
 #endif
 
 /* Freezes (frozen nonzero) or unfreezes all parameters whose whole name matches: '*' stands for any
- * run of characters, '?' for one: "h.*.mlp.*". Returns E_ARG if none matches. Applies to plans that
- * are made afterwards. */
+ * run of characters, '?' for one: "h.*.mlp.*". E_ARG if none matches. Affects later plans. */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
 /* Sets the factors of matching parameters on the step's lr and weight_decay, 0 or more (else
  * E_ARG). Defaults: lr_scale 1; decay_scale 1 for parameters of two or more axes, 0 for vectors
  * (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Zeroes the optimiser state of matching parameters; training may then go on with another
- * optimiser. */
+/* Zeroes the optimiser state of matching parameters, for example to change the optimiser. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet, with its values at `values` (one float for each
  * element of `shape`), which must outlive the store: flash, an mmapped file. If writable is
@@ -240,8 +236,7 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;               /* may be read and written between steps (then gckpt_store_push);
-                                  * never move; NULL if quantised */
+    float *values;               /* may be written (gckpt_store_push); NULL if quantised */
     float *state[4];             /* optimiser state: AdamW m, v; momentum; NULL before it exists */
     int frozen;                  /* nonzero if it is not trained */
     float lr_scale, decay_scale; /* gckpt_store_group */
@@ -306,8 +301,7 @@ typedef enum {
     GCKPT_AXES_UNKNOWN,
     GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
 } gckpt_axes;
-/* Options for files of other programs and for parts of a store. All zero, or NULL, means the same
- * as the calls above. */
+/* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
 typedef struct {
     /* Reading: returns the parameter for the file's tensor `name`; writing: the name in the file of
      * parameter `name`. NULL leaves it out (reading: whatever its type). The text must live until
@@ -319,8 +313,7 @@ typedef struct {
      * store, and a written file says "format":"pt", as other tools expect. Notes are read and
      * written. If 0 (default), both are read and written. */
     int values_only;
-    int partial;  /* reading: if nonzero, parameters that the file lacks keep their values; if 0,
-                   * the file must have all */
+    int partial;  /* loading: if nonzero, parameters may be missing in the file and stay */
     int writable; /* gckpt_store_map: if nonzero, F32 values in place may be trained (the memory
                    * must be writable); if 0, they are frozen */
     gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
@@ -380,16 +373,14 @@ GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
-/* Creates a graph. memory NULL selects the heap. Returns NULL after an error, which the store then
- * has. */
+/* Creates a graph. memory NULL selects the heap. Returns NULL after an error, kept by the store. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
 GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors remain valid */
 /* Adds an input, which each step is fed. Axis 0 is the batch, of the same size for all inputs of a
  * graph: its micro-batch. Names of inputs are unique in a graph. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape);
-/* Adds data that never change and have no batch axis. `data` is not copied: it must outlive graph,
- * plans and executors. */
+/* Adds constant data without a batch axis. `data` must outlive graph, plans and executors. */
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Adds parameter `name` of the store, which is created if it does not exist. The same name gives
@@ -429,18 +420,15 @@ typedef struct {
     const void *data;            /* of a constant */
 } gckpt_node;
 GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
-/* Describes the tensor with this id; returns E_ARG if there is no such id. Texts live as long as
- * the graph. */
+/* Describes the tensor with this id; returns E_ARG without one. Texts live as long as the graph. */
 GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
  * x has any shape (..,C) and is f32 unless noted. Shapes that do not fit are E_SHAPE, an error of
  * the graph; the op then returns NULL. */
-/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. A step returns E_DATA if an
- * index is not in 0..V-1. */
+/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. Others than 0..V-1 are E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. A step returns E_DATA if an index
- * is not in 0..N-1. */
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Others than 0..N-1 are E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is a (K,N) used for all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
@@ -498,8 +486,7 @@ typedef struct {
                             * step); NULL selects S */
     int64_t window;        /* causal only: a query sees the last `window` of its keys, its own one
                             * included (transformers' sliding_window); 0, or S and more, sees all */
-    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2), 1e-30 to 1e30; 0
-                            * disables it */
+    float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
     float scale;           /* factor of q k'; 0 selects 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C / heads ->
@@ -535,8 +522,7 @@ typedef struct {
     int stride[2];         /* default: 1 for convolutions, size for pools */
     int padding[2];        /* on both sides: zeros; max pools ignore them; default 0 */
     int dilation[2];       /* distance of taps; default 1 */
-    int groups;            /* of channels, convolutions only; as many as channels: depthwise;
-                            * default 1 */
+    int groups;            /* convolutions: groups of channels, all: depthwise; default 1 */
     int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
 } gckpt_window;
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
@@ -568,8 +554,7 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* x (B,..,C): layernorm over an image's H x W and each of `groups` equal runs of its C channels, 2
- * values or more per group; gain and bias are (C) or NULL. Wu & He 2018; with groups = C: instance
- * norm. */
+ * values or more per group; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and variance over
@@ -587,8 +572,7 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
                                   gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0);
 /* x (B,T,I), wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H):
- * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). Hochreiter & Schmidhuber
- * 1997. */
+ * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). (Hochreiter 1997) */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
 #endif
@@ -609,14 +593,12 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
  * graph may have both kinds. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
-/* Elementwise a op b. Axes are matched from the last; an axis of size 1, or a missing one, is
- * repeated. */
+/* Elementwise a op b. Broadcasts: matches axes from the last, repeats axes of size 1 or missing. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Elementwise maximum and minimum, repeated as above; NaN if one is. If both are equal, each gets
- * half of the gradient. */
+/* Elementwise maximum, minimum, broadcast; NaN if one is. Equal inputs share the gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
 /* a where the condition (f32 or i32) is not 0, NaN included, else b; all three repeated as above.
@@ -641,8 +623,7 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
                                   float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* removes the axis */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* removes the axis */
-/* The maximum over an axis, which is removed; NaN if one is. The gradient goes to the first
- * maximum. */
+/* The maximum over an axis, which it removes; NaN if one is. The first one gets the gradient. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
 /* The index (i32) of the element that gckpt_max takes; no gradient passes. Ops that take indices
  * may read it (if the axis is no longer than their table, else E_SHAPE), and gckpt_fetch. */
@@ -684,8 +665,7 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
 /* Elementwise, targets t (f32) in [0,1]: sum of -(t log s + (1 - t) log(1 - s)) with s =
- * sigmoid(x), computed as max(x, 0) - x t + log(1 + exp(-|x|)), which does not overflow; count =
- * elements. */
+ * sigmoid(x), as max(x, 0) - x t + log(1 + exp(-|x|)), which cannot overflow; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                    gckpt_tensor *weights);
 /* Sum over elements of d^2 / 2 if |d| < delta, else delta (|d| - delta / 2), with d = prediction -
@@ -702,8 +682,7 @@ typedef struct {
 /* >>api-segments ----------------------------------------------------------------------------------
  * GCKPT_SEGMENTS plans recompute the inner values of a segment in the backward. Segments may nest.
  * Chen 2016. */
-/* Builds block(x, user) as one segment and returns its result. If x is NULL, returns NULL and does
- * not call block. */
+/* Builds block(x, user) as one segment and returns its result; if x is NULL, only returns NULL. */
 typedef gckpt_tensor *(*gckpt_block_fn)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
@@ -740,8 +719,7 @@ struct gckpt_call {
     size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows;             /* nonzero: moves the batch axis or combines rows, so that another
                                  * split of the batch has other bits */
-    int64_t elements_per_count; /* losses without i32 inputs: elements of input 0 per count; 0
-                                 * selects 1 */
+    int64_t elements_per_count; /* losses without i32 inputs: elements per count; 0 is 1 */
     /* set for kernels: */
     int64_t first_row;         /* first row of this micro-batch in the step's batch */
     int64_t rows;              /* rows in this micro-batch; 1 (first_row 0) if batch-invariant */
@@ -849,8 +827,7 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
  * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
- * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; fastest if each of the
- * three also has a stride of 1. */
+ * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster if all do. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -914,8 +891,7 @@ typedef struct {
 typedef struct {
     gckpt_mode mode; /* default GCKPT_AUTO */
     size_t budget;   /* in bytes of gckpt_plan_bytes; 0 (default) sets no limit */
-    int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's (one
-                      * micro-batch) */
+    int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
@@ -933,8 +909,7 @@ typedef struct {
      * refused. In INFERENCE with 1, all ranks run all rows. */
     int virtual_ranks;
     /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
-     * FORWARD of a parameter gathers it into the arena. For costs in nanoseconds: 1048576 / (GB/s).
-     * Default 0. */
+     * FORWARD of a parameter gathers it. In nanoseconds: 1048576 / (GB/s). Default 0. */
     uint64_t link_cost;
     /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
      * by link_cost and the costs of the ops, that it ends before its first use, as far as the
@@ -960,8 +935,7 @@ typedef struct {
     /* If nonzero, offload copies overlap computation, one at a time in the order they begin. Cost
      * is then a time, which plans minimise: an op takes its cost, a use waits for its reload, and
      * the instruction after a value's last use waits for its offload. Bytes that copies occupy
-     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), copies and ops
-     * alternate. */
+     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. 0 (default): copies wait for ops. */
     int overlap_offload;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. `plain` is then ignored, and the plan is neither saved nor printed as C. */
@@ -1293,8 +1267,7 @@ typedef struct {
 
 struct gckpt_backend {
     const char *name; /* a plan for this backend runs on backends of this name only */
-    void *context;    /* for the functions, not NULL; kernels get it in call->backend, which is NULL
-                       * when the CPU runs them */
+    void *context;    /* for the functions, not NULL; call->backend of kernels (NULL on the CPU) */
     int own_memory;   /* if nonzero, memory that the host cannot use; all functions up to `finish`
                        * except workspace are then needed. If 0, the CPU's plain functions replace
                        * those that are NULL and kernels that `find` does not return */
@@ -1346,8 +1319,7 @@ struct gckpt_backend {
     /* Offloading to the host: all four or none (copy_out and copy_in are then used). copy_async
      * begins a copy after all earlier calls; it may overlap later calls, and copies keep their
      * order. wait_copies makes later calls wait for all copies. Host memory comes from host_get.
-     * Until wait_copies no call touches the device's side, except to read it if `out` is
-     * nonzero. */
+     * Until wait_copies calls do not touch the device's side (they may read it if `out`). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1358,8 +1330,7 @@ struct gckpt_backend {
     /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not replayed). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* As wait_copies, except that the last `later` copies (at least 1) may go on. If NULL,
-     * wait_copies is used. */
+    /* As wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
     void (*wait_copies_until)(void *context, int later);
     /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both or none. After
      * use_comm_queue(1) the thread's calls of add and copy go to a second queue, after all earlier
@@ -1440,8 +1411,7 @@ typedef enum {
 typedef struct {
     int rank, size;   /* as the store's */
     int device_aware; /* nonzero: accepts addresses in a backend's own memory */
-    /* Begins to send bytes to rank `peer` and to receive bytes from it (either may be 0). Returns
-     * 1, or 0 if it failed. */
+    /* Starts to send bytes to rank `peer` and receive from it (either may be 0). Returns 1 or 0. */
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes);
     /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
@@ -1453,8 +1423,7 @@ typedef struct {
      * May be NULL; the others then wait for their timeout. */
     void (*abort)(void *user);
     double (*clock)(void *user); /* returns seconds; NULL disables the timeout */
-    double timeout;              /* seconds without an answer after which a step ends with E_PEER; 0
-                                  * disables it */
+    double timeout;              /* seconds without an answer until E_PEER; 0 disables it */
     void *user;                  /* for the functions */
     /* For a backend with use_comm_queue, on its own memory; both or none, with abort. enqueue adds
      * to that queue an exchange, or (peer -1) an all_reduce of the floats at `receive`; returns 0
@@ -1468,8 +1437,7 @@ typedef struct {
 typedef struct {
     gckpt_memory memory; /* for tables, caches, copies, and the arena if that is NULL */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment; NULL (default)
-     * allocates it. Executors may share it as long as at most one is within a step (when streaming:
-     * from begin to end). */
+     * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;
     size_t arena_size; /* bytes of arena */
     unsigned debug;    /* GCKPT_DEBUG_..; default 0 */
@@ -1483,8 +1451,7 @@ typedef struct {
     int copy_feeds;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
-     * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. If 0
-     * (default), the step updates. */
+     * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. */
     int skip_nonfinite;
     /* Executor whose caches to use and continue, of the same store, rows, capacity and backend:
      * e.g. one for prompts, one for single tokens. It must outlive this one; one of them runs at a
@@ -1590,8 +1557,7 @@ GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
 #ifndef GCKPT_NO_TRAINING
-/* Runs a step over `rows` rows: all micro-batches, one division, clipping, update. report may be
- * NULL. */
+/* Runs a step of `rows` rows: all micro-batches, one division, clipping, update. report or NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
@@ -1741,8 +1707,7 @@ typedef struct {
     double limit;                /* seconds; steps that have begun are finished; 0 tries nothing */
     const gckpt_feed *feeds;     /* of a whole batch; build may fill in the ids */
     int feed_count;              /* length of feeds */
-    /* Options of the steps, or NULL; ignored are progress, copy_feeds, skip_nonfinite, and debug
-     * except GCKPT_DEBUG_PLAIN. */
+    /* Or NULL. Ignores progress, copy_feeds, skip_nonfinite, debug except GCKPT_DEBUG_PLAIN. */
     const gckpt_exec_desc *exec;
     gckpt_trial trials[GCKPT_MAX_TRIALS]; /* results; the first is the plan of gckpt_fit */
     int count, fastest;                   /* number of trials; index of the returned plan's */

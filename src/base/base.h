@@ -63,7 +63,7 @@ typedef struct {
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
+    gckpt_write_fn write; /* NULL only counts */
     void *user;
     size_t total, used;
     int failed;
@@ -111,13 +111,13 @@ GCKPTI_FN size_t gckpti_count_block(size_t used);
 GCKPTI_FN size_t gckpti_strlen(const char *text);
 
 /* Copies a name; returns NULL without memory. A block has names at its end, so that the array of
- * what is named can grow in place. */
+ * the named objects can grow in place. */
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 
 /* Frees a name; in a block, only in reverse order. */
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
-/* Appends to a block's E_MEMORY error how large it must be; enough 0: as far as that is known. */
+/* Appends the bytes that a block needs to its E_MEMORY error; if `enough` is 0, "at least". */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
 
@@ -207,8 +207,7 @@ GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_pro
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
-/* Returns NULL if all sizes are positive and the bytes of several such tensors cannot overflow,
- * else the problem as text. */
+/* Returns NULL if sizes are positive and bytes of several such tensors fit, else the problem. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
 GCKPTI_INLINE int gckpti_shape_fits(const gckpt_shape *s) { return !gckpti_shape_problem(s); }
 
@@ -231,7 +230,7 @@ typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context); /* the program's own */
     void *user;
-    struct gckpti_team *team; /* NULL: none, or not needed */
+    struct gckpti_team *team; /* NULL if not needed */
     /* Called by gckpt_parallel after some 20 us of items, only on the thread of gckpti_with_team's
      * main; must not start threads. May be NULL. */
     void (*poll)(void *context);

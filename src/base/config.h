@@ -69,7 +69,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPT_ASSERT(x) ((void)0)
 #endif
 
-/* Arithmetic must be exactly what is written (manual, 5). For gcc, pragmas here override the
+/* Arithmetic must be exactly as written (manual, 5). For gcc, pragmas here override the
  * command line; nothing helps clang with -ffast-math, or x87 registers. */
 #if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
 #error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
@@ -185,7 +185,7 @@ extern "C" {
 #else
 #define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
 #endif
-/* GCKPT_SMALL implies, in addition to what it leaves out (api.h): small numbers and stack frames
+/* GCKPT_SMALL implies, in addition to omitted features (api.h): small numbers and stack frames
  * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
  * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
  * conditions are constants, so the compiler removes the code that depends on them. */
@@ -225,7 +225,7 @@ enum {
 #define GCKPTI_OWN_FRAME
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions
- * (elsewhere: one region per loop). Tests set it to 1 and use threads of their own. */
+ * (elsewhere: one region per loop). Tests set it to 1 and use their own threads. */
 #if !GCKPTI_HAS_FAST
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0

@@ -33,7 +33,7 @@ typedef struct gckpti_team {
     int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
-    char pad2[64]; /* the two counters have cache lines of their own */
+    char pad2[64]; /* each of the two counters has its own cache line */
     int64_t unfinished;
     char pad3[64];
 } gckpti_team;
@@ -161,7 +161,7 @@ typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
     int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL: do not poll */
+    const gckpti_runner *runner; /* NULL if nothing is to be polled */
 } gckpti_parallel_loop;
 
 /* Claims `chunk` items at a time until none is left. */

@@ -79,7 +79,7 @@ typedef struct {
 static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
 
 /* Returns the magnitude of the sums in the loss, which its rounding error is relative to. Losses
- * over classes (which save a row's logarithm) are logarithms of sums of at least 1: their error is
+ * over classes (which save a row's logarithm) are logarithms of sums of at least 1. Their error is
  * relative to 1 even if the loss is near 0. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
 {

@@ -81,7 +81,7 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Returns where the chains of row i start, from column j on; NULL: at +0. */
+/* Returns where the chains of row i start, from column j on, or NULL if at +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
     if (t->accumulate)
@@ -233,7 +233,7 @@ typedef struct {
 } gckpti_pack_lanes;
 
 /* Kernels of bf16 plans. tiles: for blocks, for a chain. configure: NULL, or called before (1) and
- * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0: never in place. pack_a
+ * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0 if never in place. pack_a
  * writes lane i to d + i * row (up to a multiple of 16 lanes), pack_b a panel, +0 after n. */
 typedef struct {
     gckpti_tile_kernel tiles[2];
@@ -261,8 +261,8 @@ static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const 
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
-/* c (m,n) of packed operands (fields of `tile` are those of all of c; c NULL: c_bf16 alone). If a
- * is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
+/* c (m,n) of packed operands (`tile` describes all of c; if c is NULL, only c_bf16 is written). If
+ * a is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
  * rows as c_bf16's. min_exponent: of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
@@ -452,8 +452,8 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 #endif
 
 /* ---- cpu/calls.c ---- */
-/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL: plain); or
- * NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
+/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL if plain);
+ * or NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* Returns the switch that leaves this instruction set out of the build, in brackets; or "". */

@@ -32,7 +32,7 @@ typedef struct gckpti_products {
     const gckpti_product *t;
     /* of a block; blocks per column and per row of c */
     int64_t rows, cols, row_blocks, col_blocks;
-    int64_t floats; /* floats of t->scratch per worker; 0: the stack suffices */
+    int64_t floats; /* floats of t->scratch per worker; 0 means the stack suffices */
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
                       int64_t floats);
 } gckpti_products;

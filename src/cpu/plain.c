@@ -110,7 +110,7 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const floa
     return p->squares ? gckpti_dot(g, g, n) : 0.0f;
 }
 
-typedef struct { /* a pass, and who does it */
+typedef struct { /* a pass and its worker */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
     gckpti_adder add;

@@ -8,9 +8,9 @@
  *     const char *error;
  *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
  *
- * The plan is the same as on the processor but for workspace, and so are the bits: kernels follow
+ * The plan is the same as on the processor, except workspace, and so are the bits: kernels follow
  * the numeric contract (gradckpt.h, manual, 5) step for step. This file takes formulas, attributes
- * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
+ * and layouts from gradckpt.h itself, which it includes with its bodies: each is in one place.
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines

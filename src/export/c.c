@@ -25,7 +25,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Sizes after the last axis are printed as 0: the caller may have left them uninitialised. */
+/* Prints sizes after the last axis as 0, since the caller may have left them uninitialised. */
 GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);

@@ -47,7 +47,7 @@ typedef struct {
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;
     const char *mode_of; /* a new file gets the permissions of this one, if it exists; or NULL */
-    int placed;       /* 1: renamed, even if a later step failed; -1: no file existed; else 0 */
+    int placed;       /* 1 if renamed, even if a later step failed; -1 if no file existed; else 0 */
 } gckpti_content;
 
 /* Replaces the file atomically, or leaves it unchanged. */

@@ -55,7 +55,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
                                               int64_t end)
 {
     const gckpt_conversion *c = s->c;
-    uint16_t increment[9 * W] = { 0 }, last[W]; /* of 8 W elements, and what is read past them */
+    uint16_t increment[9 * W] = { 0 }, last[W]; /* 8 W elements, and the elements read past them */
     uint64_t at = (s->offset + (uint64_t)first) / 8;
     int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* where block `at` begins */
     for (int64_t n; first < end; i += 8 * W, at += W) {

@@ -26,7 +26,7 @@ GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_
     return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
 }
 
-/* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
+/* Returns where vector i of n columns begins; vectors beyond n repeat the first one. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
 /* Returns the columns of a block from j on that go together: up to 4 whole vectors, or the rest. */
@@ -35,7 +35,7 @@ GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
     return left < W ? left : gckpti_min(left, 4 * W) / W * W;
 }
 
-/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0: none)
+/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0 if none)
  * and `vectors` are constants. */
 GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
                                       int vectors, int gain)

@@ -120,7 +120,7 @@ static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) 
     V(store_n)(to, V(load)(all), left);
 }
 
-/* where: forward (i -1), or the gradient of input i. Of f32 conditions the sign is shifted out. */
+/* where: the forward if i is -1, else input i's gradient. Shifts the sign out of f32 conditions. */
 static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];

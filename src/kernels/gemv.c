@@ -9,7 +9,7 @@ typedef struct {
     const void *b;
     int64_t row;         /* elements, or words, from one row of b to the next */
     const float *scales; /* of I8, one for each row of b */
-    const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
+    const float *from;   /* start of chains of dots, NULL if +0; chains of sweeps start in c */
     float *c;
     const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
 } V(gemv);

@@ -1,5 +1,5 @@
 /* ---- a row: sums and the like by lanes, and what optimisers do ---- */
-/* exp of what is not above GCKPTI_EXP_MAX */
+/* exp of values not above GCKPTI_EXP_MAX */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
     FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);

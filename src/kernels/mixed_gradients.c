@@ -51,7 +51,7 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_ar
 }
 
 /* A head: p (then exponentials) and ds are [query][key], dk and dv [key][d] of a tile of keys, dq
- * [query][d] of all queries (NULL: not required); if heads share keys, scratch has dk and dv of all
+ * [query][d] of all queries, or NULL; if heads share keys, scratch has dk and dv of all
  * keys, from the first of the heads to the last. Packed are k and v of the tile (terms: d), k again
  * (terms: keys), q or g of queries, and p or ds. */
 typedef struct {
@@ -192,7 +192,7 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
         V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
 }
 
-/* As V(attention_backward), but for each tile of 64 keys over all tiles of queries that see it: dq
+/* As V(attention_backward), but per tile of 64 keys over all tiles of queries that see it: dq
  * of all queries is in scratch. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
@@ -203,8 +203,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* then a tile may have no query: all gradients are
-                                            * loaded */
+    const int windowed = h->window < h->s; /* a tile may have no query: loads all */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;

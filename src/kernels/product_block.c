@@ -39,7 +39,7 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
  * k terms); down the rows, a tile's at a time (i); across the block's panels (col). There a tile,
  * some rows and vectors of c in registers, adds k terms. Between blocks of terms a chain is kept in
  * c; in the first it begins at `from`. The next rows of a and block of b are prefetched meanwhile.
- * (More than 60 lines: what one loop knows the next one needs.) */
+ * (More than 60 lines: each loop needs the variables of the one before.) */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {

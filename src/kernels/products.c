@@ -10,7 +10,7 @@
 #define GCKPTI_IN_REGISTER(x)
 #endif
 
-/* Flushes what is less than 2^-126 in size, unless the processor does. */
+/* Flushes values below 2^-126 in magnitude, unless the processor does. */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
 #if GCKPTI_X86
@@ -70,7 +70,7 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
         c += t->c_row;                                                                             \
     }
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term multiplies an
- * element of a by b's vectors, row by row; stores c. Of the last vector t->last columns exist.
+ * element of a by b's vectors, row by row; stores c. The last vector has t->last columns.
  * l, m, h are a row's vectors, named one by one, since gcc spills arrays. rows, vectors, block:
  * constants. block (of bf16 plans): at most 4 rows, two terms at a time: their chains are those
  * of the first terms, rows 4 to 7 those of the second. They start at +0, and their sum is added
@@ -98,7 +98,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             FLOATS b0 = V(load)(b);
             FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
             FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
-            if (block) { /* lest gcc loads what only two rows take for each of them */
+            if (block) { /* else gcc loads for each row the values that only two rows use */
                 GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1) GCKPTI_IN_REGISTER(b2)
             }
             GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)

@@ -41,7 +41,7 @@ GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS 
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
     const FLOATS factor = V(set1)(d->scale);
-    uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
+    uint32_t words[5 * W] = { 0 }; /* 4 W elements, and the elements read past them */
     uint64_t at = (d->offset + (uint64_t)first) / 4;
     int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* where block `at` begins */
     for (int64_t n; first < end; i += 4 * W, at += W) {
@@ -59,7 +59,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
     }
 }
 
-/* Up to 2^24 multiples of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
+/* Up to 2^24 multiples of 2^-24, exactly, by halves: bits or-ed into those of 2^23 add to it. */
 GCKPTI_INLINED FLOATS V(uniform)(INTS x)
 {
     const FLOATS magic = V(set1)(8388608.0f);

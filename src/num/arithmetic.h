@@ -1,8 +1,8 @@
 #pragma once
 #include "base/base.h"
 
-/* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
- * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
+/* 1 if the builtin is one instruction; 2 if clang would call libm's fmaf, which may be wrong (no
+ * glibc and -fmath-errno: firmware, musl), so the instruction is written out; 0 if emulated.
  * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
 #ifndef GCKPTI_FMA
 #if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \

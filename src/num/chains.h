@@ -13,7 +13,7 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
  * registers. (Seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
-/* Does the same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
+/* Does the same along b's rows if k > 0, as d[j] += a[p * a_step] b[j * stride + p]. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);

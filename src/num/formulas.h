@@ -110,14 +110,14 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
     FLOATS p = V(fma)(V(fma)(V(set1)(c[8]), f, V(set1)(c[7])), f, V(set1)(c[6]));
     p = V(horner)(V(fma)(p, f, V(set1)(c[5])), f, c);
     high = V(fma)(n, V(set1)(0.693359375f), f);
-    low = f - (high - n * 0.693359375f); /* what the line above rounded away */
+    low = f - (high - n * 0.693359375f); /* the rounding error of the line above */
     low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
     y = high + V(fma)(f * f2, p, low);
     y = V(if_less)(zero, x, y, V(if_less)(x, zero, V(set1)(GCKPTI_NAN), -inf));
     return V(if_less)(x, inf, y, x);
 }
 
-/* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
+/* log(1 + x) for 0 <= x <= 1. The factor x / (u - 1) corrects the rounding of u = 1 + x; its
  * denominator is exact (Kahan). */
 GCKPTI_INLINED FLOATS V(log1p)(FLOATS x)
 {
@@ -174,7 +174,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
     return V(if_equal)(x, x, r, x);
 }
 
-/* Exact but for one rounding where e is 1 or 2, x x x where it is 3. */
+/* One rounding if e is 1 or 2; x x x if e is 3. */
 GCKPTI_INLINED FLOATS V(pow_dispatch)(FLOATS x, float e)
 {
     if (e == 1.0f)

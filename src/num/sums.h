@@ -52,8 +52,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* Returns what a softmax subtracts from scores of maximum `top`: 0 if all are -inf, where their sum
- * 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
+/* Returns the number that a softmax subtracts from scores of maximum `top`: 0 if all are -inf,
+ * where their sum 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)

@@ -1,7 +1,7 @@
 /* ---- vector types and operations of formulas and kernels ----
  * Read once with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
  * (cpu/kernels). V(name) is gckpti_<name> with the instruction set's suffix. FLOATS is a vector of
- * W floats (GCKPTI_ISA -1: one float), INTS of W uint32_t; the compiler's operators
+ * W floats (GCKPTI_ISA -1 means one float), INTS of W uint32_t; the compiler's operators
  * + - * / & | ^ << >> apply, with scalars for all lanes. */
 #pragma push_macro("V")
 #pragma push_macro("W")

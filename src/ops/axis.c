@@ -177,8 +177,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: along an axis, y is `before` elements of a value, x, and `after` elements of the value;
- * dx is g at x's elements. */
+/* pad: y is x between `before` and `after` elements of a value along an axis; dx is g at x's. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;

@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row. gather: the same,
- * each sample with a table of its own. */
+ * each sample with its own table. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;

@@ -122,7 +122,7 @@ typedef struct {
     uint16_t *d_bf16;
     float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
     int accumulate;
-    float cap; /* of logits; 0: none */
+    float cap; /* of logits; 0 means none */
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
@@ -170,7 +170,7 @@ enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed on
 
 typedef struct {
     int gates;       /* 3: gru, 4: lstm */
-    int bias, state; /* which input; of two the first; 0: none */
+    int bias, state; /* which input; of two the first; 0 means none */
 } gckpti_recurrent;
 
 /* The op of a loss with weights; NULL where GCKPT_NO_LOSSES leaves it out. */
@@ -198,7 +198,7 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call);
 
-/* Makes u's quantised data (NULL: none) an operand; bf16 is quantised if operands are f32. */
+/* Makes u's quantised data (NULL means none) an operand; bf16 is quantised if operands are f32. */
 GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
                                         gckpti_operand *x);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);

@@ -134,7 +134,7 @@ GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
 
 /* ---- rows of losses over classes ---- */
 
-/* Returns the target of the block's row r, or 0 without targets; < 0: the row is left out. */
+/* Returns the target of the block's row r (the row is ignored if < 0), or 0 without targets. */
 static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 {
     return loss->targets ? loss->targets[loss->row + r] : 0;

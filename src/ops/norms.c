@@ -19,7 +19,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
-/* gain and bias have the size of the last axis. saved holds what the backward would recompute. */
+/* gain and bias have the size of the last axis. saved: for the backward. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -69,7 +69,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
     }
 }
 
-/* Row by row: what it adds to dbias and dgain, then its dx. */
+/* Row by row, adds to dbias and dgain, then computes dx. */
 GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;

@@ -16,7 +16,7 @@ GCKPTI_COLD_END
  * contribution and is one fma if it is added: no product feeds an addition (manual, 5a and 5f).
  *
  * GCKPTI_OPS lists all ops. The kernels here are plain C, and the definition of the numbers
- * (manual, 5); those of cpu return the same bits faster. This header also declares what they need:
+ * (manual, 5); those of cpu return the same bits faster. This header also declares their data:
  * sizes of convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
 
@@ -121,7 +121,7 @@ GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumula
     gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
 }
 
-/* A linear op does to g what it does to x. n is 0 if no gradient is required. */
+/* A linear op's backward is its forward on g. n is 0 if no gradient is required. */
 typedef struct {
     const float *from;
     float *to;
@@ -252,7 +252,7 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
-    int relative; /* omitted if 0: zeros follow the attributes of a node, to 16 bytes */
+    int relative; /* omitted if 0, since zeros pad the attributes of a node to 16 bytes */
 } gckpti_slice;
 
 GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
@@ -267,7 +267,7 @@ typedef struct {
 
 typedef struct {
     int capacity;
-    int window; /* omitted if 0: all rows are kept */
+    int window; /* omitted if 0, which keeps all rows */
 } gckpti_cache;
 
 /* Rows of a cache: a window, and the rows that a call may add before the oldest is overwritten. */
@@ -422,7 +422,7 @@ static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_produ
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias; /* gain, bias: which input, 0: none */
+    int center, gain, bias; /* gain, bias: which input, 0 means none */
     float epsilon;          /* omitted if it is 1e-5 */
 } gckpti_norm;
 
@@ -434,7 +434,7 @@ static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 /* d; rmsnorm has c = mean = 0. */
 GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
 
-/* y; gain, bias: NULL: none. */
+/* Returns y. gain and bias may be NULL. */
 GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, const float *bias,
                                     int64_t i)
 {
@@ -446,9 +446,9 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 typedef struct {
     int heads;
     int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
-    int key_heads; /* 0: as many as heads; then all that follows is omitted, as in a slice */
-    int extras;    /* 0: what follows is 0, and omitted; 2: keys of a ring that a call fills */
-    int window;    /* keys that a query sees at most; 0: all */
+    int key_heads; /* 0 means as many as heads; then all that follows is omitted, as in a slice */
+    int extras;    /* 0 if all that follows is 0, and omitted; 2 if a call fills a ring of keys */
+    int window;    /* keys that a query sees at most; 0 means all */
     float cap, scale;
 } gckpti_attention;
 
@@ -475,7 +475,7 @@ typedef struct { /* the state of an attention call */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* of the current row: see gckpti_attn_set_row */
     int mixed;
-    float scale, dot_scale, cap; /* of gradients, of dots; cap of scaled dots, 0: none */
+    float scale, dot_scale, cap; /* of gradients, of dots; cap of scaled dots, 0 means none */
     int64_t kv_c;                /* columns of k and v */
     int64_t group;               /* heads per key head */
     int64_t shared_keys;         /* S if heads share keys, else 0 */
@@ -563,7 +563,7 @@ typedef struct {
     int heads;
     float base;
     int position; /* omitted if 0, as in a slice, and all that follows is the default */
-    int columns;  /* columns of each head; 0: all, and the rest is omitted */
+    int columns;  /* columns of each head; 0 means all, and the rest is omitted */
     float scale;
     int has_frequencies; /* columns / 2 floats follow */
 } gckpti_rotary;
@@ -676,11 +676,11 @@ GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t 
 /* What the loss and the gradient of a row of logits depend on. */
 typedef struct gckpti_class_row {
     float max, log_sum;
-    const float *targets;      /* of the classes; NULL: each is `uniform` */
+    const float *targets;      /* of the classes; NULL means each is `uniform` */
     float uniform, target_sum; /* target_sum: over all classes */
     float scale;
     int accumulate;
-    float cap; /* already applied to the logits; 0: none */
+    float cap; /* already applied to the logits; 0 means none */
 } gckpti_class_row;
 
 /* A loss processes blocks of rows: samples or, over classes, rows of logits that exist or are
@@ -693,7 +693,7 @@ typedef struct { /* of a sample: its sum; its gradients */
 
 typedef struct {
     gckpti_element_kernels element; /* over classes: none */
-    gckpti_product_fn product;      /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_product_fn product;      /* of linear_cross_entropy; NULL means the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
@@ -792,8 +792,8 @@ GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add
 
 /* ---- ops/channels.c ---- */
 typedef struct {
-    int groups;     /* 0: batchnorm */
-    int gain, bias; /* which input, 0: none */
+    int groups;     /* 0 means batchnorm */
+    int gain, bias; /* which input, 0 means none */
 } gckpti_channel_norm;
 
 typedef struct gckpti_channel_pass { /* over an image's pixels; unused fields are NULL */
@@ -839,7 +839,7 @@ GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx);
 
-/* Adds a term to n chains: d[i] += x[i] y[i]; x NULL: of zeros. */
+/* Adds a term to n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
 typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
 
 /* One kind; for UP one phase. For dw, `from` is the image, w has the windows, out is dw. */
@@ -881,7 +881,7 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 struct gckpti_sequence;
 typedef struct {
     gckpti_cell_fn gates, gate_grads;
-    void (*transpose)(struct gckpti_sequence *s); /* makes wh'; NULL: one row at a time */
+    void (*transpose)(struct gckpti_sequence *s); /* makes wh'; NULL means one row at a time */
     void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
@@ -894,7 +894,7 @@ typedef struct gckpti_sequence {
     const gckpt_call *call;
     const gckpti_cell_kernels *kernels;
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL means none */
     int64_t first, block, item_rows;          /* rows of a block, of an item */
     float *wh_t, *zero, *d;                   /* wh' (G,H); H zeros; of the block D [and E], */
     float *h, *da, *pack;                     /* h of the previous step (rows,T,H), da (rows,T,G) */

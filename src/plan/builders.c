@@ -51,7 +51,7 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
-/* Returns the segment directly inside `segment` (-1: the whole body) that has p->body[index] (of a
+/* Returns the segment directly inside `segment` (or the body, if -1) that has p->body[index] (of a
  * staged parameter: its first reader), or -1. group: <= 0, as in gckpti_build_segments. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {

@@ -34,7 +34,7 @@ static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* Returns a node without what is in other arrays of its plan: name, attributes, shape, index. */
+/* Returns a node without the parts in other arrays of its plan: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
     gckpti_plan_node node;
@@ -82,7 +82,7 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
 }
 
 /* ---- from lowered plan to plan; a plan's block ---- */
-/* Copies an array of a plan (NULL: only reserves it) to a plan's block after *used bytes. If block
+/* Copies an array of a plan to a plan's block after *used bytes; NULL only reserves it. If block
  * is NULL, only adds its bytes to *used. */
 static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
@@ -205,8 +205,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* Returns the first op that mixes rows, itself or through a view it reads, or -1: one that always
- * does if possible, then batch norm that needs two rows. */
+/* Returns the first op that mixes rows, itself or through a view it reads, or -1; preferably one
+ * that always does if possible, then batch norm that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
     int measures = -1, single = 0;

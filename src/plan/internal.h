@@ -67,7 +67,7 @@ enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_
 
 /* An op that may be in a fused group. */
 typedef struct {
-    gckpt_receptive_field rows; /* rows.inputs 0: it cannot be in a group */
+    gckpt_receptive_field rows; /* rows.inputs 0 means it cannot be in a group */
     void *attributes;           /* for row tiles */
     int last_reader;            /* the last op that reads it; p->n: the program does */
     int step;                   /* in the group that is being built, or -1 */

@@ -91,7 +91,7 @@ static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tens
 /* Returns the cost of op t by the roofline model (Williams 2009): the greater of flops and 10 x
  * bytes moved, plus the overhead of an instruction (about 100 ns where a flop is 7 ps). Costs are
  * integers, so that a plan is the same on every machine. A backward does the forward's flops once
- * or twice (as a matmul does), or as many as the op says, and moves what it reads and writes. */
+ * or twice (as a matmul does), or as many as the op says, and moves its inputs and outputs. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     gckpt_call *call)
 {
@@ -378,7 +378,7 @@ static void gckpti_find_nodes(gckpti_planner *p)
  * that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* a first reader more than so many nodes away is far */
+    enum { APART = 8 }; /* a first reader more than this many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);

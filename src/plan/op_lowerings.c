@@ -5,8 +5,9 @@
 GCKPTI_COLD_BEGIN
 
 /* ---- alternative lowerings of an op: the same bits, with other bytes and another cost ---- */
-/* Turns t, a copy of a loss, into a lowering of it; returns 0 if it has no such one. Those of cross
- * entropy compute each logit of a linear layer once, `rows` rows at a time; the last one twice. */
+/* Turns t, a copy of a loss, into a lowering of it; returns 0 if there is no such lowering. Those
+ * of cross entropy compute each logit of a linear layer once, `rows` rows at a time; the last one
+ * twice. */
 static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
 {
     enum { LAST = GCKPTI_LOWERINGS - 1 };

@@ -79,7 +79,7 @@ typedef struct {
     gckpti_offset shape;                       /* index into `sizes`; with all rows */
     gckpti_offset name;                        /* offset into `names`, or GCKPTI_NAMELESS */
     gckpti_id base;
-    gckpti_id index; /* of the parameter or input; -1: an op that does not run */
+    gckpti_id index; /* of the parameter or input; -1 for an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batch_invariant, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpti_byte compensated; /* bit i: the gradient of input i is a compensated sum */
@@ -99,7 +99,7 @@ typedef struct {
     gckpti_offset name;
     gckpti_id node;
     gckpti_id store_index; /* in the store that the plan was made with */
-    gckpti_id running;     /* number of ops that update it as a running statistic; 0: none */
+    gckpti_id running;     /* number of ops that update it as a running statistic; 0 means none */
     gckpti_byte trained;
     gckpti_byte external; /* the program owns its values */
     gckpti_byte storage;  /* gckpt_storage */
@@ -160,7 +160,7 @@ typedef struct {
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
-    int32_t id;            /* node; -1: copies an input of the group */
+    int32_t id;            /* node, or -1 if the step copies an input of the group */
     int32_t height, width; /* rows; floats of a row */
     int32_t offset;        /* of its rows in the workspace; ~i: in the place of step i */
     int32_t workspace;     /* offset of its kernel's workspace */
@@ -170,7 +170,7 @@ typedef struct {
 typedef struct {
     int32_t input;                 /* index among the op's inputs */
     int32_t from;                  /* a step, or ~index of an input of the group */
-    int32_t stride, before, reach; /* rows that a row reads (gckpt_receptive_field); reach 0: all */
+    int32_t stride, before, reach; /* gckpt_receptive_field; reads all rows if reach is 0 */
 } gckpti_fused_edge;
 typedef struct {
     int32_t low, high;  /* the rows present */
@@ -191,10 +191,10 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* The choices before there is a schedule. All 0: the graph as it was built. */
+/* The choices before there is a schedule. All 0 means the graph as it was built. */
 typedef struct {
     int lowering;   /* of ops that have several (gckpti_take_lowering) */
-    int order;      /* of backwards; 0: reverse order of creation */
+    int order;      /* of backwards; 0 means reverse order of creation */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -212,8 +212,8 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; numbers of lowerings (0: as built); the most virtual ranks
- * (their square fits into 32 bits). */
+/* backend_id of plans without a backend; numbers of lowerings (0 is as built); the most virtual
+ * ranks (their square fits into 32 bits). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
@@ -222,7 +222,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * section is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
+    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; of the ops that run */        \
     X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
     X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
     X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
@@ -233,7 +233,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
     X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
     X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
     X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1: has no REDUCE */    \
+    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1 if no REDUCE */    \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
     X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
     X(int, quantised, 0)                 /* some parameter is */                                   \
@@ -278,7 +278,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 struct gckpt_plan {
     gckpti_object object;
     gckpti_allocator memory;
-    void *block; /* the plan itself; NULL: constants of a program */
+    void *block; /* the plan itself; NULL means constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
@@ -327,7 +327,7 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
 /* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
 GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
 
-/* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
+/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
 /* Extend a hash by a tensor of a graph, by a node of a plan as it runs (plan->check), and by the
@@ -342,7 +342,7 @@ typedef struct {
     int id;
     int in, inputs;     /* edges[in..]: nodes whose values the forward reads, each once */
     int read, reads;    /* edges[read..]: nodes whose values the backward reads */
-    int backward_index; /* -1: has no backward */
+    int backward_index; /* -1 if it has no backward */
     int target;         /* target[target..]: its backward's gradients, by input */
     int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
     uint64_t cost;                  /* of the forward */
@@ -390,7 +390,7 @@ typedef struct {
 /* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
     int *entry, length;
-    int *value_end, *saved_end; /* last uses of what a forward or reload defines, or -1 */
+    int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
     int *offload_parts;         /* of a forward: GCKPTI_VALUE, .. that are offloaded after it; */
                                 /* of an offload_done: those it keeps live */
     int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
@@ -448,7 +448,7 @@ typedef struct {
 typedef struct gckpti_planner {
     struct gckpti_planner *next; /* of the request's next variant, or NULL */
     gckpt_graph *g;
-    const gckpt_tensor **tensors; /* the graph's, or what runs instead */
+    const gckpt_tensor **tensors; /* the graph's, or their replacements */
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
@@ -467,7 +467,7 @@ typedef struct gckpti_planner {
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
     gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
-    const gckpt_cost *built_cost, *built_model_cost; /* of the graph as built; NULL: variant 0 */
+    const gckpt_cost *built_cost, *built_model_cost; /* as built, or NULL in variant 0 */
     int *body, body_count; /* ids of the body's tensors in creation order, read or not */
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
@@ -487,7 +487,7 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;   /* in the order of their backwards */
     int reductions, *reduction_of; /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
-    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL: not computed */
+    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL until computed */
     int *first_use;             /* by id: the first target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
@@ -503,7 +503,7 @@ typedef struct gckpti_planner {
     size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
     gckpti_lowered lowered, best;        /* the latest; the best so far */
     gckpti_scratch temp;                 /* for one pass; the next one that needs it clears it */
-    double store_all_peak;               /* estimated peak of store-all; 0: not known yet */
+    double store_all_peak;               /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
@@ -516,7 +516,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`. Those of bf16 plans are 0 in builds without bf16. */
+/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
     GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
@@ -575,7 +575,7 @@ enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
 
-/* Returns the cost of copying so many bytes, rounded up: one copy never costs more than two. */
+/* Returns the cost of copying `bytes` bytes, rounded up: one copy never costs more than two. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
 /* Returns the cost of an offload or a reload of such parts of a node. */
@@ -637,7 +637,7 @@ GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p);
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
- * every backward recomputes all (memory-poor); if > 0, the first backward in each group of so many
+ * every backward recomputes all (memory-poor); if > 0, the first backward in each group of `group`
  * nodes recomputes the group: Chen's uniform segments, for any order of backwards. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 

@@ -40,7 +40,7 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 }
 
 /* Before position x, removes offloads in flight: those that are done, those whose node the entry
- * defines anew, and those that are dead and do not fit into the limit. */
+ * defines again, and those that are dead and do not fit into the limit. */
 static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
     gckpti_schedule *s = c->sched;

@@ -341,7 +341,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     f.least_rows = least_rows;
     f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
     for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
-        int index = f.phase ? sizes : 0; /* phase 1: from 1 row up */
+        int index = f.phase ? sizes : 0; /* phase 1 goes from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
             index -= f.phase == 1;
             if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))

@@ -120,8 +120,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Sets the proven bounds of a plan for its budget (0: its own bytes). If out of memory, uses bounds
- * that hold for every plan, since the plan itself is complete. */
+/* Sets the proven bounds of a plan for its budget (or its bytes, if 0). If out of memory, uses
+ * bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };

@@ -48,7 +48,7 @@ static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t 
         x[k] = padding;
 }
 
-/* Sets what a step reads: parameters and constants, rows of other steps, inputs of the group. */
+/* Sets a step's inputs: parameters and constants, rows of other steps, inputs of the group. */
 static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan_node *node,
                                    const gckpti_fused_step *q, int32_t first, int32_t count,
                                    gckpt_call *c)

@@ -7,7 +7,7 @@
 /* ---- run/memory.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
-typedef struct { /* a bump allocator; base NULL: it only counts bytes */
+typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
     size_t used;
 } gckpti_bump;
@@ -324,7 +324,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
 /* POISON: Overwrites the buffers that end with instruction step.pc. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e);
 
-/* MEASURE, POISON: Overwrites the arena before a step; measures what the step wrote. */
+/* MEASURE, POISON: Overwrites the arena before a step; measures the bytes that the step wrote. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
 

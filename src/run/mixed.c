@@ -84,7 +84,7 @@ typedef struct {
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
     int64_t n;          /* elements of a strip */
-    int64_t row_size; /* elements of a row; only the first input has rows. 0: all have the shape */
+    int64_t row_size; /* elements of a row; only input 0 has rows. 0: same shapes */
     size_t saved_bytes; /* of a row */
 } gckpti_strips;
 

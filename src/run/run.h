@@ -82,7 +82,7 @@ enum { GCKPTI_MUST_MATCH = 7 };
 /* The message of a status barrier: the first failure, or else numbers that must match: the call
  * (and, above its lowest byte, agree_count), rows, step, seed, exchange_hash, hyper, replicas. */
 typedef struct {
-    int32_t result, rank; /* rank that failed, or the lowest so far; -1: ranks differ */
+    int32_t result, rank; /* rank that failed, or the lowest so far; -1 means ranks differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -100,7 +100,7 @@ typedef struct {
     float *x, *workspace;    /* n floats; a buffer for received floats, to be added to x */
     float *shard;            /* as in gckpti_pending */
     int64_t n, first, count; /* this rank has [first, first + count) after this level of a sum, */
-    int bit;                 /* or before this level of a gather. bit 0: nothing is in progress */
+    int bit;                 /* or before this level of a gather. bit 0 if none is in progress */
 } gckpti_tree;
 
 /* A collective that a REDUCE or a gather started. */
@@ -109,17 +109,17 @@ typedef struct {
     gckpti_collective kind;
     int due; /* the first instruction that reads a gather; after a sum the next REDUCE or UPDATE */
     float *x, *workspace;
-    float *shard; /* where to copy this rank's shard of the sum; NULL: nowhere */
+    float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
 } gckpti_pending;
 
 /* Communication of this rank with the others. */
 typedef struct {
-    const gckpt_transport *transport; /* NULL: there is one rank */
+    const gckpt_transport *transport; /* NULL means there is one rank */
     const gckpt_backend *backend;     /* has the floats in its memory */
     int rank, ranks;
     int busy;         /* an exchange is in progress, */
-    int peer;         /* with this rank; -1: any */
+    int peer;         /* with this rank; -1 means any */
     int aborted;      /* an exchange failed; there will be no more */
     int uses_queue;   /* floats are exchanged in a queue of the backend's, without the host */
     int in_flight;    /* something was enqueued since the host last waited for that queue, */
@@ -127,7 +127,7 @@ typedef struct {
     void *queue;      /* the queue, while gckpti_start_collective fills it */
     size_t copied_in; /* bytes copied to the backend since the host last waited */
     unsigned char *send_buf, *recv_buf; /* host memory */
-    void *copy_to; /* backend memory to copy recv_buf to after the exchange; NULL: none */
+    void *copy_to; /* backend memory to copy recv_buf to after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
     gckpti_tree tree;
@@ -139,7 +139,7 @@ typedef struct {
 typedef struct gckpti_process_group {
     gckpti_comm comm;
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
-    int in_body;          /* 0: the last micro-batch of the step is done */
+    int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
     int padding;          /* this micro-batch has no rows here */
     int call_ended;       /* a barrier ended the call with an error */
@@ -155,7 +155,7 @@ typedef struct gckpti_process_group {
 } gckpti_process_group;
 
 typedef struct {
-    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, so the host runs it */
+    gckpt_kernel forward, backward; /* of an op; if the backend has none (NULL), the host runs it */
     const void *data; /* values of a parameter, input, constant or cache, in backend memory */
 } gckpti_exec_node;
 
@@ -167,26 +167,26 @@ typedef struct {
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
-    uint16_t *values; /* NULL: there is none */
-    uint32_t changes; /* the parameter's `changes` when it was copied; 0: never */
+    uint16_t *values; /* NULL if there is none */
+    uint32_t changes; /* the parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
 
 typedef struct {
-    int node;                    /* of the plan; -1: no instruction reads it */
+    int node;                    /* of the plan; -1 means no instruction reads it */
     const unsigned char *feed;   /* the caller's rows, or `copy`, from feeds.first_row on */
     unsigned char *copy;         /* of a step's rows (desc.copy_feeds), or NULL */
     unsigned char *backend_copy; /* of a micro-batch's rows in own memory, or NULL */
 } gckpti_exec_input;
 
 typedef struct {
-    float *to;   /* gckpt_collect; NULL: it is not collected */
+    float *to;   /* gckpt_collect; NULL means it is not collected */
     size_t size; /* floats at `to` */
     float *copy; /* own memory: host copy that gckpt_fetch returns */
 } gckpti_exec_fetch;
 
 typedef struct {
     gckpti_loss_total total; /* host copy */
-    int64_t expected;        /* count computed from the feeds; -1: unknown */
+    int64_t expected;        /* count computed from the feeds; -1 means unknown */
 } gckpti_exec_term;
 
 /* The executor: a group of fields for each file that writes it. Tables have the plan's lengths. */
@@ -216,7 +216,7 @@ struct gckpt_exec {
     struct { /* memory, open; `data`: whoever has the values */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
-        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL: the plan has none */
+        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL means the plan has none */
     } tables;
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when it began */
@@ -249,7 +249,7 @@ struct gckpt_exec {
         float clip_scale;
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend memory: set if a square sum is; NULL: the host checks */
+        uint32_t *nonfinite; /* backend memory: set if a square sum is; if NULL, the host checks */
         unsigned char grads_cleared; /* this step's accumulators are cleared */
         unsigned char begun;         /* a parameter was changed, or gradients were divided */
         unsigned char writes_back;   /* divided gradients are stored */
@@ -264,14 +264,14 @@ struct gckpt_exec {
     } capture;
 #endif
     struct {                 /* host */
-        unsigned char *host; /* offloaded values; NULL: desc.offload stores them */
+        unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
         int by_backend;      /* the backend copies */
         int async;           /* copies are started, and waited for later */
         int *due;            /* by pending copy, oldest first: the instruction that waits for it */
         int pending_count;
     } offload;
 #ifndef GCKPT_NO_RANKS
-    struct gckpti_process_group *group; /* NULL: one rank with one virtual rank */
+    struct gckpti_process_group *group; /* NULL means one rank with one virtual rank */
 #endif
 #ifndef GCKPT_NO_FETCH
     gckpti_exec_fetch *fetches; /* by fetch of the plan */

@@ -11,7 +11,7 @@
  * reads is in the arena at the point or the result of such a run. Let n(u) be 1 if a backward from
  * the point on, or a run of some j with r(j) = 1, reads the value of u. Then all values with
  * n(u) (1 - r(u)) = 1 and what nodes with r(u) = 0 saved are in the arena, next to the gradients
- * and the workspace of that backward, which are the same in every schedule. What that backward
+ * and the workspace of that backward, which every schedule has. The value that a backward
  * reads is in the arena whatever r is. Each u that has certainly run before costs its forward
  * again. Hence no schedule within M recomputes at less cost than, for any point,
  *     min sum cost(u) r(u) where sum (out(u) n(u) + saved(u)) (1 - r(u)) <= M - gradients.
@@ -265,7 +265,7 @@ GCKPTI_FN uint64_t gckpti_cut_cost(const gckpti_cut_point *point, int cut)
     return cost - (cost >> GCKPTI_TIE_SHIFT);
 }
 
-/* Sets b->action to what a cut does with each node. */
+/* Sets b->action to a cut's action on each node. */
 GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, int cut)
 {
     uint32_t k = (uint32_t)cut;
@@ -332,7 +332,7 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     const int *edges = gckpti_entry_reads(p, entry, &count);
     int64_t bytes = u->reads_saved ? u->saved : 0;
     if (entry >= 0 && !u->in_place && read[entry] && u->out > bytes)
-        bytes = u->out; /* two definitions may exist: the value of one, what the other saved */
+        bytes = u->out; /* two definitions may exist: the value of one, `saved` of the other */
     bytes += entry < 0 ? p->gradient_at[u->backward_index] : p->gradient_between[0] + u->workspace;
     while (count-- > 0)
         bytes += p->node[edges[count]].out;

@@ -157,7 +157,7 @@ static void gckpti_emit_table(gckpti_chain *c, int m)
 {
     gckpti_planner *p = c->s->p;
     struct {
-        int a, b, m; /* b < 0: the backwards of stage a, by option m */
+        int a, b, m; /* b < 0 stands for the backwards of stage a, by option m */
     } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
     todo[0] = now;
     for (int count = 1; count > 0;) {

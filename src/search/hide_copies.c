@@ -64,8 +64,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     }
 }
 
-/* Sets candidate->hidden to the schedule with as much overlap as `limit` live bytes allow; it stays
- * empty if that does not fit. */
+/* Sets candidate->hidden to the schedule with all overlap within `limit`, or leaves it empty. */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit)
 {
     candidate->hidden = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);

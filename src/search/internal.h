@@ -7,7 +7,7 @@
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
 /* Flags of gckpti_cut_node. READ: a backward from the point on, or a fetch, reads the value; LIVE:
- * the backward at the point does; .._SAVED: the same of what the forward saved; RAN: the node has
+ * the backward at the point does; .._SAVED: the same of the forward's `saved`; RAN: the node has
  * run before the point; RUNS_ONCE: and may not run again. */
 enum {
     GCKPTI_READ = 1,
@@ -18,7 +18,7 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* A cut's action on a node: recompute, offload some or all results, or 0: keep them. */
+/* A cut's action on a node: recompute, offload some or all results, or keep them (0). */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
 /* In lists of all cuts late nodes cost up to 2^-14 more, so that ties keep them. */
@@ -70,7 +70,7 @@ typedef struct {
     int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
     int option, options;        /* of the owner */
     int64_t base;               /* bytes of gradients live when its backwards begin */
-    int64_t forward_peak; /* most bytes of its own when it runs forward keeping only its outputs */
+    int64_t forward_peak; /* most bytes inside it when it runs forward keeping only its outputs */
     uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
 } gckpti_stage;
 

@@ -38,7 +38,7 @@ static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses, if nothing has a backward */
 }
 
-/* If a cut offloads more than the host limit, recomputes (or keeps) what is cheapest per byte. */
+/* If a cut offloads more than the host limit, recomputes or keeps the cheapest values per byte. */
 static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
 {
     const gckpti_planner *p = s->p;
@@ -107,8 +107,9 @@ static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
     }
 }
 
-/* Marks in `out` what is recomputed if `bytes` of what only the upper cut keeps are kept: the last
- * (spacing 0), at distances growing as the root of the bytes freed by backwards (1), evenly (2). */
+/* Marks in `out` the recomputed nodes if `bytes` of those that only the upper cut keeps are kept:
+ * the last (spacing 0), at distances growing as the root of the bytes freed by backwards (1),
+ * evenly (2). */
 static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64_t bytes,
                              unsigned char *out)
 {

@@ -49,7 +49,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - copy_cost];
-        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* all 0: recomputes nothing */
+        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* all 0 recomputes nothing */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);

@@ -94,15 +94,15 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commi
     return fits;
 }
 
-/* Returns the cost of an offload and a reload of what is read of u's definition at x. */
+/* Returns the cost to offload and reload the parts of u's definition that are read at x. */
 static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
 {
     int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
     return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
 }
 
-/* Records what only the recomputation at m->to keeps live: pairs of a node and the position from
- * which its value would be freed. */
+/* Records values that only the recomputation at m->to keeps live: pairs of a node and the position
+ * from which its value would be freed. */
 static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
 {
     m->first = s->pooled;

@@ -10,7 +10,7 @@
  * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
  *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
  *            before its first reader. If all cuts are known these are tried, else the two of the
- *            hull around the limit, with a part of what only one of them keeps. A schedule within
+ *            hull around the limit, with some values that only one keeps. A schedule within
  *            0.1 % of a step of the bound is proven near-optimal; then the level is done.
  *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
  *            of a dynamic programme over a chain of stages (search/chain). The best that fits is
@@ -159,7 +159,7 @@ static void gckpti_emit_now(gckpti_search *s)
         gckpti_emit(s->p, s->now.entry[x]);
 }
 
-/* Makes what a builder emitted the current schedule. Finishes it until that changes nothing, since
+/* Makes a builder's entries the current schedule. Finishes it until that changes nothing, since
  * lowering finishes it again, and dropped entries may change what gckpt_recompute demands. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
@@ -276,7 +276,7 @@ static int gckpti_same_entries(const gckpti_span *span, const int *entry, int le
     return 1;
 }
 
-/* Makes what a builder emitted the current schedule, and a new initial one. */
+/* Makes a builder's entries the current schedule and a new initial one. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 {
     const gckpti_schedule *now = &s->now;

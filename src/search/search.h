@@ -5,7 +5,7 @@
 /* =================================================================================================
  * >>search: proven bounds of any schedule; the schedule of least cost for every budget
  *
- * gckpti_bound holds what is proven of a model: cost as a function of bytes, by minimal cuts
+ * gckpti_bound holds a model's proven bounds: cost as a function of bytes, by minimal cuts
  * (search/bound). gckpti_search holds a grid of memory levels with a schedule below each
  * (search/search describes the method). gckpti_search_open opens a search; gckpti_find_best solves
  * it for a budget. Terms, in addition to those of plan:
@@ -31,7 +31,7 @@ typedef struct {
     unsigned char flags;
 } gckpti_cut_node;
 
-/* Bytes kept, cost of what is recomputed, and the cut that this one extends (in `parent` bit 31:
+/* Bytes kept, cost of recomputations, and the cut that this one extends (in `parent` bit 31:
  * the node between them is recomputed; bit 30: at least some of its results are offloaded). */
 typedef struct {
     int64_t bytes;
@@ -170,7 +170,7 @@ typedef struct {
     uint64_t *saving; /* by position of a recomputation: cost saved by its removal */
     gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit recompute */
+    unsigned char *lower_cut, *upper_cut; /* by node: recomputed by the two cuts around a limit */
     /* effort so far (gckpti_is_exhausted) */
     int64_t evaluated, examined;
     int64_t started; /* effort when the current attempt began, or -1 */

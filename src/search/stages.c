@@ -193,7 +193,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     }
 }
 
-/* Appends node i to the list, after what it reads and is not live. */
+/* Appends node i to the list, after the inputs that are not live. */
 static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
 {
     enum { PRESENT = 1, NEEDED = 2 };
@@ -218,8 +218,8 @@ static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
         }
 }
 
-/* Lists a stage by drop counts: its forwards, the rest, then its backwards with what is recomputed
- * for them. Returns 0 if that is too long. */
+/* Lists a stage by drop counts: its forwards, the rest, then its backwards with the nodes
+ * recomputed for them. Returns 0 if that is too long. */
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop)
 {
     const gckpti_planner *p = c->s->p;

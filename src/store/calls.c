@@ -23,7 +23,7 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* Returns the next parameter after q (NULL: the first) that the pattern matches, or NULL; then
+/* Returns the next parameter after q (NULL means the first) that the pattern matches, or NULL; then
  * *result says whether there was any. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)

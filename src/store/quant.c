@@ -124,8 +124,7 @@ static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, 
     return peak;
 }
 
-/* Rounds initial values in x as their storage does, for I4 whole blocks. Recomputes the scale of a
- * row of I8 for each chunk. */
+/* Rounds initial values in x as their storage does (I4: whole blocks; I8: a scale per chunk). */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {

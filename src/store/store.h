@@ -8,7 +8,7 @@
  * A gckpt_store has an array of gckpti_param: the public gckpt_parameter, the addresses of values
  * and state, and their status. Values are uninitialised until a call needs them
  * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
- * blocks. Where a backend has memory of its own, a gckpti_mirror records which copy is the newest.
+ * blocks. Where a backend has its own memory, a gckpti_mirror records which copy is the newest.
  * With several ranks each holds a shard (gckpti_shard_range). Notes are pairs of texts for files.
  * ============================================================================================== */
 
@@ -35,7 +35,7 @@ typedef struct {
 
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
-    const gckpt_backend *backend; /* NULL: there is none */
+    const gckpt_backend *backend; /* NULL if there is none */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy: GCKPTI_BOTH, .. */
 } gckpti_mirror;
@@ -44,8 +44,8 @@ enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
 /* An executor in its store's list. */
 typedef struct gckpti_binding {
-    gckpt_store *store;           /* NULL: freed, or none */
-    const gckpt_backend *backend; /* if it has memory of its own, else NULL */
+    gckpt_store *store;           /* NULL means freed, or none */
+    const gckpt_backend *backend; /* if it has its own memory, else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
 
@@ -60,15 +60,15 @@ typedef struct gckpti_operand {
 } gckpti_operand;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. A chain starts
- * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (stride 0: a bias), or at +0
- * if `initial` is NULL. In bf16 plans a chain is split into blocks of terms (manual, 5l); blocks
- * restart after each k_period terms (0: never), the first k_offset terms (whole blocks) ago. A
+ * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (a bias has stride 0), or at
+ * +0 if `initial` is NULL. In bf16 plans a chain is split into blocks of terms (manual, 5l); blocks
+ * restart after each k_period terms (0 means never), the first k_offset terms (whole blocks) ago. A
  * k_period shorter than a block means one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast where one stride of each is 1 */
     const float *initial;
-    int64_t initial_stride; /* not 0: batch 1, and in the fast kernels f32 only */
+    int64_t initial_stride; /* not 0 means batch 1, and in the fast kernels f32 only */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* or c */
@@ -102,7 +102,7 @@ struct gckpt_store {
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
     int bound;    /* an executor was made for it */
-    char **notes; /* each "KEY\0VALUE\0", in an allocation of its own that begins with a size_t */
+    char **notes; /* each "KEY\0VALUE\0", in its own allocation, which begins with a size_t */
     size_t note_count, note_capacity;
 };
 
@@ -213,7 +213,7 @@ static const struct {
                         { "I8", "I8", 1 },
                         { "I4", "U8", 1 } };
 
-/* Of I4: values per block, bytes per block (the first 2: scale), maximum magnitude: 8 * 65504. */
+/* Of I4: values per block, bytes per block (2 are the scale), maximum magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
 /* Returns the elements in a file of n values, which are whole blocks. */

@@ -292,9 +292,7 @@ while IFS='|' read -r file line text; do
 done < tests/figures_faults.txt
 
 for page in docs/*.md; do
-    name=${page#docs/}
-    [ ! -f docs/README.md ] || check "docs/README.md names $name" test "$name" = README.md -o \
-        "$(grep -c "]($name)" docs/README.md)" -gt 0
+    check "README.md names $page" grep -q "]($page)" README.md
 done
 
 # ---- links of pages: the file is there, and the heading ----

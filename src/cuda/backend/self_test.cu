@@ -1,6 +1,6 @@
-/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
- * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
- * become one, division and root that are not rounded correctly. */
+/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test, and
+ * detects compilation without -fmad=false or with -use_fast_math: a product and a sum fused into
+ * one, a division or root that is not rounded correctly. */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);

@@ -20,7 +20,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N: of a vector. d NULL: not required. */
+/* N: of a vector. d NULL means not required. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {

@@ -37,7 +37,7 @@ struct AddOffsets { /* further accumulators of a pass, bytes from its base */
     size_t at[MOST];
 };
 
-/* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
+/* The data of a pass for N elements; the divided gradient also goes to `divided`. */
 template <int N>
 __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
                           float *divided)
@@ -142,7 +142,7 @@ void launch_pending(Device *d)
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* which may read what is written from here on */
+    queue_join(d, &d->overlap, 0); /* which may read values written from here on */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);

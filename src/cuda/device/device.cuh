@@ -34,10 +34,10 @@ struct StepParamSet {
 /* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
  * its own. */
 struct Capture {
-    const void *owner; /* NULL: none */
+    const void *owner; /* NULL means none */
     int64_t part, rows;
     int first, warmed_up;       /* seen: everything loaded at first use has been loaded */
-    cudaGraphExec_t graph; /* NULL: not recorded yet */
+    cudaGraphExec_t graph; /* NULL means not recorded yet */
 };
 
 /* A block of pinned memory and one of the device. Input goes through both, on its own stream while
@@ -59,14 +59,14 @@ struct Queue {
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t main, feeds; /* what is computed; what comes in */
+    cudaStream_t main, feeds; /* computation; copies in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
     Queue offload, graph, comm; /* offloads, offloads in captures, communication */
     Queue overlap;                /* a product that overlaps with the next ones */
     cudaEvent_t fork_event;       /* the start of a piece */
     int busy;                   /* something was launched since the last synchronisation */
     char problem[TEXT];         /* the first one */
-    StepParamSet now, *params;      /* *params is, or will soon be, a copy of now */
+    StepParamSet now, *params;      /* *params is, or will soon be, a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
     Capture captures[CAPTURES], *capture; /* the one that is being made */

@@ -114,7 +114,7 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-/* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
+/* CAPS: multiplies gradients of probabilities by the derivative of tanh, from y. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
@@ -127,7 +127,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Scores become probabilities; the first row is query `first` of the head. (CAPS: y, too; room.) */
+/* Scores become probabilities; the first row is query `first` of the head. (CAPS: also y.) */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int first, float *scratch)

@@ -21,7 +21,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
+        std::swap(x.step[1], x.step[2]); /* step[1] is this input's, step[2] the other's */
     if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
@@ -67,7 +67,7 @@ const float *condition_of(const gckpt_call *call)
     return x->index ? (const float *)(const void *)x->index : x->data;
 }
 
-/* Out of what is not repeated, b or else a; where both are, out is b first. */
+/* Takes a into b, or b into a if only b is repeated; if both are, first expands b into out. */
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
@@ -83,7 +83,7 @@ void where_forward(const gckpt_call *call)
         self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* 1: of what is taken, 2: of the condition */
+    std::swap(x.step[1], x.step[2]); /* step[1] is the selected input's, step[2] the condition's */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 

@@ -25,7 +25,7 @@ Channels channels_of(const gckpt_call *call)
     return s;
 }
 
-/* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
+/* x - mean (mean NULL means x - first), or its square; BACK: g, and g h where there is a mean. */
 template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
     struct Column {
@@ -107,7 +107,7 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
+/* Adds sums of images to gradients of bias and gain; rows: the measured statistics, the variance by
  * `unbiased`, and times rows, to running statistics. */
 struct ImageTerms : Terms {
     const float *x, *y;

@@ -123,7 +123,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
         : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
           place(s, DW ? p : 0)
     {
-        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 where nothing is written */
         const int tap = (int)(term / s.depth);
         channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
         ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;

@@ -34,7 +34,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0] * each;
 }
 
-/* Adds `rows` losses in device memory to the call's sum and count (NULL: not required). */
+/* Adds `rows` losses in device memory to the call's sum and count (NULL means not required). */
 void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
                 int64_t each)
 {

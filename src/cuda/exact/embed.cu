@@ -1,4 +1,4 @@
-/* Rows taken from a table; for gather each sample has `table` rows of its own. */
+/* Rows taken from a table; for gather each sample has its own `table` rows. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;

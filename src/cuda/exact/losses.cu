@@ -23,7 +23,7 @@ struct Classes {
     float *saved;                  /* (rows,2): max, log(sum); forward: NULL if not required */
     float *losses, *state; /* (rows); forward: (rows,3): max, sum, target's logit, so far */
     int64_t rows, first, n, classes, per_weight;
-    float smoothing, cap; /* cap: of logits, which have it already; 0: none */
+    float smoothing, cap; /* cap: of logits, which have it already; 0 means none */
 };
 
 Classes classes_of(const gckpt_call *call)

@@ -1,5 +1,5 @@
 /* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
-/* Whether v, number k, comes before another one; at < 0: there is none. */
+/* Returns whether element k, v, precedes the best so far, at `at` (< 0 if none). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)

@@ -9,7 +9,7 @@
  * For an H200, reasoned, not confirmed: a link of 8 x 8 elements is 64 fma of some 73 issue slots.
  * Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns:
  * a load is 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
- * wide, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * wide, so that what lies along k in memory is also written across without conflicts. 128 x 128
  * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 

@@ -22,7 +22,7 @@ template <int GATES> struct Unit {
     }
 };
 
-/* t < 0: first states. Chains of lstm begin at p. */
+/* t < 0 selects the initial states. Chains of lstm begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {

@@ -94,7 +94,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
+    gckpti_iter w; /* the reduced axes in order: strides in the input (0) and in the result (1) */
     gckpti_iter_begin(&w);
     gckpti_iter_add_axis(&w, v.inner, 1, 0);
     gckpti_iter_add_axis(&w, v.size, 0, 0);

@@ -11,10 +11,10 @@
  * blocks, of which a tile has whole ones. An element's three registers leave space for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* gckpti_visible_keys; of a cache at position 0, and where to read what the position adds. */
+/* The visible keys (gckpti_visible_keys); of a cache at position 0; kernels add params'. */
 struct Keys {
     int count, ahead;
-    const StepParams *params; /* NULL: nothing */
+    const StepParams *params; /* NULL means nothing */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -42,7 +42,7 @@ struct Attention {
     int64_t c, kc;                     /* columns of all heads, of all of keys */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
-    const int32_t *lengths; /* NULL: none */
+    const int32_t *lengths; /* NULL means none */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
     float scale, after, times, cap; /* of gradients; after and before the cap (CAPS) */
     int window;
@@ -85,7 +85,7 @@ __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 }
 
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
- * +0 where there are none. */
+ * +0 without any. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)

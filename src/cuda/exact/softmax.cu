@@ -1,5 +1,5 @@
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
- * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
+ * and a row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
 __device__ float warp_max(float lane)

@@ -1,7 +1,7 @@
 /* A column's sum over rows in their order (5e). */
 struct Sum {
     Results at; /* none: not required */
-    float *comp; /* NULL: without */
+    float *comp; /* NULL if uncompensated */
     int accumulate;
     float divisor = 1.0f;
 };
@@ -9,7 +9,7 @@ struct Sum {
 Sum sum_to(float *at) { return { { at, NULL } }; }
 Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
-/* i 0: there is none. */
+/* There is none if i is 0. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
 /* Its start and its end. fresh: its compensation begins at +0 unless it accumulates. */

@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* The operands, copied unless they are bf16 (backward: the output's gradient, too), and the
+/* The operands, copied unless they are bf16 (backward: also the output's gradient), and the
  * results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {

@@ -14,7 +14,7 @@ struct Loss {
     const float *saved; /* (rows,2): max, log(sum) */
     const StepParams *params;
 };
-/* What the next op, elementwise, makes of c as c is kept, rounded; c is written, too, unless the
+/* The result of the next, elementwise op on c as c is kept, rounded; c is also written, unless the
  * op's results go there. So bits are those of the op on its own. */
 enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
 struct Fusion {

@@ -1,12 +1,12 @@
 /* ---- sums over tokens: of a bias, a gain ---- In two stages: sums of groups of TOKENS rows, by
  * all processors; then the groups are added to a column's sum one after the other, compensated. */
 struct ColSum {
-    float *parts; /* (groups,n); NULL: none */
+    float *parts; /* (groups,n), or NULL */
     Sum to;
 };
 
-/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
- * of which are on their way at once. */
+/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1 only for bf16, AHEAD
+ * rows of which are on their way at once. */
 template <int N, bool NORM>
 __device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,

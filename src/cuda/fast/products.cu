@@ -187,7 +187,7 @@ struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* an operand of the pending twin, with as many elements as c has; NULL: none */
+        *overlap_x; /* an operand of the pending twin, with as many elements as c has, or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -223,8 +223,8 @@ bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
-/* Is the product that waits `of`, and may `then` be done as it ends? Then it is launched. What its
- * other blocks still read may not be written, nor c's other elements. */
+/* Launches the deferred product with `op` fused, and returns true, if its result is `of` and out
+ * overlaps neither operands that other blocks still read nor the rest of c. */
 bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {
