@@ -725,9 +725,9 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
 /* >>api-ops ---------------------------------------------------------------------------------------
  * x has any shape (..,C) and is f32 unless noted. Shapes that do not fit are E_SHAPE, an error of
  * the graph; the op then returns NULL. */
-/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. Others than 0..V-1 are E_DATA. */
+/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. Not in 0..V-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Others than 0..N-1 are E_DATA. */
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Not in 0..N-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is a (K,N) used for all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);

@@ -8,9 +8,9 @@
  *     const char *error;
  *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
  *
- * The plan is the same as on the processor but for workspace, and so are the bits: kernels follow
+ * The plan is the same as on the processor, except workspace, and so are the bits: kernels follow
  * the numeric contract (gradckpt.h, manual, 5) step for step. This file takes formulas, attributes
- * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
+ * and layouts from gradckpt.h itself, which it includes with its bodies: each is in one place.
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
@@ -92,10 +92,10 @@ struct StepParamSet {
 /* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
  * its own. */
 struct Capture {
-    const void *owner; /* NULL: none */
+    const void *owner; /* NULL means none */
     int64_t part, rows;
     int first, warmed_up;       /* seen: everything loaded at first use has been loaded */
-    cudaGraphExec_t graph; /* NULL: not recorded yet */
+    cudaGraphExec_t graph; /* NULL means not recorded yet */
 };
 
 /* A block of pinned memory and one of the device. Input goes through both, on its own stream while
@@ -117,14 +117,14 @@ struct Queue {
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t main, feeds; /* what is computed; what comes in */
+    cudaStream_t main, feeds; /* computation; copies in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
     Queue offload, graph, comm; /* offloads, offloads in captures, communication */
     Queue overlap;                /* a product that overlaps with the next ones */
     cudaEvent_t fork_event;       /* the start of a piece */
     int busy;                   /* something was launched since the last synchronisation */
     char problem[TEXT];         /* the first one */
-    StepParamSet now, *params;      /* *params is, or will soon be, a copy of now */
+    StepParamSet now, *params;      /* *params is, or will soon be, a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
     Capture captures[CAPTURES], *capture; /* the one that is being made */
@@ -864,7 +864,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N: of a vector. d NULL: not required. */
+/* N: of a vector. d NULL means not required. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
@@ -1015,7 +1015,7 @@ __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const StepParams *params; /* NULL: to nearest */
+    const StepParams *params; /* NULL rounds to nearest */
     template <int N> __device__ void at(int64_t i) const
     {
         Vec<float, N> x = {};
@@ -1111,7 +1111,7 @@ struct AddOffsets { /* further accumulators of a pass, bytes from its base */
     size_t at[MOST];
 };
 
-/* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
+/* The data of a pass for N elements; the divided gradient also goes to `divided`. */
 template <int N>
 __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
                           float *divided)
@@ -1216,7 +1216,7 @@ void launch_pending(Device *d)
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* which may read what is written from here on */
+    queue_join(d, &d->overlap, 0); /* which may read values written from here on */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -1718,7 +1718,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 /* A column's sum over rows in their order (5e). */
 struct Sum {
     Results at; /* none: not required */
-    float *comp; /* NULL: without */
+    float *comp; /* NULL if uncompensated */
     int accumulate;
     float divisor = 1.0f;
 };
@@ -1726,7 +1726,7 @@ struct Sum {
 Sum sum_to(float *at) { return { { at, NULL } }; }
 Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
-/* i 0: there is none. */
+/* There is none if i is 0. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
 /* Its start and its end. fresh: its compensation begins at +0 unless it accumulates. */
@@ -1923,7 +1923,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
+        std::swap(x.step[1], x.step[2]); /* step[1] is this input's, step[2] the other's */
     if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
@@ -1969,7 +1969,7 @@ const float *condition_of(const gckpt_call *call)
     return x->index ? (const float *)(const void *)x->index : x->data;
 }
 
-/* Out of what is not repeated, b or else a; where both are, out is b first. */
+/* Takes a into b, or b into a if only b is repeated; if both are, first expands b into out. */
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
@@ -1985,7 +1985,7 @@ void where_forward(const gckpt_call *call)
         self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* 1: of what is taken, 2: of the condition */
+    std::swap(x.step[1], x.step[2]); /* step[1] is the selected input's, step[2] the condition's */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 
@@ -2257,7 +2257,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
+    gckpti_iter w; /* the reduced axes in order: strides in the input (0) and in the result (1) */
     gckpti_iter_begin(&w);
     gckpti_iter_add_axis(&w, v.inner, 1, 0);
     gckpti_iter_add_axis(&w, v.size, 0, 0);
@@ -2275,7 +2275,7 @@ BOTH_PASSES(mean, reduce<true>)
 
 /* >>exact/max */
 /* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
-/* Whether v, number k, comes before another one; at < 0: there is none. */
+/* Returns whether element k, v, precedes the best so far, at `at` (< 0 if none). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)
@@ -2566,7 +2566,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0] * each;
 }
 
-/* Adds `rows` losses in device memory to the call's sum and count (NULL: not required). */
+/* Adds `rows` losses in device memory to the call's sum and count (NULL means not required). */
 void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
                 int64_t each)
 {
@@ -2652,7 +2652,7 @@ BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)
  * For an H200, reasoned, not confirmed: a link of 8 x 8 elements is 64 fma of some 73 issue slots.
  * Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns:
  * a load is 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
- * wide, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * wide, so that what lies along k in memory is also written across without conflicts. 128 x 128
  * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
@@ -3315,7 +3315,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
         : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
           place(s, DW ? p : 0)
     {
-        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 where nothing is written */
         const int tap = (int)(term / s.depth);
         channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
         ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
@@ -3556,7 +3556,7 @@ BOTH_PASSES(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
-/* Rows taken from a table; for gather each sample has `table` rows of its own. */
+/* Rows taken from a table; for gather each sample has its own `table` rows. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -3676,7 +3676,7 @@ BOTH_PASSES(embed, embed_by)
 
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
- * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
+ * and a row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
 __device__ float warp_max(float lane)
@@ -3883,7 +3883,7 @@ Channels channels_of(const gckpt_call *call)
     return s;
 }
 
-/* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
+/* x - mean (mean NULL means x - first), or its square; BACK: g, and g h where there is a mean. */
 template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
     struct Column {
@@ -3965,7 +3965,7 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
+/* Adds sums of images to gradients of bias and gain; rows: the measured statistics, the variance by
  * `unbiased`, and times rows, to running statistics. */
 struct ImageTerms : Terms {
     const float *x, *y;
@@ -4055,7 +4055,7 @@ template <int GATES> struct Unit {
     }
 };
 
-/* t < 0: first states. Chains of lstm begin at p. */
+/* t < 0 selects the initial states. Chains of lstm begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
@@ -4224,7 +4224,7 @@ struct Classes {
     float *saved;                  /* (rows,2): max, log(sum); forward: NULL if not required */
     float *losses, *state; /* (rows); forward: (rows,3): max, sum, target's logit, so far */
     int64_t rows, first, n, classes, per_weight;
-    float smoothing, cap; /* cap: of logits, which have it already; 0: none */
+    float smoothing, cap; /* cap: of logits, which have it already; 0 means none */
 };
 
 Classes classes_of(const gckpt_call *call)
@@ -4472,10 +4472,10 @@ BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)
  * blocks, of which a tile has whole ones. An element's three registers leave space for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* gckpti_visible_keys; of a cache at position 0, and where to read what the position adds. */
+/* The visible keys (gckpti_visible_keys); of a cache at position 0; kernels add params'. */
 struct Keys {
     int count, ahead;
-    const StepParams *params; /* NULL: nothing */
+    const StepParams *params; /* NULL means nothing */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -4503,7 +4503,7 @@ struct Attention {
     int64_t c, kc;                     /* columns of all heads, of all of keys */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
-    const int32_t *lengths; /* NULL: none */
+    const int32_t *lengths; /* NULL means none */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
     float scale, after, times, cap; /* of gradients; after and before the cap (CAPS) */
     int window;
@@ -4546,7 +4546,7 @@ __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 }
 
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
- * +0 where there are none. */
+ * +0 without any. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
@@ -4839,7 +4839,7 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-/* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
+/* CAPS: multiplies gradients of probabilities by the derivative of tanh, from y. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
@@ -4852,7 +4852,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Scores become probabilities; the first row is query `first` of the head. (CAPS: y, too; room.) */
+/* Scores become probabilities; the first row is query `first` of the head. (CAPS: also y.) */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int first, float *scratch)
@@ -5195,7 +5195,7 @@ struct Loss {
     const float *saved; /* (rows,2): max, log(sum) */
     const StepParams *params;
 };
-/* What the next op, elementwise, makes of c as c is kept, rounded; c is written, too, unless the
+/* The result of the next, elementwise op on c as c is kept, rounded; c is also written, unless the
  * op's results go there. So bits are those of the op on its own. */
 enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
 struct Fusion {
@@ -5616,7 +5616,7 @@ struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* an operand of the pending twin, with as many elements as c has; NULL: none */
+        *overlap_x; /* an operand of the pending twin, with as many elements as c has, or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -5652,8 +5652,8 @@ bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
-/* Is the product that waits `of`, and may `then` be done as it ends? Then it is launched. What its
- * other blocks still read may not be written, nor c's other elements. */
+/* Launches the deferred product with `op` fused, and returns true, if its result is `of` and out
+ * overlaps neither operands that other blocks still read nor the rest of c. */
 bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {
@@ -5680,12 +5680,12 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
 /* ---- sums over tokens: of a bias, a gain ---- In two stages: sums of groups of TOKENS rows, by
  * all processors; then the groups are added to a column's sum one after the other, compensated. */
 struct ColSum {
-    float *parts; /* (groups,n); NULL: none */
+    float *parts; /* (groups,n), or NULL */
     Sum to;
 };
 
-/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
- * of which are on their way at once. */
+/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1 only for bf16, AHEAD
+ * rows of which are on their way at once. */
 template <int N, bool NORM>
 __device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
@@ -6217,7 +6217,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* The operands, copied unless they are bf16 (backward: the output's gradient, too), and the
+/* The operands, copied unless they are bf16 (backward: also the output's gradient), and the
  * results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
@@ -6924,9 +6924,9 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 }
 
 /* >>backend/self_test */
-/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
- * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
- * become one, division and root that are not rounded correctly. */
+/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test, and
+ * detects compilation without -fmad=false or with -use_fast_math: a product and a sum fused into
+ * one, a division or root that is not rounded correctly. */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);

@@ -22,7 +22,10 @@ static void train(size_t budget)
     static gckpt_plan_desc desc; /* all zero: the default of every option */
     desc.budget = budget;
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc); /* bytes and cost, before any step */
-    printf("%zu bytes, %.0f %% recomputed", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
+    if (p == NULL)
+        printf("%s", gckpt_error_text(g)); /* names the least budget that works */
+    else
+        printf("%zu bytes, %.0f %% recomputed", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_hyper adamw = gckpt_hyper_lr(3e-3f);
@@ -38,5 +41,4 @@ int main(void)
 {
     train(0);         /* no limit */
     train(200 << 10); /* the same training in 200 KiB */
-    return 0;
 }
