@@ -46,7 +46,7 @@ def paragraphs(text):
     line = 1
     for block in text.split("\n\n"):
         first = block.lstrip("\n")
-        if len(words(block)) >= 12 and not re.match(r"[|#<]|    ", first):
+        if len(words(block)) >= 12 and not re.match(r"[|#<]|    |- \[[^]]*\]\(#", first):
             yield line + block.count("\n", 0, len(block) - len(first)), first.rstrip()
         line += block.count("\n") + 2
 

@@ -21,14 +21,14 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* One that uses pending launches. */
+/* An op's function that may use pending launches. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
     F(call);
 }
 
-/* Functions `which`, for the op of that name. */
+/* An entry of the table: the functions of the op `name`. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
         return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
@@ -93,11 +93,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a loss of each row */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a float per row: its loss */
         classes = classes || is_op(op, "cross_entropy");
         int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* and, for each weight, its losses */
+        if (call->inputs == 3) /* and a float per weight: its losses */
             call->workspace_backward =
                 sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
@@ -109,7 +109,7 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* delta of each query of each head */
+    if (is_op(op, "attention")) /* a float per query and head: delta */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }

@@ -38,7 +38,7 @@ void device_close(Device *d)
     d->ready = 0;
 }
 
-/* At exit; what executors still have goes with the process. */
+/* Closes all devices at exit; memory that executors still hold ends with the process. */
 void close_all(void)
 {
     for (Device &d : devices)

@@ -14,14 +14,14 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     }
     if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
         *broken = 6;
-    /* 2^-126 less 1.5 2^-151 is nearer to less than 2^-126, in 24 bits: a zero */
+    /* 2^-126 - 1.5 2^-151 rounds, in 24 bits, to below 2^-126: flushed to zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
 
-/* The reason in `text` (TEXT bytes) if the device does not keep the contract. */
+/* Writes to `text` (TEXT bytes) how the device violates the numeric specification, if it does. */
 void self_test(Device *d, char *text)
 {
     static const char *const wrong[] = { "",

@@ -16,7 +16,7 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Multiples of 16, all of them; NULL is one. */
+/* Returns whether all addresses are multiples of 16 (NULL is). */
 bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
@@ -28,8 +28,8 @@ bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
-/* f.at<N>(i), of n elements: elements i.. of an array. A thread takes N where they lie as a Pack
- * does, else one. */
+/* Calls f.at<N>(i) for elements i..i + N - 1 of n elements. N is the size of a Pack if the
+ * addresses allow it, else 1. */
 template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
@@ -46,8 +46,8 @@ template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t
         RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. From
- * h 8 on: of the 16 lanes that are neighbours. */
+/* Adds lane j + h to lane j for h = 16, 8, 4, 2, 1; since a + b = b + a, all lanes end with the
+ * sum. If h begins at 8, the sum is that of 16 adjacent lanes. */
 __device__ inline float warp_sum(float lane, int h = 16)
 {
     for (; h; h /= 2)
@@ -55,7 +55,7 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
-/* Values, or where results go, as the plan keeps them: one of the two; of values none are zeros. */
+/* Operands or results as the plan stores them: one pointer is set; operands without one are 0. */
 struct Values {
     const float *f32;
     const uint16_t *bf16;
@@ -100,7 +100,7 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
         y.f32[i] = v;
 }
 
-/* N elements from i on, which lie as a Pack does. */
+/* Loads N elements from i on, at an address aligned for a Pack. */
 template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
     Vec<float, N> v = {};
@@ -135,8 +135,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
     }
 }
 
-/* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
- * they lie as a Pack does. */
+/* The same for N elements of which `left` exist: others read as 0 and are not written. wide: the
+ * address is aligned for a Pack. */
 template <int N, class X>
 __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {

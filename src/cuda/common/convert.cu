@@ -1,4 +1,4 @@
-/* word[i % 4], without an array that has an address. */
+/* Returns word[i % 4] without indexing, which would put the array into local memory. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);

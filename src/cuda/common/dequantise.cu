@@ -1,4 +1,4 @@
-/* T: the storage type. Four values may be in two rows. */
+/* T is the storage type. The four values of a thread may be in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
@@ -28,7 +28,7 @@ template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequan
              aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
-/* Blocks of I4, a byte a thread. */
+/* Dequantises int4 blocks; each thread has one byte (two values). */
 __global__ void dequantise_int4(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {

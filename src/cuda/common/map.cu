@@ -1,6 +1,6 @@
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated, but where D may be bf16: what
- * may be rounded is added when it is done. An element is one thread's, so that bytes may coincide.
- * F::READS: which of a and b there are. */
+/* d[i] = f(a[i], b[i]). If the result accumulates, f also gets d[i], unless D may be bf16: there
+ * the caller adds before it rounds. Each element belongs to one thread, so d may be a or b.
+ * F::READS says which of a and b exist. */
 enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
@@ -20,7 +20,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N: of a vector. d NULL means not required. */
+/* N elements per vector. d is NULL if not required. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {

@@ -1,5 +1,5 @@
-/* ---- fills and updates are collected until there are MOST, or until another function is called:
- * then one launch does them all, each in its own blocks ---- */
+/* ---- fills and updates are collected until there are MOST, or another function is called: then
+ * one launch does them all, each in its own blocks ---- */
 struct Fills {
     enum { MOST = 64, WORDS = 8192 }; /* of a block */
     struct Fill {
@@ -11,7 +11,7 @@ struct Fills {
     int n;
 };
 
-/* Whose block this is. */
+/* Returns the index of the entry that this block works on. */
 template <class W> __device__ int entry_of(const W &all)
 {
     int of = 0;
@@ -78,7 +78,7 @@ __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, in
         store(p.state[1] + i, v);
 }
 
-/* Of other parameters each. */
+/* Update passes, each of another parameter. */
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
@@ -125,7 +125,7 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Deferred { /* a product is alone; the fills are first */
+struct Deferred { /* a product, or fills followed by updates */
     void (*product)(Device *); /* launches it (fast/products.cu) */
     Fills fills;
     Passes passes;
@@ -154,7 +154,7 @@ void launch_pending(Device *d)
     f->n = p->n = 0, p->blocks = 0;
 }
 
-/* An entry of the table. Those that wait are of other memory. */
+/* The backend's fill. Collected fills are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     DeviceLock d(device_of(call), true);
@@ -170,7 +170,7 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
-/* true: just these words wait to become zeros, and now nobody writes them but the caller. */
+/* If exactly these words wait to become 0, drops that fill and returns true: the caller writes. */
 bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
     Fills *f = &deferred[d->number].fills;
@@ -190,7 +190,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;
     gckpt_update_pass p = *pass;
-    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* same order, separate launches */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     if (w->n == Passes::MOST || deferred[d->number].product)
         launch_pending(d);

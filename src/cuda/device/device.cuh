@@ -25,7 +25,7 @@ enum {
     CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
-/* [0]: of the micro-batch (outside of captures: of the current call); [1]: of batch-invariant ops,
+/* at[0] is for the micro-batch (outside captures: the current call), at[1] for batch-invariant ops,
  * with row 0; then one for each loss. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
@@ -36,40 +36,40 @@ struct StepParamSet {
 struct Capture {
     const void *owner; /* NULL means none */
     int64_t part, rows;
-    int first, warmed_up;       /* seen: everything loaded at first use has been loaded */
-    cudaGraphExec_t graph; /* NULL means not recorded yet */
+    int first, warmed_up;       /* warmed_up: kernels are loaded */
+    cudaGraphExec_t graph; /* NULL until captured */
 };
 
 /* A block of pinned memory and one of the device. Input goes through both, on its own stream while
  * others compute, and from there to its destination after these. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* at the device; from there */
-    int used;                   /* since all was last waited for */
+    cudaEvent_t arrived, taken; /* copied to the device; copied from the slot */
+    int used;                   /* since the last wait for everything */
 };
 
 /* Launches that overlap with the main stream; each starts after all launches before it. */
 struct Queue {
     cudaStream_t stream;
-    cudaEvent_t done[RING]; /* of the latest pieces, cyclically */
+    cudaEvent_t done[RING]; /* the ends of the latest launches, in a ring */
     int next;                /* modulo PIECES */
-    int pending;                 /* since all were last joined */
+    int pending;                 /* launched since the last join of all */
 };
 
-/* Calls of several threads, for several executors, come one by one, into one stream. */
+/* A device. Calls of all threads and executors are serialised into one stream. */
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* computation; copies in */
-    cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
+    cudaStream_t stream;      /* current stream: main, or that of `comm` */
     Queue offload, graph, comm; /* offloads, offloads in captures, communication */
     Queue overlap;                /* a product that overlaps with the next ones */
-    cudaEvent_t fork_event;       /* the start of a piece */
+    cudaEvent_t fork_event;       /* start of an overlapped launch */
     int busy;                   /* something was launched since the last synchronisation */
-    char problem[TEXT];         /* the first one */
+    char problem[TEXT];         /* the first error */
     StepParamSet now, *params;      /* *params is, or will soon be, a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Capture captures[CAPTURES], *capture; /* the one that is being made */
+    Capture captures[CAPTURES], *capture; /* capture: the one in progress */
     int capture_failed;                             /* it failed */
     int ids[LOSSES], losses;                      /* the losses of params->at[2], .. */
     int slot, oldest, next; /* the next slot; captures: which to replace, where to look first */
@@ -80,7 +80,7 @@ thread_local bool on_comm[16]; /* whether this thread's calls go to the device's
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
-/* What the program can do about an error. By number: toolkits differ in the names they know. */
+/* Returns advice about an error. By number, since toolkits differ in the names that they define. */
 const char *remedy(int error)
 {
     static const struct {
@@ -124,14 +124,14 @@ void check(Device *d, cudaError_t error, const char *what)
         format_error(d->problem, d->number, error, what);
 }
 
-/* What the compiler calls this function ends in the kernel's name, with all its arguments:
+/* Returns the compiler's name of this function, which ends in the kernel's name and arguments:
  * "... KERNEL = fill_kernel<4>]". */
 template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* as much as the rest of a message leaves */
+    char text[72]; /* fits into the rest of a message */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -142,9 +142,9 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 
 void launch_pending(Device *d); /* common/update.cu */
 
-/* Held in each of the table's functions: one thread at a time, with this device as CUDA's current
- * one. It stays current: setting the previous one again would create a context there. more: pending
- * launches may stay pending. It converts to the device. */
+/* Held by each function of the table: one thread at a time, with this device as CUDA's current one.
+ * The device stays current, since restoring the previous one would create a context there. more:
+ * pending launches may stay pending. Converts to the Device. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -186,14 +186,14 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* An op's functions, both by one: F(call, backward). */
+/* Defines an op's two functions by one function F(call, backward). */
 #define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
-/* With more shared memory than the default limit of a kernel. */
+/* Runs a kernel with more shared memory than the default limit. */
 #define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
         check_kernel(device_of(call),                                                              \
@@ -209,7 +209,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* A call's row, position, seed, step and loss_scale for a kernel, until the next call. */
+/* Returns the call's row, position, seed, step and loss_scale for a kernel, until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);

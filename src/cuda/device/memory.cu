@@ -1,7 +1,7 @@
 /* ---- memory ---- */
 thread_local char memory_text[TEXT + 2]; /* why the thread's last `get` found none */
 
-/* Its alignment: 256 bytes at least. */
+/* Allocates device memory, aligned to at least 256 bytes. */
 void *allocate(void *context, size_t bytes, size_t)
 {
     DeviceLock d(context);
@@ -28,8 +28,8 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* Begins a piece after everything launched so far; ends it. Returns false in a failed capture,
- * where the piece would not be captured but run. */
+/* Begin and end launches in a queue, which start after everything launched so far. Return false in
+ * a failed capture, where they would run at once. */
 bool queue_begin(Device *d, Queue *s)
 {
     check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
@@ -44,7 +44,7 @@ void queue_end(Device *d, Queue *s)
     s->pending = d->busy = 1;
 }
 
-/* Makes later launches wait for all pieces but the last `later`. */
+/* Makes later launches wait for the launches of a queue, except the last `keep_last`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -62,7 +62,7 @@ void wait_all(Device *d, const char *what)
     queue_join(d, &d->offload, 0);
     queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
-    if (d->stream != d->main) /* other threads' */
+    if (d->stream != d->main) /* another thread's stream */
         check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -101,7 +101,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     }
 }
 
-/* After an error zeros come out. */
+/* After an error, copies zeros. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     DeviceLock d(context);
@@ -165,7 +165,7 @@ void wait_copies_until(void *context, int keep_last)
 
 void wait_copies(void *context) { wait_copies_until(context, 0); }
 
-/* ---- what goes from rank to rank ---- */
+/* ---- the queue for communication ---- */
 void *use_comm_queue(void *context, int on)
 {
     DeviceLock d(context);

@@ -16,7 +16,7 @@ void discard_captures(void *context, const void *owner)
             destroy_capture(d, &d->captures[i]);
 }
 
-/* The one of this micro-batch, or a new one. */
+/* Returns the capture of this micro-batch, or a new one. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
     Capture *r = NULL;
@@ -93,7 +93,7 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
-    if (!d->capture_failed) /* its memory: a launch that found none would end the step */
+    if (!d->capture_failed) /* needs memory: without it a launch would fail the step */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);

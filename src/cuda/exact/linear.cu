@@ -1,4 +1,4 @@
-/* Of x (rows,n), f32 or bf16. */
+/* The terms of x (rows,n), f32 or bf16. */
 struct RowTerms : Terms {
     Values x;
     int64_t n;
@@ -8,7 +8,7 @@ struct RowTerms : Terms {
     }
 };
 
-/* The third input's, of all rows of g. */
+/* Computes the gradient of the third input: the sum of g over rows. */
 void bias_gradient(const gckpt_call *call)
 {
     const RowTerms of = { {}, grad_out_of(call), gckpti_last(&call->shape) };

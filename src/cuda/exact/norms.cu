@@ -1,4 +1,4 @@
-/* The mean of x - c over a row. */
+/* Returns the mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
     float sum = 0.0f;
@@ -35,7 +35,7 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
     }
 }
 
-/* What the forward left of a row. */
+/* A row's values saved by the forward. */
 struct Normed {
     float c, mean, rstd;
 };

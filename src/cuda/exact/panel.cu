@@ -13,19 +13,19 @@
  * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
-/* How chunks of 4 elements of an operand are read. */
+/* How a thread reads chunks of 4 elements of an operand. */
 enum {
-    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
-    ALIGNED = 2,   /* one load reads them */
-    NARROW = 4, /* they are bf16 */
+    ALONG = 1,  /* adjacent along k, else along rows of C (columns for B) */
+    ALIGNED = 2,   /* read by one load */
+    NARROW = 4, /* bf16 */
     ASYNC = 8   /* by cp.async */
 };
 
 /* An operand as a kernel reads it, from constant memory; in bytes. */
 struct Operand {
     const char *base;
-    int64_t row, step, matrix; /* to the next */
-    int64_t element, panel;    /* to the next one of a chunk; DEPTH terms on */
+    int64_t row, step, matrix; /* bytes to the next one */
+    int64_t element, panel;    /* to the next element of a chunk; to DEPTH terms on */
     int flags;
 };
 
@@ -59,7 +59,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int valid[CHUNKS]; /* elements that the operand has there: for loads one by one */
+    int valid[CHUNKS]; /* elements that exist, for single loads */
     float4 regs[CHUNKS];
 
     /* The position of chunk i of this thread: its first term, and row (column for B). */
@@ -77,8 +77,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
-    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
-     * are not written. */
+    /* Begins at row x0 of `all`. Rows after the last one read the first: they belong to elements of
+     * C that are not written. */
     __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -204,7 +204,7 @@ template <int R, int N, bool MIXED> struct Block {
         end(element);
         begin();
     }
-    /* plus: a zero is to be +0. */
+    /* If `plus`, a zero becomes +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)

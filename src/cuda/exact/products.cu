@@ -26,7 +26,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     {
         return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
-    /* Where the tile begins in C, and what C has from there on. */
+    /* Returns the offset of the tile in C. */
     __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
     {
         return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
+/* Returns the blocks per multiprocessor: 16 warps of 128 registers, or 12 if that is too few. */
 constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
@@ -99,8 +99,8 @@ constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
-    bool one, odd;  /* one chain; the next term goes to the second one */
-    int rest, left; /* terms until the sample, the block ends */
+    bool one, odd;  /* one: a single chain; odd: the next term goes to the second chain */
+    int rest, left; /* terms until the end of the sample; of the block */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -114,13 +114,13 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
             block.chain[1][i][j] = c[i][j] = -0.0f;
         }
     }
-    /* Links of all elements. */
+    /* Adds a term to all elements. */
     __device__ __forceinline__ void add(bool second, const float *x, const float *y)
     {
         UNROLL for (int i = 0; i < TM && !second; i++) block.term(c, 0, i, x[i], y);
         UNROLL for (int i = 0; i < TM && second; i++) block.term(c, 1, i, x[i], y);
     }
-    /* So many were added. */
+    /* Counts n added terms. */
     __device__ __forceinline__ void advance(int n, const gckpti_product &t)
     {
         left -= n;
@@ -133,7 +133,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
         left = min(rest, (int)GCKPTI_K_BLOCK);
     }
-    /* The next term goes to the first one: that sum has no order. */
+    /* Lets the next term go to the first chain: the order of the two does not matter. */
     __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
         int unread = left - (STAGES - 1) * DEPTH;
         gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        __syncthreads(); /* this stage has arrived, and the previous one is free */
         fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
         fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
         if (unread > 0) {
@@ -239,7 +239,7 @@ void run_tile(const gckpt_call *call, const Product *q)
 
 struct Tile {
     int m, n;
-    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    double speed; /* estimated fma per 100 issue slots; small tiles wait for L2 */
     void (*run)(const gckpt_call *call, const Product *q);
 };
 const Tile EXACT_TILES[] = {
@@ -257,9 +257,9 @@ const Tile MIXED_TILES[] = {
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
 };
 
-/* The tile with which the processor that has most of them is done first. Small gradients need small
- * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
- * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+/* Returns the tile that finishes first on the busiest multiprocessor. Small gradients need small
+ * tiles: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 multiprocessors idle; 128 blocks
+ * of 96 x 48 use 97 % of 132, as they do for 768 x 2304 and 768 x 3072. */
 const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
 {
     const Tile *best = NULL;

@@ -5,7 +5,7 @@ struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
     float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
-    float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
+    float *d, *e, *da, *before; /* backward: from step t + 1; da of all steps; h of t - 1 */
     float *saved, *out, *dp;
     int accumulate;
 };
@@ -53,7 +53,7 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
     }
 }
 
-/* Sets da = x deriv, and dp. */
+/* Sets da = x * deriv, and dp. */
 __device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
 {
     if (s.dp)
@@ -91,7 +91,7 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
     }
 }
 
-/* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
+/* Computes c (m,n) += a b, or from `start`, in f32 whatever the plan's precision. */
 void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
 {

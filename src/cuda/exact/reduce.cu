@@ -1,4 +1,4 @@
-/* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
+/* The terms of a row's sum: VALUES are read per element i, then added; +0 changes no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
     const float *x;
@@ -79,15 +79,15 @@ __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
 template <class F>
 void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
-    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+    if (n >= LONG_ROW && rows < 1024) /* else one warp per row fills the chip */
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divisor);
     else
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
-/* The last axis by lanes, another one row after row; backward each element gets what its sum, or
- * mean, got. */
+/* Reduces the last axis by lanes, another axis row by row. Backward: each element gets the gradient
+ * of its sum or mean. */
 template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];

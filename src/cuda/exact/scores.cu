@@ -39,7 +39,7 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t c, kc;                     /* columns of all heads, of all of keys */
+    int64_t c, kc;                     /* columns of all heads; of all key heads */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
     const int32_t *lengths; /* NULL means none */
@@ -48,7 +48,7 @@ struct Attention {
     int window;
 };
 
-/* The same with the strides and heads of keys. */
+/* Returns a with the strides and heads of keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -64,7 +64,7 @@ __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_
     return now;
 }
 
-/* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
+/* A block's work: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {
     int64_t row;
     int tile, head, slice;
@@ -128,10 +128,10 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     block.end(s);
 }
 
-/* Column n of a thread: four in a row, the next four 64 further on. */
+/* Returns column n of a thread: four adjacent ones, the next four 64 columns later. */
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
-/* A row of x, its columns of this thread. */
+/* Loads this thread's columns of a row of x. */
 template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
 #pragma unroll
@@ -219,8 +219,8 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
     block.end(o, true);
 }
 
-/* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
- * columns e0.. of the head. */
+/* Loads the initial values of chains: this thread's part of a result x of `rows` rows, first, first
+ * + STEP, .., columns from e0 on of the head. */
 template <int R, int N, int STEP, bool MIXED>
 __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
@@ -233,7 +233,7 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
     }
 }
 
-/* Stores it. */
+/* Stores this part. */
 template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
@@ -253,7 +253,7 @@ template <int R, bool MIXED> __device__ void store_scores(float *to, const float
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Among the 16 threads of a row. */
+/* Returns the maximum over the 16 threads of a row. */
 __device__ float row_max(float x)
 {
     for (int h = 8; h; h /= 2)

@@ -5,7 +5,7 @@ void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
-struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+struct Part { /* part of an axis: `n` floats from `begin` on, of each `whole` floats */
     int64_t blocks, whole, begin, n;
 };
 
@@ -67,7 +67,7 @@ void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, 
     RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* d = s where neighbours may be others in each. */
+/* Copies s to d, where different axes may be contiguous. */
 void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                int accumulate)
 {
@@ -103,11 +103,11 @@ Part slice_part(const gckpt_call *call)
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
-    int64_t moved = o->relative ? call->position : 0; /* of a table, so never recorded */
+    int64_t moved = o->relative ? call->position : 0; /* of a table, never captured */
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* d = s in the part, else `value`. */
+/* Sets d to s in the part, and to `value` elsewhere. */
 void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     fill(call, d, gckpti_bits(value), p.blocks * p.whole);

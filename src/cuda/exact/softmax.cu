@@ -35,7 +35,7 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
     }
 }
 
-/* d may be g: an element is read last by the lane that writes it. */
+/* d may be g: the lane that writes an element is the last to read it. */
 template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)

@@ -1,6 +1,6 @@
 /* A column's sum over rows in their order (5e). */
 struct Sum {
-    Results at; /* none: not required */
+    Results at; /* empty if not required */
     float *comp; /* NULL if uncompensated */
     int accumulate;
     float divisor = 1.0f;
@@ -28,7 +28,7 @@ __device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 
 __device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (compensated) /* by ?: the address would put comp in memory */
+    if (compensated) /* an operator ?: would take comp's address and put it in memory */
         gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
@@ -70,7 +70,7 @@ __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum 
     }
     for (int64_t from = -STEP; from < rows; from += STEP) {
         const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
-        UNROLLED(k, PER_STEP) { /* of the next rows */
+        UNROLLED(k, PER_STEP) { /* the next rows */
             const int column = of.along ? line + LINES * (k % NCOLS) : lane;
             const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             term[k][0] = term[k][1] = 0.0f;
@@ -117,7 +117,7 @@ template <class I, bool RULED = false> struct Sums {
     const float *other, *self;
     float sign;
     Sum to;
-    Axes<I> column, row; /* which sums() fills in, as what follows */
+    Axes<I> column, row; /* this and all below: set by sums() */
     int64_t columns, rows;
     bool along;
 
@@ -158,13 +158,13 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
 {
     const Sums<I, RULED> t = { s.rule, s.g, s.other, s.self, s.sign, s.to, axes_in<I>(s.column, 1),
                                axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
-    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* these fill the chip */
+    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
         RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Of g over `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
+/* Sums g over `axes` (steps: 0 of g, 1 of the sum, 2 of `other`). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;

@@ -32,7 +32,7 @@ template <class F> F by_attributes(const gckpt_call *call)
     return f;
 }
 
-/* x's gradient from a and b, which lie as it does. */
+/* Computes x's gradient from a and b of the same layout. */
 template <class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
 {

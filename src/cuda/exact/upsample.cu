@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
-struct Image { /* x's rows and columns, the result's; channels */
+struct Image { /* rows and columns of x and of the result; channels */
     int64_t in[2], out[2], c;
     int mode;
 };
@@ -22,7 +22,7 @@ __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int
     }
 }
 
-/* The first of n results that reads element `at` of `size`, or one after it. */
+/* Returns the first of n results that reads element `at` of `size` or a later one. */
 __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;

@@ -56,7 +56,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     }
 }
 
-/* Is one of these, two to a word, infinite or NaN? */
+/* Returns whether one of these bf16, two per word, is infinite or NaN. */
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
@@ -66,8 +66,8 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where masked, with b, of which not all is finite: 0 times that is
- * NaN. So masked terms are left out, and where a row sees such an element the sum is NaN. */
+/* Adds two products of a, which is 0 where masked, with a b that is not finite everywhere. Since 0
+ * times infinity is NaN, omits masked terms; the sum is NaN if a row sees such an element. */
 __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t mask[4])
 {
@@ -135,7 +135,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
-/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+/* Loads rows line + lane / 4 and 8 later of a head, multiplied by `times`. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
@@ -163,7 +163,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest blocks first */
     const MmaAttention kv = as_keys(p);
     const Keys visible = keys_of_row(p.keys, p.lengths, b);
     int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
@@ -228,8 +228,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* For one element: s becomes p = exp(s scale - saved), and d, which is dp, p (dp - delta) scale; 0
- * if not `here`. */
+/* Turns s into p = exp(s scale - saved), and d = dp into p (dp - delta) scale; 0 if not `here`. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -237,7 +236,7 @@ __device__ inline void softmax_grad(const MmaAttention &p, float saved, float de
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
-/* dq, of 64 queries over all keys they see. */
+/* Computes dq of 64 queries over all keys that they see. */
 template <int D>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
 {
@@ -396,7 +395,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
 
 template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
-    enum { QUERIES = D == 64 ? 64 : 32 }; /* as many as registers allow */
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* limited by registers */
     if (wanted(call->in[0]))
         HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
@@ -438,7 +437,7 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).extras) { /* no registers for it */
+    if (p.d > 128 || gckpti_attention_of(call).extras) { /* not enough registers */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }

@@ -67,7 +67,7 @@ template <auto F> struct Both {
     }
 };
 
-/* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
+/* Computes input i's gradient: g, -g or other * g; it may share memory with g. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
@@ -134,7 +134,7 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
 gckpt_result add_workspace(
-    gckpt_call *call) /* the second may be repeated: the last axes of the first */
+    gckpt_call *call) /* input 1 may have only the last axes of input 0 */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&

@@ -2,8 +2,9 @@
  * of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line per
  * term). */
 
-/* What is stored instead of c, for losses of rows: ROW_STATS, a maximum and a sum of exponentials
- * of each row's 64 columns (and the target's element); GRADIENTS, by saved and loss_scale. */
+/* The result stored instead of c for losses of rows. ROW_STATS: maximum and sum of exponentials of
+ * each row's 64 columns (and the target's element). GRADIENTS: gradients, from saved and
+ * loss_scale. */
 enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
@@ -14,13 +15,13 @@ struct Loss {
     const float *saved; /* (rows,2): max, log(sum) */
     const StepParams *params;
 };
-/* The result of the next, elementwise op on c as c is kept, rounded; c is also written, unless the
- * op's results go there. So bits are those of the op on its own. */
+/* The elementwise op that follows, applied to c as stored (rounded), so that bits are those of the
+ * separate op. c is also written, unless the op's results replace it. */
 enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
 struct Fusion {
     FusedOp op;
     uint16_t *out;
-    Matrix<uint16_t> other; /* its other operand */
+    Matrix<uint16_t> other; /* the op's other operand */
 };
 struct MmaProduct {
     int m, n, k;
@@ -29,7 +30,7 @@ struct MmaProduct {
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
-    bool aligned; /* two of them are written at once, or 8 */
+    bool aligned; /* elements are written 2, or 8, at a time */
     Loss loss;
     Fusion fusion;
 };
@@ -41,7 +42,7 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
              {},     {} };
 }
 
-enum { BK = 32 }; /* in shared memory at once, STAGES times */
+enum { BK = 32 }; /* terms per stage in shared memory */
 
 /* The initial values of a thread's elements: c's old value, the bias, or 0. Code that a tile runs
  * once is kept short: its instructions come from the L2. */
@@ -70,13 +71,13 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
     }
 }
 
-/* So far, of a row: the maximum, the sum, the target's logit. */
+/* A row's maximum, sum and target's logit so far. */
 struct RowLoss {
     float max, sum, logit;
 };
 
-/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
- * row's. */
+/* Columns j, j+1, j+8, .. of row i are in two of the four elements of each c[x]; four lanes share a
+ * row. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
@@ -108,7 +109,7 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     }
 }
 
-/* The same elements become gradients. */
+/* Turns the same elements into gradients. */
 template <int across>
 __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
                                      int which)
@@ -125,7 +126,7 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     }
 }
 
-/* The tile of a block, the quarter of its warp, and where this thread's elements begin. */
+/* The tile of a block, the warp's quarter of it, and the position of this thread's elements. */
 template <int size> struct MmaCoords {
     int i0, j0, row, column, i, j;
     __device__ MmaCoords(const MmaProduct &p, int block, int thread)

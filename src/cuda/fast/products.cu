@@ -204,8 +204,7 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* A product that overlaps with later calls until queue_end, as may that of mma_defer; all else
- * waits (flush). */
+/* A product that may overlap later calls until queue_end, as mma_defer's may; others flush. */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
