@@ -143,6 +143,7 @@ Measurements; most are recorded in docs/benchmarks/*.tsv
 Pages and pictures
   make architecture   the drawing of layers in docs/architecture.md
   make index          the tables of examples/README.md
+  make ops-page       docs/ops.md from the comments in src/api.h
   make readme         the program of README.md and its output
   make pictures       the pictures of docs/ that examples draw
   make accumulation-curves  docs/accumulation.svg
@@ -391,6 +392,11 @@ build/slides.html: $(wildcard docs/course/* docs/course/tools/*)
 benchmarks: | build
 	LC_ALL=C awk -f tests/bench/log.awk docs/benchmarks/*.tsv > build/benchmarks.md
 	cmp -s build/benchmarks.md docs/benchmarks.md || cp build/benchmarks.md docs/benchmarks.md
+
+# Generates docs/ops.md: a row for each op, with the first sentence of the comment in src/api.h and PyTorch's name.
+ops-page: | build
+	awk -f docs/reference/ops.awk docs/reference/ops.txt src/api.h > build/ops.md
+	cmp -s build/ops.md docs/ops.md || cp build/ops.md docs/ops.md
 
 # Replaces the text between <!-- make index --> and <!-- -->.
 index: | build
@@ -652,4 +658,4 @@ always:
     test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling slow-link \
     coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate \
     offload ops simulate fits lora-memory size methods features accumulation-curves pictures profile playground \
-    reference starters grade slides index readme lib install dist boards clean
+    reference starters grade slides index ops-page readme lib install dist boards clean

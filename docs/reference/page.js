@@ -1,5 +1,5 @@
 'use strict';
-// ---- what there is: everything with data-k, in order; rows by name, then by text ----
+// ---- entries: all elements with data-k, in the order of the page; a search looks at names, then at texts ----
 const entries = [...document.querySelectorAll('[data-k]')].map(e => {
   const block = e.closest('article') || e.closest('tr, section');
   const own = e.closest('tr') || block;
@@ -8,17 +8,17 @@ const entries = [...document.querySelectorAll('[data-k]')].map(e => {
   return { e, id: e.id, kind: e.dataset.k, name: e.id.toLowerCase(), text: text.replace(/\s+/g, ' ').trim(),
     section: e.closest('section').querySelector('h2').textContent.toLowerCase(), title: /manual|section/.test(e.dataset.k) ? e.textContent : e.id };
 });
-// Text of a chapter: up to the next one; of a section: above what it declares.
+// The text of a chapter ends at the next one; the text of a section ends at its first declaration.
 for (const m of entries.filter(x => /manual|section/.test(x.kind))) {
   for (let n = m.e.nextElementSibling; n && !/H3|ARTICLE/.test(n.tagName); n = n.nextElementSibling) m.text += ' ' + n.textContent;
   m.text = m.text.trim();
   m.name = m.title.toLowerCase();
 }
-// What is declared beside a name (float beta1, beta2, eps) is found, too.
+// A declaration of several fields (float beta1, beta2, eps) is found by each of their names.
 for (const x of entries) x.low = (x.text + ' ' + (x.kind === 'field' ? x.e.textContent : '')).toLowerCase();
 
 const rank = { 'function': 0, struct: 1, 'enum': 1, type: 1, 'function type': 1, macro: 2, value: 3, 'switch': 2, manual: 3, section: 2, field: 12 };
-// Every word must be somewhere; the less, the better.
+// Returns a number that is small for good matches, or -1 if a word is not found.
 function score(x, words) {
   let sum = 0;
   const bare = x.name.replace(/^gckpt_|^gradckpt_/, '');
@@ -106,7 +106,7 @@ document.addEventListener('keydown', event => {
 });
 document.addEventListener('click', event => { if (!event.target.closest('#search')) close(); });
 
-// ---- contents: sections, and in each what is called by name ----
+// ---- contents: sections, each with its named declarations ----
 const contents = document.getElementById('contents');
 const all = document.createElement('details'), summary = document.createElement('summary');
 summary.textContent = 'Contents';
@@ -135,7 +135,7 @@ const arrange = () => { all.open = wide.matches; };
 wide.addEventListener('change', arrange);
 arrange();
 contents.addEventListener('click', event => { if (event.target.closest('a') && !wide.matches) all.open = false; });
-// Where one is: its section is open.
+// Opens the section of the current location.
 const follow = () => {
   const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const section = target && target.closest('main > section');

@@ -1,9 +1,9 @@
-# The reference as one HTML page, from the declarations of gradckpt.h, its manual and the rows of docs/ops.md:
+# Prints the reference, one HTML page, from the declarations of gradckpt.h, its manual and PyTorch's names in docs/ops.md:
 #
 #     awk -v css=FILE -v js=FILE -f docs/reference/reference.awk docs/ops.md gradckpt.h > index.html
 #
-# What stands above a declaration is its text, and that of those below it until a comment or an empty line; what stands
-# behind one is its own. Fails, and names them, where functions have no text.
+# The comment above a declaration describes it and the declarations that follow without a comment or an empty line
+# between them; a comment after a declaration, on its line, describes only that one. Functions without a text are errors.
 function escape(s)
 {
     gsub(/&/, "\\&amp;", s)
@@ -22,7 +22,7 @@ function link(name, shown,    at)
         return "<a href=\"#" at "\">" shown "</a>"
     return shown
 }
-# Names of the header lead to where they stand; so do "manual, 9" and files of the repository; "manual, 5c" leads to
+# Makes links of names of the header, of "manual, 9" and of files of the repository; "manual, 5c" leads to
 # docs/numerics.md.
 function linked(s, code,    out, word, before)
 {
@@ -47,7 +47,7 @@ function linked(s, code,    out, word, before)
     }
     return out escape(s)
 }
-# A cell of a Markdown table: `code`, [links](..) and \|.
+# Returns a cell of a Markdown table, with `code`, [links](..) and \|, as HTML.
 function markdown(s,    out, part, n, i)
 {
     gsub(/\001/, "|", s)
@@ -67,29 +67,18 @@ function paragraphs(s,    part, n, i, out)
     return out
 }
 
-# ---- docs/ops.md: rows of its tables ----
+# ---- docs/ops.md: PyTorch's name for each op, the last column of its tables ----
 FILENAME ~ /ops\.md$/ {
     gsub(/\\\|/, "\001")
-    if (/^\| (op|loss) \|/)
-        split($0, column, / *\| */)
-    else if (/^\| `gckpt_/) {
+    if (/^\| `gckpt_/) {
         n = split($0, cell, / *\| */)
         name = cell[2]
         gsub(/`|\(.*/, "", name)
-        for (i = 3; i < n; i++) {
-            heads[name, i] = column[i]
-            cells[name, i] = cell[i]
-        }
+        pytorch[name] = cell[n - 1]
     }
     next
 }
-function row_of(name,    i, out)
-{
-    for (i = 3; (name, i) in cells; i++)
-        if (cells[name, i] != "")
-            out = out "<dt>" heads[name, i] "</dt><dd>" markdown(cells[name, i]) "</dd>"
-    return "<dl class=\"op\">" out "</dl>"
-}
+function row_of(name) { return "<dl class=\"op\"><dt>PyTorch</dt><dd>" markdown(pytorch[name]) "</dd></dl>" }
 
 # ---- gradckpt.h: the manual, then the declarations ----
 /^#ifndef GRADCKPT_H/ { part = "api"; next }
@@ -104,7 +93,8 @@ part == "manual" { sub(/^ \* ?/, ""); manual[++manuals] = $0 }
 part == "api" { line[++lines] = $0 }
 function fail(text) { print "docs/reference: " text > "/dev/stderr"; bad = 1 }
 
-# The comment that begins in line i (its column: where), as text; ends in line `last`.
+# Returns the text of the comment that begins in line i, column `where`; sets `last` to its last line, `behind` to the code
+# after it.
 function comment(i, where,    s, out)
 {
     s = substr(line[i], where + 2)
@@ -121,7 +111,7 @@ function comment(i, where,    s, out)
     gsub(/\n *\n/, "\n\n", out)
     return trim(filled(out))
 }
-# Lines of a paragraph become one.
+# Joins the lines of each paragraph.
 function filled(s)
 {
     gsub(/\n\n/, "\005", s)
@@ -137,7 +127,7 @@ function condition(    i, out)
             out = out (out == "" ? "" : " ") under[i]
     return out
 }
-# The name that a declaration gives, and what kind it is.
+# Returns the name that a declaration declares; sets `kind`.
 function name_of(code)
 {
     if (code ~ /^#define/) {
@@ -168,7 +158,7 @@ function name_of(code)
     }
     return substr(code, RSTART, RLENGTH)
 }
-# Adds a declaration of lines first..end; its trailing comment is `own`.
+# Adds the declaration in lines first..end; `own` is the comment after it.
 function put(first, end, code, own,    name)
 {
     name = name_of(code)
@@ -187,7 +177,7 @@ function put(first, end, code, own,    name)
     if (name == "GCKPT_RESULTS")
         results(first, end)
 }
-# Rows of a struct or enum: lead, code and own comment of each.
+# Adds the fields of a struct or enum: the comment before each, its code, and the comment after it.
 function fields(item, first, end,    i, s, at, lead, code, own, n)
 {
     code = lead = ""
@@ -199,7 +189,7 @@ function fields(item, first, end,    i, s, at, lead, code, own, n)
             s = substr(s, 1, RSTART - 1)
         while ((s = trim(s)) != "") {
             at = index(s, "/*")
-            if (at == 1) { # above what comes, or behind what was
+            if (at == 1) { # a comment before the next field or after the last one
                 line[i] = s
                 own = comment(i, 1)
                 i = last
@@ -229,7 +219,7 @@ function fields(item, first, end,    i, s, at, lead, code, own, n)
         n = cut(item, n, code ",", lead)
     field_count[item] = n
 }
-# Cuts whole fields (up to ; or, of an enum, up to a comma) off code, to the item's; rest_of is what is left.
+# Moves complete fields (up to a semicolon, in an enum up to a comma) from code to the item; sets rest_of to the remainder.
 function cut(item, n, code, lead,    sep, i, c, deep, one)
 {
     sep = sorts[item] == "enum" ? "," : ";"
@@ -265,7 +255,7 @@ function know_field(item, code,    name)
         known[names[item] "." trim(code)] = "field"
     }
 }
-# X(NAME, "text") of GCKPT_RESULTS are the values of gckpt_result.
+# Adds each X(NAME, "text") of GCKPT_RESULTS as a value of gckpt_result.
 function results(first, end,    i, s, n)
 {
     for (i = first; i <= end; i++)
@@ -295,7 +285,7 @@ function parse(    i, s, first, code, own, at, deep, c, k)
         } else if (s ~ /^#(if|ifdef|ifndef) /) {
             under[++depth] = s ~ /^#ifndef GCKPT_NO_/ ? substr(s, 9) : s
             sub(/ .*/, "", under[depth])
-            if (s !~ /^#ifndef GCKPT_NO_/) { # nothing to refer to
+            if (s !~ /^#ifndef GCKPT_NO_/) { # no switch
                 for (k = 1; k > 0 && i < lines; k += (s ~ /^#if/) - (s ~ /^#endif/))
                     s = line[++i]
                 depth--
@@ -308,7 +298,7 @@ function parse(    i, s, first, code, own, at, deep, c, k)
             first = i
             code = ""
             deep = 0
-            for (;;) { # to the end of the declaration, without comments
+            for (;;) { # until the declaration ends; comments are removed
                 own = ""
                 s = line[i]
                 while ((at = index(s, "/*")) > 0) {
@@ -343,7 +333,7 @@ function comment_at(i, s, at,    was, out)
     return out
 }
 
-# ---- what is written ----
+# ---- output ----
 function title_of(s) { sub(/^>>/, "", s); sub(/^api-?/, "", s); return s }
 function slug(s) { s = tolower(s); gsub(/[^a-z0-9]+/, "-", s); return s }
 function code_of(code, name)
@@ -391,7 +381,7 @@ function field_line(item, k,    code, name)
         name = substr(name, RSTART + 2, RLENGTH - 3)
     else {
         gsub(/\[[^]]*\]|;/, "", name)
-        # several in one declaration: the last one's name; the others are found by the text
+        # a declaration of several fields gets the name of the last; a search finds the others by the text
         gsub(/^.*[ *]/, "", name)
     }
     return "<code" span_id(names[item] "." name) ">" linked(code, 1) "</code>"
@@ -408,10 +398,10 @@ function head_of(item,    kind, name)
         return "#define <b>GCKPT_RESULTS</b>(X)"
     return code_of(codes[item], name)
 }
-# Items a..b (declarations) with the text above them.
+# Prints declarations a..b with the text above them.
 function emit_block(a, b, lead,    i, part)
 {
-    if (lead ~ /:$/) { # of all that follows
+    if (lead ~ /:$/) { # it describes all declarations that follow
         print "<p class=\"over\">" linked(lead, 0) "</p>"
         lead = ""
     }
@@ -433,7 +423,7 @@ function emit_block(a, b, lead,    i, part)
             emit_fields(i)
         if (names[i] == "gckpt_result")
             emit_results()
-        if (sorts[i] == "function" && (names[i], 3) in cells)
+        if (sorts[i] == "function" && names[i] in pytorch)
             print (a < b ? "<p class=\"of\"><code>" names[i] "</code></p>" : "") row_of(names[i])
     }
     if (part != "")
@@ -463,7 +453,7 @@ function emit_section(s,    head, text)
     if (text != "")
         print paragraphs(text)
 }
-# A heading within a section: "words, or words: text ---- text of what comes"; returns that.
+# Prints a heading within a section, "HEADING: text ---- text of the next declaration"; returns the latter text.
 function emit_heading(s,    at, head, rest)
 {
     at = index(s, " ----")
@@ -493,7 +483,7 @@ function emit_api(    i, j, lead)
         else if (kinds[i] == "lead")
             lead = texts[i]
         else {
-            if (lead != "" && texts[i] != "") # a word above, and one behind each
+            if (lead != "" && texts[i] != "") # a comment above, and one after each declaration
                 while (j <= items && kinds[j] == "decl" && texts[j] != "")
                     j++
             else if (texts[i] == "")
@@ -501,7 +491,7 @@ function emit_api(    i, j, lead)
                        (sorts[j] == "function" || sorts[j] == "macro" || sorts[j - 1] == "function type"))
                     j++
             emit_block(i, j - 1, lead)
-            # the same words where a part may be left out (by path, say), but of no other type
+            # keep the text if an #ifndef divides the group of declarations, but not for another type
             if (kinds[j] != "decl" || texts[i] != "" || texts[j] != "" || sorts[j] ~ /struct|enum/)
                 lead = ""
         }

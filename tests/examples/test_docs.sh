@@ -1,9 +1,9 @@
 #!/bin/sh
-# Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, compiles by the
-# line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one, but
-# for two nets' (A ResNet, An LSTM), whose first block is functions; their numbers and files are PyTorch's.
-# training.md: its blocks together are one. ops.md: the header's builders.
-# README.md: every page. Links lead somewhere, and so do marks of the header (>>plan).
+# Tests the pages of docs/. exercises.md: each ```c block is a program that compiles by the page's command and prints the
+# ```text block after it. from-pytorch.md: its blocks are one program, except for two nets (A ResNet, An LSTM), each a
+# program whose first block is functions; their numbers and files are PyTorch's. tasks.md: its blocks are one program.
+# ops.md: it is generated from src/api.h and has every op of the header. All pages: links lead to files and headings, and
+# marks such as `>>plan` are in the header.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
 work=build/docs
@@ -27,7 +27,8 @@ for program in "$work"/*.c; do
 done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
 
-# blocks KIND [SECTION]: those of from-pytorch.md in the section whose heading begins so; without: in no net's
+# blocks KIND [SECTION]: prints the blocks of from-pytorch.md in sections whose heading begins with SECTION; without
+# SECTION, those outside the sections of nets
 blocks()
 {
     awk -v kind="$1" -v want="$2" '
@@ -76,8 +77,8 @@ check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorc
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
 
-# net NAME SECTION MODEL DATA: a net's program; behind it, in one of its own, that the page's file gives PyTorch's logits
-# and is saved with its names, shapes and bytes, and what the steps left gives PyTorch's, too
+# net NAME SECTION MODEL DATA: builds and runs the program of a net. It also checks that PyTorch's file gives PyTorch's
+# logits and is saved with the same names, shapes and bytes, and that the trained weights give PyTorch's logits.
 net()
 {
     awk -v want="$2" -v to="$work/$1" '
@@ -112,7 +113,7 @@ static int checked(const char *from, const char *to, const void *x_data, const g
         far = off > far ? off : -off > far ? -off : far;
     }
     fprintf(stderr, "%s: logits %.2g from PyTorch's, %s\n", from, far, gckpt_error_text(s));
-    gckpt_parameter a, b; /* as they are in the files */
+    gckpt_parameter a, b; /* of the two files */
     for (int i = 0; i < 2; i++)
         ok = gckpt_store_load(file[i], i ? to : from) == GCKPT_OK && ok;
     ok = ok && gckpt_store_count(file[0]) == gckpt_store_count(file[1]) && gckpt_store_count(s) > 9;
@@ -160,38 +161,50 @@ net lstm 'An LSTM' 'words(x)' 'static int32_t x_data[8 * 12];
 for (int i = 0; i < 8 * 12; i++)
     x_data[i] = i * 7919 % 1009 % 20;'
 
-awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.c"
-awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.text"
-check "training: compiles" $LINKED $FLAGS -Werror "$work/training.c" -o "$work/training"
-check "training: runs" sh -c "cd $work && ./training > training.out"
-check "training: prints what the page says" diff "$work/training.text" "$work/training.out"
-check "training: the log has each epoch once" test "$(cut -d, -f1 $work/rows.csv | tr '\n' ' ')" = "epoch 1 2 3 4 5 6 "
-
-# ---- tasks.md: its pieces are one program; those that begin with a function or an #include stand before main, the first
-# of the others at the beginning of each piece ----
-awk '
+# ---- tasks.md: its C blocks are one program. Blocks that begin with a function or an #include come before main; the first
+# of the others declares variables, and each further one becomes a block of main that begins with these declarations.
+# The expected output is the text blocks and the comments "prints ..", in the order of the page. ----
+awk -v text_file="$work/tasks.text" '
     /^```c$/ { on = first = 1; text = ""; next }
+    /^```text$/ { shown = 1; next }
     /^```/ && on {
         if (file)
             top = top text
         else if (begin == "")
             begin = text
         else
-            body = body "    {\n" begin text "gckpt_store_free(s), (void)r, (void)o, (void)data;\n    }\n"
+            body = body "    {\n" begin "(void)r, (void)o, (void)data, (void)feeds, (void)adamw;\n" text \
+                "gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);\n    }\n"
         on = 0
     }
-    on && first { file = /^(#include|static [^=;]*$)/; first = 0 }
+    /^```/ { shown = 0 }
+    shown { output = output $0 "\n" }
+    on && first { file = /^(#include|static [^=;]*$)|^static volatile/; first = 0 }
     on { text = text $0 "\n" }
-    END { printf "%s\nint main(void)\n{\n%s    return 0;\n}\n", top, body }
+    on && / \/\* prints .* \*\/$/ {
+        line = $0
+        gsub(/.* \/\* prints | \*\/$/, "", line)
+        output = output line "\n"
+    }
+    END {
+        printf "%s\nint main(void)\n{\n%s    return 0;\n}\n", top, body
+        printf "%s", output > text_file
+    }
 ' docs/tasks.md > "$work/tasks.c"
-awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/tasks.md > "$work/tasks.text"
 check "tasks: compiles" $LINKED $FLAGS "$work/tasks.c" -o "$work/tasks" -lm
 mkdir "$work/here"
 check "tasks: runs" sh -c "cd $work/here && ../tasks > ../tasks.out"
 check "tasks: prints what the page says" diff "$work/tasks.text" "$work/tasks.out"
+check "tasks: the log has each epoch once" \
+    test "$(cut -d, -f1 "$work/here/log.csv" | tr '\n' ' ')" = "epoch 1 2 3 4 5 "
 check "tasks: there are some" test "$(grep -c '^## ' docs/tasks.md)" -ge 25
 
-# docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
+# ---- docs/ops.md: generated from src/api.h; it has the builders of api-ops and api-losses in gradckpt.h, and no other ----
+check "ops.md: the generator" sh -c "awk -f docs/reference/ops.awk docs/reference/ops.txt src/api.h > $work/ops.md"
+check "ops.md agrees with src/api.h: run make ops-page" diff docs/ops.md "$work/ops.md"
+sed -n '/^gckpt_sum_loss/!p' docs/reference/ops.txt > "$work/ops.txt"
+check "ops.md: an op that ops.txt lacks is refused" fails_with 1 'no line for gckpt_sum_loss' \
+    awk -f docs/reference/ops.awk "$work/ops.txt" src/api.h
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
     grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z0-9_]*([^)]*)' |
     sed 's/.*\*\(gckpt_[a-z0-9_]*(\)/\1/; s/[^(,]*[ *]\([a-z0-9]*\)\([,)]\)/\1\2/g; s/,/, /g' | sort > "$work/header.ops"
@@ -199,7 +212,7 @@ grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "
 check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
 check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
 
-# ---- make reference: each call of the header's API with a text; links and ids ----
+# ---- make reference: each function of the API has a text; links and ids ----
 reference()             # reference HEADER PAGE
 {
     awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md "$1" > "$2"
@@ -227,7 +240,7 @@ done
 awk '{ print } /^GCKPT_API int gckpt_threads/ { print "\nGCKPT_API int gckpt_mute(void);" }' gradckpt.h > "$work/mute.h"
 check "a call without a text is refused" fails_with 1 'gckpt_mute has no text' reference "$work/mute.h" "$work/mute.html"
 
-# ---- examples/README.md: each file, what it is, needs, and its lines ----
+# ---- examples/README.md: the table of files ----
 check "examples/index.sh" sh -c "sh examples/index.sh > $work/index"
 awk '$0 == "<!-- -->" { on = 0 } on { print } $0 == "<!-- make index -->" { on = 1 }' examples/README.md | sed '$d' > "$work/index.page"
 check "examples/README.md is what its files say: run make index" diff "$work/index.page" "$work/index"
@@ -237,7 +250,7 @@ cp examples/index.sh "$work/examples"
 echo 'int x;' | tee "$work/examples/new.h" > "$work/examples/new.c"
 check "a new file that does not say what it is is refused" fails_with 1 'examples/new.h does not begin' sh "$work/examples/index.sh"
 
-# ---- programs for a device: a fresh clone has no folder for them ----
+# ---- programs for a device: their rules make the folder build/ in a fresh clone ----
 mkdir "$work/fresh"
 for file in *; do
     [ "$file" = build ] || ln -s "$PWD/$file" "$work/fresh"
@@ -246,7 +259,7 @@ fresh() { (cd "$work/fresh" && MAKEFLAGS= make -n "$@" > make.txt && grep 'mkdir
 for program in launches bench-cuda bench-shim predict-cuda; do
     check "a fresh clone: make build/$program makes its folder" fresh build/$program NVCC=nvcc
 done
-# archs KNOWN...: what make cuda compiles for by an nvcc that knows these
+# archs KNOWN...: prints the -gencode options of make cuda with an nvcc that knows these architectures
 archs()
 {
     printf '#!/bin/sh\n[ "$1" = --list-gpu-arch ] && printf "compute_%%s\\n" %s\n' "$*" > "$work/nvcc"
@@ -269,7 +282,7 @@ sed -n '/^\.PHONY: /,/[^\\]$/p' Makefile | tr -s ' \\' '\n' | grep -vx '.PHONY:\
 done > "$work/targets"
 check "make help-all names every target" sh -c "cat $work/targets; [ ! -s $work/targets ]"
 
-# ---- numbers of pages: they agree with the source, and a fault of each kind is found ----
+# ---- numbers in pages agree with the source, and tests/figures.sh finds a fault of each kind ----
 check "numbers agree" sh tests/figures.sh
 mkdir "$work/numbers"
 ln -s "$PWD"/* "$work/numbers"
@@ -278,7 +291,7 @@ wrong() # wrong FILE LINE TEXT: figures.sh prints TEXT if LINE is added to FILE
 {
     rm -rf "$work/numbers/docs"
     cp -r docs README.md "$work/numbers"
-    if [ "$1" = README.md ]; then # the first occurrence counts
+    if [ "$1" = README.md ]; then # figures.sh reads the first occurrence
         { echo "$2"; cat README.md; } > "$work/numbers/README.md"
     else
         echo "$2" >> "$work/numbers/$1"
@@ -298,7 +311,7 @@ done
 # ---- links of pages: the file is there, and the heading ----
 pages="README.md docs/*.md docs/course/*.md examples/README.md"
 awk '
-    function slug(s) { # as web pages of repositories make one of a heading
+    function slug(s) { # the anchor of a heading on GitHub
         s = tolower(s)
         gsub(/[^a-z0-9 _-]/, "", s)
         gsub(/ /, "-", s)
@@ -313,7 +326,7 @@ awk '
         while (match(s, /\]\([^) ]*\)/)) {
             to = substr(s, RSTART + 2, RLENGTH - 3)
             s = substr(s, RSTART + RLENGTH)
-            if (to ~ /^https?:|\/build\//) # what make playground makes
+            if (to ~ /^https?:|\/build\//) # other sites, and generated files
                 continue
             to = to ~ /^#/ ? FILENAME to : folder to
             while (sub(/[a-z]+\/\.\.\//, "", to))
