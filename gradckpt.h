@@ -1,27 +1,251 @@
-/* gradckpt.h - v0.2.0 - trains neural networks inside a byte budget, to the same bits.  MIT
- * licence. Generated from src/ by `make header`; edit the files there.
+/* gradckpt.h - v0.2.0 - trains neural networks within a memory budget, to the same bits.  MIT
+ * licence. Generated from src/ by `make header`; edit the files there. One header, no dependencies.
  *
- *     Do this in ONE C or C++ file, before the include, to create the implementation:
+ * You set a number of bytes. The library plans which activations to keep and which to recompute
+ * (gradient checkpointing), reports the cost before the first step, and trains the model to the
+ * same bits for every plan, split of the batch, number of threads and processor.
  *
- *         #define GRADCKPT_IMPLEMENTATION
- *         #include "gradckpt.h"
+ * == MANUAL =======================================================================================
  *
- *     Other files only include it. Nothing else is needed: no library, no generated code.
+ * 1. A first program
  *
- * You say how many bytes there are. The library plans which activations to keep and which to
- * recompute (gradient checkpointing), says what it costs before the first step, and trains the same
- * model to the same bits whatever it chose: any plan, any split of the batch, any thread count, any
- * processor.
+ *        #include "gradckpt.h"
+ *        #include <stdio.h>
  *
- * DOES: reverse-mode differentiation of static graphs of f32 tensors, activations kept as f32 or
- * bf16, frozen weights also as f16, int8, int4; exact byte plans; gradient accumulation done right
- * (sums over all micro-batches, one division); AdamW, SGD, momentum or your own optimiser;
- * safetensors files, its own and others'; token by token with a key/value cache; runs in memory
- * you hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, and by many
- * processes over a transport of yours (MPI, NCCL), sharded or not, to the same bits.
- * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python models.
+ *        int main(void)
+ *        {
+ *            static float x[256][2], y[256]; // the network learns y = x0 * x1
+ *            for (int i = 0; i < 256; i++)
+ *                y[i] = (x[i][0] = (float)(i % 16) / 8 - 1) * (x[i][1] = (float)(i / 16) / 8 - 1);
+ *            gckpt_store *s = gckpt_store_new(NULL);
+ *            gckpt_graph *g = gckpt_graph_new(s, NULL);
+ *            gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(256, 2));
+ *            gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(256, 1));
+ *            gckpt_init normal = { 0.5f, 0, 0 }; // standard deviation, range, constant
+ *            gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(2, 16), normal);
+ *            gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(16, 1), normal);
+ *            gckpt_tensor *out = gckpt_linear(gckpt_gelu(gckpt_linear(in, w1, NULL)), w2, NULL);
+ *            gckpt_term loss = { gckpt_mean_squared_error(out, target, NULL), 1, 0 };
+ *            static gckpt_plan_desc desc; // zeros select the defaults
+ *            desc.budget = 40000;         // bytes: parameters, optimiser state and activations
+ *            gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+ *            gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+ *            gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+ *            gckpt_hyper adamw = gckpt_hyper_lr(1e-2f);
+ *            gckpt_report report = { 0, 0, 0, 0 };
+ *            for (int step = 0; step < 300; step++)
+ *                if (gckpt_step(e, feeds, 2, 256, &adamw, &report) != GCKPT_OK)
+ *                    return puts(gckpt_error_text(p ? (void *)e : g)), 1;
+ *            printf("%zu bytes, %.0f %% recomputed, loss %.6f\n", gckpt_plan_bytes(p),
+ *                   100 * gckpt_plan_recompute(p), report.loss);
+ *            gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
+ *        }
  *
- * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
+ *    It prints "34432 bytes, 26 % recomputed, loss 0.000368". Without the budget it takes 50816
+ *    bytes, recomputes nothing and ends with the same weights. The steps:
+ *    (1) Compile the implementation once (`cc -O2 -c gradckpt.c`): gradckpt.c only has a definition
+ *    of GRADCKPT_IMPLEMENTATION and, after it, the include. Other files only include the header.
+ *    Link them with it: `cc -O2 program.c gradckpt.o -o program`. docs/building.md has packages.
+ *    (2) Make a store, which holds the parameters and their optimiser state.
+ *    (3) Build a graph: tensors and the ops that compute them. Axis 0 of every input is the graph's
+ *    number of rows, the micro-batch. The order of creation fixes tensor ids, the order of
+ *    parameters and the order in which gradients are added. C does not define which argument of a
+ *    call is evaluated first: if two arguments would create something, create it before the call.
+ *    (4) Make a plan: constant data, a list of instructions (forward i, backward i, update p) and
+ *    the byte offset of each buffer.
+ *    (5) Make an executor, which binds the plan to the store and to memory. New parameters get
+ *    their initial values here. Later calls allocate no memory, except checks.
+ *    (6) Call gckpt_step for each batch. Layers and a loop to copy: examples/layers.h, train.h.
+ *
+ * 2. Errors
+ *    No call aborts the program, and one check at the end is enough. A graph keeps the first error
+ *    of its construction: later builders get and return NULL, and gckpt_plan_new returns NULL and
+ *    reports that error. Planning, binding, running, saving and loading replace the last error of
+ *    their object (graph, executor or store), so you can retry with another budget.
+ *    gckpt_error_text names the place, the cause, and a request that would have worked.
+ *
+ * 3. Micro-batches, losses and counts
+ *    gckpt_step gets the whole batch and runs it in micro-batches of the graph's rows; the last one
+ *    may be shorter. A loss is a pair (sum, count), where the count is a number of tokens, rows or
+ *    elements. Gradients are summed over the whole batch and divided once, in the update, by N, the
+ *    count of the first loss term. They are never a mean of means. Another loss term with its own
+ *    count is weighted by N / its count; both are counted from the feeds before the first forward.
+ *    A regulariser, a term that depends on parameters only, is added once a step with its weight
+ *    alone. If N is 0, weights, moments and the step count do not change, and report.count and
+ *    report.loss are 0 (gckpt_forward still returns the other losses). Nor do they change if
+ *    gckpt_exec_desc.skip_nonfinite is nonzero and the norm of the gradient is not finite: the step
+ *    returns GCKPT_SKIPPED. Gradients of inputs and of frozen parameters are computed if
+ *    gckpt_fetch_spec names them. They are sums: divide them by report.count to get the gradients
+ *    of report.loss. Batch norm updates its running statistics once a step, and its bits depend on
+ *    the split of the batch (gckpt_plan_split_exact reports this).
+ *
+ * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
+ *    GRADCKPT_IMPLEMENTATION [I]   creates the function bodies
+ *    GCKPT_STATIC [A]              makes all functions static
+ *    GCKPT_API [A]                 linkage of the functions; default extern
+ *    GCKPT_REALLOC, GCKPT_FREE [I] (p,n) and (p), both or none; default realloc and free
+ *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
+ *    GCKPT_NO_STDIO [A]            no files by path; callbacks read and write
+ *    GCKPT_NO_FAST [I]             no fast kernels; software fma if there is no instruction
+ *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
+ *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8). Implies
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
+ *                                  NO_DEBUG, NO_BF16; int64_t is int32_t in all declarations.
+ *                                  Graphs, debug modes, desc.backend, copy_feeds, custom_optimiser
+ *                                  and parallel_for return E_ARG. Plans with bf16, virtual ranks or
+ *                                  offloading do not compile. Tables and ops are not hashed
+ *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it), for comparison. The bits
+ *                                  then depend on split of the batch, threads and processor
+ *    GCKPT_FORCE_SOFT_FMA [I]      software fma even if the processor has the instruction (tests)
+ *    GRADCKPT_FILE [I]             the header's file name in quotes, if not "gradckpt.h": it
+ *                                  includes itself for each instruction set
+ *    Parts: define these in all files [A] to leave out parts of the library (docs/building.md).
+ *    Calls of a missing part are not declared; a plan, file or desc that needs it is refused by its
+ *    name. Dependent parts (in parentheses) are left out with it:
+ *    GCKPT_NO_TRAINING  modes except GCKPT_INFERENCE: gckpt_step, gckpt_gradients, gckpt_run_some;
+ *                       random initial weights (and SEARCH, RANKS, CHECK)
+ *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
+ *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
+ *    GCKPT_NO_EXPORT    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
+ *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
+ *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; loading ignores the notes of a file
+ *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
+ *    GCKPT_NO_FRONTIER  gckpt_frontier_new and the functions of frontiers
+ *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL and all bounds; AUTO is store-all (and FRONTIER, FIT)
+ *    GCKPT_NO_RANKS     desc.virtual_ranks; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_..
+ *    GCKPT_NO_FETCH     desc.fetch: gckpt_fetch, gckpt_collect
+ *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
+ *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
+ *    GCKPT_NO_TILES     fused groups of ops in row tiles (9), in plans made, read or printed
+ *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
+ *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
+ *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
+ *    GCKPT_NO_QUANT     gckpt_store_quantise: weights stored as bf16, f16, int8, int4; only floats
+ *    GCKPT_NO_BF16      desc.precision: only GCKPT_FP32 (and AMX)
+ *    GCKPT_NO_AMX       kernels for AMX, which only bf16 plans use
+ *    GCKPT_NO_AVX512    kernels for AVX-512 (and AMX)
+ *    GCKPT_NO_AVX2      kernels for AVX2 (and AVX512)
+ *
+ * 5. The numeric specification (version GCKPT_CONTRACT; a change of any rule is a new version)
+ *    docs/numerics.md has the rules, clauses a to r: "manual, 5l" refers to clause l there.
+ *    Arithmetic is IEEE-754 binary32, rounded to nearest even, except that sums of losses and of
+ *    the gradient norm are binary64; exp, log, tanh and others are polynomials of this header. Each
+ *    sum has one order: an element of a product is one chain of fma over k ascending, a sum within
+ *    a row has 32 lanes, and a sum over rows continues from micro-batch to micro-batch (over
+ *    desc.virtual_ranks, by a binary tree). So no plan, micro-batch, number of threads or ranks,
+ *    compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
+ *    promises this only for plans on one kind of device. Compile code that computes inputs with
+ *    -ffp-contract=off, or its bits depend on compiler and processor.
+ *
+ * 6. Bytes
+ *    gckpt_plan_bytes = parameters as they are stored + optimiser state + caches + copies of
+ *    parameters (desc.bf16_weights) + arena. The arena is one block for gradients, activations,
+ *    saved values and workspace. Its size is the greatest offset + unpadded size; running touches
+ *    exactly these bytes. A gradient that is a compensated sum (5e) needs a compensation of its
+ *    size, for the step or one instruction. Not included are tables (gckpt_plan_kind_bytes with
+ *    GCKPT_BYTES_TABLES; an executor has a copy), libraries, the caller's feeds, and the stack.
+ *    Compiled with optimisation, a thread needs less than 64 KiB of stack with the fast backend (96
+ *    KiB in bf16 plans), 6 KiB without it, 3 KiB in firmware (GCKPT_SMALL, 4-byte pointers).
+ *
+ * 7. Time
+ *    The forward and the backward of an op have a cost (gckpt_cost), from a model that is the same
+ *    on every machine, or measured in nanoseconds (gckpt_calibrate, then desc.costs).
+ *    gckpt_plan_step_cost is the sum over all micro-batches, including recomputation. With measured
+ *    costs a step takes about that + *update of gckpt_calibrate. The sum ignores caches, so
+ *    gckpt_fit_timed times the most promising plans: the only choice that may differ between
+ *    machines.
+ *
+ * 8. Plans as data (docs/device.md)
+ *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read) any machine
+ *    can read it for the same graph. As C (gckpt_plan_c) it is compiled into firmware, without
+ *    graph or planner:
+ *
+ *        host:    desc.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
+ *                 gckpt_plan_c(p, "small", write_to_file, file);             -> small.h
+ *        device:  #include "small.h"                    // after the implementation (GCKPT_SMALL)
+ *                 static char a[small_store_bytes], b[small_exec_bytes];
+ *                 static gckpt_exec_desc in_b;
+ *                 gckpt_store_desc in_a = { { NULL, NULL, a, sizeof a }, 0 };
+ *                 in_b.memory.memory = b, in_b.memory.size = sizeof b;
+ *                 s = gckpt_store_new(&in_a);  gckpt_plan_params(&small, s);
+ *                 e = gckpt_exec_new(&small, s, &in_b);
+ *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
+ *
+ *    Weights can be exported as well: gckpt_store_c(s, "w", write_to_file, file) prints w.h, and
+ *    the device calls w_bind(s) before gckpt_plan_params. Frozen weights stay in flash, and the
+ *    store then needs small_store_bytes - w_flash_bytes. Several plans may share a store, and
+ *    executors an arena (gckpt_exec_desc.arena): one plan infers, another trains the last layer.
+ *    Compile with -ffunction-sections -fdata-sections, link with -Wl,--gc-sections.
+ *
+ * 9. Planning (docs/planning.md)
+ *    A minimum cut selects values to keep; a search improves that schedule until it is proven
+ *    near-optimal or its effort is spent. Every plan and frontier point has bounds: no schedule
+ *    within its bytes costs less than gckpt_plan_proven_cost, and none needs fewer bytes than
+ *    gckpt_plan_proven_bytes. A plan never exceeds its budget, a larger budget never costs more,
+ *    and a plan exists for the least budget that an error names. The planner obeys gckpt_keep and
+ *    gckpt_recompute; segments are hints. With the same bits, AUTO, OPTIMAL, frontiers and
+ *    gckpt_fit also choose lowerings of ops (unless desc.as_built: linear_cross_entropy computes
+ *    its logits once, or twice in chunks), row tiles for ops that need no gradient, and copies to
+ *    slower memory (desc.offload_bytes).
+ *
+ * 10. Speed
+ *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
+ *    activations and the update have fast kernels for AVX-512, AVX2 and NEON, and in plain C if the
+ *    compiler has an fma instruction. Products of bf16 plans also use AMX (Linux, gcc 11, clang
+ *    12). An executor takes the widest kernels that the processor has, so -march is not needed, but
+ *    -O2 is (gckpt_exec_desc.isa selects others). For threads, compile with -fopenmp and set
+ *    desc.threads, or provide gckpt_exec_desc.parallel_for.
+ *
+ * 11. Backends (docs/gpu.md)
+ *    An executor interprets a plan; a backend (gckpt_backend) is a table of functions that hold its
+ *    memory and compute. The default is the processor. desc.backend selects another one, the same
+ *    for plan and executor. If a backend has its own memory, arena, parameters and state are there,
+ *    and its executors share them. The store knows which copy is newest: gckpt_store_get, saving,
+ *    loading and hashing fetch new values. A pointer to values shows the copy of the last
+ *    gckpt_store_pull; values written through it count after gckpt_store_push.
+ *
+ * 12. Fine-tuning, generating (docs/finetuning.md; examples/model.h, examples/generate.h)
+ *    Build the model, freeze parameters that are not trained (gckpt_store_freeze), quantise them to
+ *    save bytes (gckpt_store_quantise), then load a file, with its names (gckpt_store_load_as). Or
+ *    call gckpt_store_map before building, to use weights in place. Frozen parameters have no
+ *    gradient and no state, and the backward ends at the lowest tensor that needs a gradient. A
+ *    quantised matrix is read in place if all its readers are linear, matmul, embed,
+ *    linear_cross_entropy, positions or slices of rows (on the processor); otherwise the plan
+ *    copies it into the arena as floats. To generate, build the model twice, for a chunk of the
+ *    prompt and for one token, with keys and values from gckpt_cache, and give the second executor
+ *    the caches_of the first. The logits have the bits of a single call over all tokens.
+ *
+ * 13. Threads, lifetimes, accepted requests
+ *    Threads. There is no global state: threads may use objects of different stores at the same
+ *    time. A plan is constant. A graph, a frontier or an executor belongs to one thread at a time,
+ *    and so does a store while a call changes it (building, planning, making or freeing an
+ *    executor, loading, training). At other times, calls that take a const store may run at the
+ *    same time, and so may gckpt_forward of executors that share no arena or caches.
+ *    Lifetimes. A store outlives its graphs and executors. A graph must exist while plans and
+ *    frontiers are made from it, and as long as its frontiers; plans and executors do not need it.
+ *    An executor copies its plan, unless that is a C constant, and names, attributes and descs are
+ *    copied. Memory blocks, arena, backend, callbacks' user pointer and caches_of of a desc must
+ *    live as long as the object made with it; data of a constant as long as graph, plans and
+ *    executors; external values as long as the store; feeds until the step ends (with copy_feeds
+ *    until the call returns). The result of gckpt_fetch is valid until something runs in the same
+ *    arena, an error text until the object's next error.
+ *    Accepted or refused. A request that is out of range, contradicts itself or names something
+ *    that does not exist is refused with an error that names it, and nothing changes. In a desc, 0
+ *    selects the default. Unusual requests are honoured: a learning rate of 0 (moments change),
+ *    unused parameters and inputs, fewer rows than desc.batch, values that are not finite.
+ *    Compile time. On one core, gcc 12 compiles it in about 17 s at -O2, about 10 s with NO_FAST.
+ *
+ * 14. Many processes (docs/distributed.md)
+ *    Each process (rank) builds the same graph over a store that knows its rank
+ *    (gckpt_store_ranks), plans with desc.virtual_ranks, and gives its executor a gckpt_transport,
+ *    which exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). In gckpt_step, `rows`
+ *    counts the rows of all ranks, and the feeds hold the rows of this rank (gckpt_plan_rank_rows).
+ *    Weights, losses and norms have the bits of one process with the same number of virtual ranks,
+ *    for any number of ranks, shards and micro-batches. If a rank fails or is cancelled, the step
+ *    ends on all ranks with its error before anything changes. If one dies or hangs, the others
+ *    return E_PEER after gckpt_transport.timeout; restart from a checkpoint (gckpt_ranks_save).
+ *
+ * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1372
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1286
@@ -61,240 +285,6 @@
  *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
  *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
  *                 element_losses, recurrent, table, end
- *
- * == MANUAL =======================================================================================
- *
- * 1. Walk through
- *    A store holds parameters and optimiser state. A graph describes tensors and ops for one set of
- *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
- *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
- *    everything they touch. An executor binds a plan to a store and to memory and runs it; only
- *    now parameters get values. Nothing is allocated after that, except by checks.
- *
- *        gckpt_store *s = gckpt_store_new(NULL);
- *        gckpt_graph *g = gckpt_graph_new(s, NULL);
- *        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8));
- *        gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(4, 1));
- *        gckpt_init normal = { 0.3f, 0, 0 }, zero = { 0, 0, 0 };
- *        gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(8, 16), normal);
- *        gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(16), zero);
- *        gckpt_tensor *h = gckpt_relu(gckpt_linear(x, w1, b1));
- *        h = gckpt_linear(h, gckpt_param(g, "w2", gckpt_shape2(16, 1), normal), NULL);
- *        gckpt_term loss = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
- *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
- *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
- *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
- *        gckpt_hyper adamw = gckpt_hyper_lr(1e-3f);
- *        gckpt_report report;
- *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
- *
- *    The order of creation is part of a graph: it fixes tensor ids, the order of parameters and the
- *    order in which gradients are added. C does not define which argument of a call is evaluated
- *    first, so a call that creates something gets a statement of its own where two arguments would
- *    both create something (w1 and b1 above). Compile the two lines at the top once, in a file
- *    gradckpt.c (`cc -O2 -c gradckpt.c`); a program is then compiled by
- *    `cc -O2 program.c gradckpt.o -o program`. `make install` does so for pkg-config and CMake.
- *    examples/layers.h and train.h have layers and a training loop to copy.
- *
- * 2. Errors
- *    Nothing aborts, and no line needs a check of its own. While a graph is built, the first error
- *    stays on it, calls that get a NULL tensor return NULL, and gckpt_plan_new reports what was
- *    recorded. Planning, binding, running, saving and loading replace the last error of their
- *    object (graph, store, executor), so a budget that is too small spoils nothing.
- *    gckpt_error_text says what, where, and what would have worked.
- *
- * 3. Micro-batches, losses and units
- *    gckpt_step is fed the whole batch and runs it in micro-batches of the graph's rows, the last
- *    one possibly short. A loss is a pair (sum, count): tokens, rows or elements. Gradients are
- *    sums over the whole batch, divided once, in the update, by the count N of the first loss
- *    (never a mean of means). A further loss with a count of its own is weighted by N / own count,
- *    both counted from the feeds before the first forward. A regulariser (a function of parameters
- *    only) enters once a step, undivided. When N is 0 nothing changes: weights, moments, step
- *    count; report.count and .loss are 0 (gckpt_forward still has the further losses). With
- *    gckpt_exec_desc.skip_nonfinite nothing changes when the norm of the gradient is not finite;
- *    the result is GCKPT_SKIPPED. Gradients of inputs and of frozen parameters are computed when
- *    fetched (gckpt_fetch_spec), as sums: divided by report.count they are those of report.loss.
- *    Batch norm's running statistics move once a step; another split of the batch gives them other
- *    bits (gckpt_plan_split_exact says so).
- *
- * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
- *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
- *    GCKPT_STATIC [A]              all functions static
- *    GCKPT_API [A]                 linkage of functions; default extern
- *    GCKPT_REALLOC, GCKPT_FREE [I] (p,n) and (p), both or none; default realloc and free
- *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
- *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
- *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
- *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
- *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
- *                                  NO_DEBUG, NO_BF16; int64_t is int32_t in all declarations.
- *                                  Graphs, debug modes, desc.backend, copy_feeds, custom_optimiser
- *                                  and parallel_for are E_ARG, plans with bf16, virtual ranks or
- *                                  offloading do not compile; no tables or ops are hashed
- *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
- *                                  have its order: the same bits for any plan only, no longer for
- *                                  any split of the batch, thread count or processor
- *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
- *    GRADCKPT_FILE [I]             this file's name in quotes, if not "gradckpt.h": it includes
- *                                  itself for each instruction set
- *    Parts: what a program does not need can stay out, which makes it smaller and quicker to
- *    compile. Define these in all files [A]; the calls of the part are not declared then, and what
- *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
- *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
- *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, gckpt_gradients, gckpt_run_some, ..;
- *                       random initial weights (and SEARCH, RANKS, CHECK)
- *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
- *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
- *    GCKPT_NO_EXPORT    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
- *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
- *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; a file's are passed over
- *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
- *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
- *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
- *    GCKPT_NO_RANKS     desc.virtual_ranks; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_..
- *    GCKPT_NO_FETCH     desc.fetch: gckpt_fetch, gckpt_collect
- *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
- *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
- *    GCKPT_NO_TILES     fused groups of ops in row tiles (9), in plans made, read or printed
- *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
- *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
- *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
- *    GCKPT_NO_QUANT      gckpt_store_quantise: weights stored as bf16, f16, int8, int4; else floats
- *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
- *    GCKPT_NO_AMX       the kernels for that instruction set, which bf16 plans have
- *    GCKPT_NO_AVX512    the kernels for that one (and AMX)
- *    GCKPT_NO_AVX2      the kernels for that one (and AVX512)
- *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
- *    more from the default allocator ask for huge pages.
- *
- * 5. The numeric specification (version GCKPT_CONTRACT; a change of any rule is a new version)
- *    docs/numerics.md has its rules, clauses a to r: "5l" in comments and texts is clause l there.
- *    Everything is IEEE-754 binary32, round to nearest even, except sums of losses and of the
- *    gradient norm, which are binary64; exp, log, tanh, .. are polynomials of this header. Each sum
- *    has one order: an element of a product is one chain of fma over k ascending, a sum within a
- *    row has 32 lanes, a sum over rows goes on from micro-batch to micro-batch (over
- *    desc.virtual_ranks by a binary tree). So no plan, budget, micro-batch, number of threads or
- *    ranks, compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
- *    promises this for plans on one kind of device only. The guarantee ends at the program's own
- *    arithmetic: compile code that computes inputs with -ffp-contract=off, or a compiler fuses its
- *    products and sums on one target and not on another.
- *
- * 6. Bytes
- *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + copies of
- *    parameters (desc.bf16_weights) + step arena. The arena (gradients, activations, values
- *    saved for the backward, workspace) is one block whose size is the greatest offset + unpadded
- *    size, and running touches exactly that. A gradient that is a compensated sum (5e) has a
- *    compensation of its size, for the step or the instruction. Not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
- *    with optimisation below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB
- *    without, 3 KiB in firmware (GCKPT_SMALL, 4-byte pointers)), libraries, and the caller's feeds.
- *
- * 7. Time
- *    The forward and the backward of an op have a cost (gckpt_cost): from a model that is the same
- *    on every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
- *    gckpt_plan_step_cost sums it over all micro-batches, recomputation included. A step takes
- *    gckpt_plan_step_cost + *update nanoseconds (*update: gckpt_calibrate). The sum ignores
- *    processor caches, so gckpt_fit_timed runs the most promising plans and takes the fastest one.
- *    No other choice differs between machines, and the results of this one do not.
- *
- * 8. Plans as data
- *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read) it is read
- *    back for the same graph, on any machine. As C (gckpt_plan_c) it is compiled into a firmware,
- *    which builds no graph and links no planner:
- *
- *        host:    desc.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
- *                 gckpt_plan_c(p, "small", write_to_file, file);             -> small.h
- *        device:  #define GRADCKPT_IMPLEMENTATION
- *                 #include "gradckpt.h"
- *                 #include "small.h"
- *                 static char a[small_store_bytes], b[small_exec_bytes];
- *                 static gckpt_exec_desc in_b;
- *                 gckpt_store_desc in_a = { { NULL, NULL, a, sizeof a }, 0 };
- *                 in_b.memory.memory = b, in_b.memory.size = sizeof b;
- *                 s = gckpt_store_new(&in_a);  gckpt_plan_params(&small, s);
- *                 e = gckpt_exec_new(&small, s, &in_b);
- *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
- *
- *    Weights go the same way: gckpt_store_c(s, "w", write_to_file, file) prints w.h, and the device
- *    calls w_bind(s) before gckpt_plan_params. Frozen ones stay in flash: the store's block then
- *    takes small_store_bytes - w_flash_bytes. Plans may share a store, and executors an arena
- *    (gckpt_exec_desc.arena): one recognises, another one trains the last layer. Compile with
- *    -ffunction-sections -fdata-sections, link with -Wl,--gc-sections. docs/device.md has the
- *    sizes, examples/mcu such firmware.
- *
- * 9. Planning
- *    For a budget, a minimum cut says what to keep, and a search improves that schedule until it is
- *    proven to be good enough or its effort is spent. Every plan and frontier point reports its
- *    bound: no schedule within its bytes costs less than gckpt_plan_proven_cost, none needs
- *    fewer bytes than gckpt_plan_proven_bytes. A plan never exceeds its budget, a larger
- *    budget never costs more, and the least budget that an error names works. gckpt_keep and
- *    gckpt_recompute are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also
- *    choose, with the same bits, between lowerings of an op (linear_cross_entropy computes its
- *    logits once or twice, in chunks; desc.as_built: they do not), whether ops whose values need no
- *    gradient run in row tiles, and what is copied to slower memory (desc.offload_bytes). Details:
- *    docs/proof.md, docs/offload.md.
- *
- * 10. Speed
- *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
- *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON,
- *    and for plain C where the compiler has an fma instruction; products of bf16 plans also for AMX
- *    (Linux, gcc 11, clang 12). An executor takes the widest that the processor has: -march is not
- *    needed, but -O2 is (gckpt_exec_desc.isa forces one kind). For this the header includes itself:
- *    under another name than gradckpt.h, define GRADCKPT_FILE. Threads: desc.threads with -fopenmp,
- *    or gckpt_exec_desc.parallel_for.
- *
- * 11. Backends
- *    An executor interprets a plan; a backend (gckpt_backend) is the table of functions that hold
- *    its memory and compute. The default is the processor; desc.backend names another one, the same
- *    in plan and executor. A backend with memory of its own holds arena, parameters and state, all
- *    executors on it share them, and the store knows which copy is the newest: gckpt_store_get,
- *    saving, loading and hashing fetch what they need. A pointer that was kept shows the host's
- *    copy as of the last gckpt_store_pull; values written through it count after gckpt_store_push.
- *
- * 12. Fine-tuning, generating
- *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_quantise it for fewer
- *    bytes, then load (gckpt_store_load_as, with the names of the other program), or
- *    gckpt_store_map before building to use weights in place. Frozen parameters have no gradient
- *    and no state, and the backward ends at the lowest tensor that needs a gradient. The processor
- *    reads a quantised matrix in place if all its readers are linear, matmul, embed,
- *    linear_cross_entropy, positions or slices of rows; otherwise it comes into the arena as
- *    floats. To generate, build the model for a chunk of the prompt and for one token, with keys
- *    and values through gckpt_cache, and give the second executor caches_of the first: logits have
- *    the bits of one call. docs/finetuning.md has details; examples/model.h and generate.h do this.
- *
- * 13. Threads, lifetimes, what is accepted
- *    Threads. No state is global: objects of different stores can be used at the same time. A plan
- *    is constant. A graph, a frontier and an executor belong to one thread at a time, and so does a
- *    store while a call changes it (building, planning, making or freeing an executor, loading,
- *    training). While none does, calls that take a const store, and gckpt_forward of executors with
- *    arenas and caches of their own, may run at the same time.
- *    Lifetimes. A store outlives its graphs and executors. A graph must exist while plans and
- *    frontiers are made from it and as long as its frontiers; plans and executors do without it,
- *    and an executor copies its plan (except a C constant). Names, attributes and descs are copied.
- *    What a desc points to for later (memory blocks, arena, backend, user of callbacks, the
- *    executor of caches_of) lives as long as what was made with it; data of a constant as long as
- *    graph, plans and executors; external values as long as the store; feeds until the step ends
- *    (copy_feeds: until the call returns); what gckpt_fetch returns until something runs in that
- *    arena; an error's text until the object's next error.
- *    Accepted or refused. A request that is out of range, contradicts itself or names something
- *    that does not exist is refused by name, and nothing changes. In a desc 0 means the default.
- *    Legal but unusual requests are honoured: a learning rate of 0 (moments move), parameters and
- *    inputs that no loss reads, fewer rows than desc.batch, a batch that splits with other bits
- *    (gckpt_plan_split_exact), values that are not finite (skip_nonfinite, GCKPT_DEBUG_FINITE).
- *    Compile time. Keep the implementation in a file of its own (1): it takes gcc 12 some 17 s at
- *    -O2, 4 s at -O0, with NO_FAST 10 s at -O2, on a core of a Zen 5 server. Without an fma
- *    instruction NO_FAST emulates it (an MLP: 29 times as long).
- *
- * 14. Many processes
- *    Each process (rank) builds the same graph over a store that knows its rank
- *    (gckpt_store_ranks), plans with desc.virtual_ranks, and gives its executor a gckpt_transport,
- *    which exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). gckpt_step takes the
- *    rows of all ranks as `rows` and is fed those of this rank (gckpt_plan_rank_rows). Weights,
- *    losses and norms have the bits of one process with as many virtual ranks, for any number of
- *    ranks, shards and micro-batches. If a rank fails or is cancelled, the step ends on all ranks,
- *    with its text, before anything changes; if one dies or hangs, the others return E_PEER after
- *    gckpt_transport.timeout and resume from a checkpoint (gckpt_ranks_save): docs/distributed.md.
  */
 
 #ifndef GRADCKPT_H

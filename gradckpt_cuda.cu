@@ -18,11 +18,11 @@
  *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       672
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3729
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3728
  *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1730
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1729
  *                 epilogue, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            294
  *                 find, self_test, open
@@ -83,7 +83,7 @@ enum {
     CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
-/* [0]: of the micro-batch (outside of captures: of the current call); [1]: of batch-invariant ops,
+/* at[0] is for the micro-batch (outside captures: the current call), at[1] for batch-invariant ops,
  * with row 0; then one for each loss. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
@@ -94,40 +94,40 @@ struct StepParamSet {
 struct Capture {
     const void *owner; /* NULL means none */
     int64_t part, rows;
-    int first, warmed_up;       /* seen: everything loaded at first use has been loaded */
-    cudaGraphExec_t graph; /* NULL means not recorded yet */
+    int first, warmed_up;       /* warmed_up: kernels are loaded */
+    cudaGraphExec_t graph; /* NULL until captured */
 };
 
 /* A block of pinned memory and one of the device. Input goes through both, on its own stream while
  * others compute, and from there to its destination after these. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* at the device; from there */
-    int used;                   /* since all was last waited for */
+    cudaEvent_t arrived, taken; /* copied to the device; copied from the slot */
+    int used;                   /* since the last wait for everything */
 };
 
 /* Launches that overlap with the main stream; each starts after all launches before it. */
 struct Queue {
     cudaStream_t stream;
-    cudaEvent_t done[RING]; /* of the latest pieces, cyclically */
+    cudaEvent_t done[RING]; /* the ends of the latest launches, in a ring */
     int next;                /* modulo PIECES */
-    int pending;                 /* since all were last joined */
+    int pending;                 /* launched since the last join of all */
 };
 
-/* Calls of several threads, for several executors, come one by one, into one stream. */
+/* A device. Calls of all threads and executors are serialised into one stream. */
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* computation; copies in */
-    cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
+    cudaStream_t stream;      /* current stream: main, or that of `comm` */
     Queue offload, graph, comm; /* offloads, offloads in captures, communication */
     Queue overlap;                /* a product that overlaps with the next ones */
-    cudaEvent_t fork_event;       /* the start of a piece */
+    cudaEvent_t fork_event;       /* start of an overlapped launch */
     int busy;                   /* something was launched since the last synchronisation */
-    char problem[TEXT];         /* the first one */
+    char problem[TEXT];         /* the first error */
     StepParamSet now, *params;      /* *params is, or will soon be, a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Capture captures[CAPTURES], *capture; /* the one that is being made */
+    Capture captures[CAPTURES], *capture; /* capture: the one in progress */
     int capture_failed;                             /* it failed */
     int ids[LOSSES], losses;                      /* the losses of params->at[2], .. */
     int slot, oldest, next; /* the next slot; captures: which to replace, where to look first */
@@ -138,7 +138,7 @@ thread_local bool on_comm[16]; /* whether this thread's calls go to the device's
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
-/* What the program can do about an error. By number: toolkits differ in the names they know. */
+/* Returns advice about an error. By number, since toolkits differ in the names that they define. */
 const char *remedy(int error)
 {
     static const struct {
@@ -182,14 +182,14 @@ void check(Device *d, cudaError_t error, const char *what)
         format_error(d->problem, d->number, error, what);
 }
 
-/* What the compiler calls this function ends in the kernel's name, with all its arguments:
+/* Returns the compiler's name of this function, which ends in the kernel's name and arguments:
  * "... KERNEL = fill_kernel<4>]". */
 template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* as much as the rest of a message leaves */
+    char text[72]; /* fits into the rest of a message */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -200,9 +200,9 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 
 void launch_pending(Device *d); /* common/update.cu */
 
-/* Held in each of the table's functions: one thread at a time, with this device as CUDA's current
- * one. It stays current: setting the previous one again would create a context there. more: pending
- * launches may stay pending. It converts to the device. */
+/* Held by each function of the table: one thread at a time, with this device as CUDA's current one.
+ * The device stays current, since restoring the previous one would create a context there. more:
+ * pending launches may stay pending. Converts to the Device. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -244,14 +244,14 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* An op's functions, both by one: F(call, backward). */
+/* Defines an op's two functions by one function F(call, backward). */
 #define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
-/* With more shared memory than the default limit of a kernel. */
+/* Runs a kernel with more shared memory than the default limit. */
 #define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
         check_kernel(device_of(call),                                                              \
@@ -267,7 +267,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* A call's row, position, seed, step and loss_scale for a kernel, until the next call. */
+/* Returns the call's row, position, seed, step and loss_scale for a kernel, until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
@@ -294,16 +294,16 @@ int reject_capture(Device *d)
 }
 
 /* >>device/ptx */
-/* What only PTX says. tests/cuda/cuda_shim.h has most of it for the processor, and says in full
- * what these do. */
+/* Instructions that only PTX has. tests/cuda/cuda_shim.h defines most of them for the processor and
+ * describes them fully. */
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory without registers, of which `valid` are not zeros. */
+/* cp.async: copies 16 bytes to shared memory without registers. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
-/* 16 bytes, of which those from `valid` on become 0. */
+/* The same, with the bytes from `valid` on set to 0. */
 __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -316,7 +316,7 @@ __device__ __forceinline__ void gckpti_cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Waits until all but the last N groups are there. */
+/* Waits until all groups except the last N have arrived. */
 template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -330,7 +330,7 @@ __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Four 8 x 8 matrices; lane l brings the address of row l % 8 of matrix l / 8. */
+/* Loads four 8 x 8 matrices; lane l has the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -345,8 +345,8 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
- * long loop, instead of being kept in registers throughout. */
+/* Read threadIdx.x and blockIdx.x again, so that values computed from them are recomputed after a
+ * long loop and do not occupy registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
@@ -359,7 +359,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Two elements as bf16, the first one in the lower half: gckpti_to_bf16's bits, except for NaN. */
+/* Packs two elements as bf16, the first in the lower half, as gckpti_to_bf16 except for NaN. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;
@@ -384,7 +384,7 @@ void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, 
 /* ---- memory ---- */
 thread_local char memory_text[TEXT + 2]; /* why the thread's last `get` found none */
 
-/* Its alignment: 256 bytes at least. */
+/* Allocates device memory, aligned to at least 256 bytes. */
 void *allocate(void *context, size_t bytes, size_t)
 {
     DeviceLock d(context);
@@ -411,8 +411,8 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* Begins a piece after everything launched so far; ends it. Returns false in a failed capture,
- * where the piece would not be captured but run. */
+/* Begin and end launches in a queue, which start after everything launched so far. Return false in
+ * a failed capture, where they would run at once. */
 bool queue_begin(Device *d, Queue *s)
 {
     check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
@@ -427,7 +427,7 @@ void queue_end(Device *d, Queue *s)
     s->pending = d->busy = 1;
 }
 
-/* Makes later launches wait for all pieces but the last `later`. */
+/* Makes later launches wait for the launches of a queue, except the last `keep_last`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -445,7 +445,7 @@ void wait_all(Device *d, const char *what)
     queue_join(d, &d->offload, 0);
     queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
-    if (d->stream != d->main) /* other threads' */
+    if (d->stream != d->main) /* another thread's stream */
         check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -484,7 +484,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     }
 }
 
-/* After an error zeros come out. */
+/* After an error, copies zeros. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     DeviceLock d(context);
@@ -548,7 +548,7 @@ void wait_copies_until(void *context, int keep_last)
 
 void wait_copies(void *context) { wait_copies_until(context, 0); }
 
-/* ---- what goes from rank to rank ---- */
+/* ---- the queue for communication ---- */
 void *use_comm_queue(void *context, int on)
 {
     DeviceLock d(context);
@@ -582,7 +582,7 @@ void discard_captures(void *context, const void *owner)
             destroy_capture(d, &d->captures[i]);
 }
 
-/* The one of this micro-batch, or a new one. */
+/* Returns the capture of this micro-batch, or a new one. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
     Capture *r = NULL;
@@ -659,7 +659,7 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
-    if (!d->capture_failed) /* its memory: a launch that found none would end the step */
+    if (!d->capture_failed) /* needs memory: without it a launch would fail the step */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
@@ -693,7 +693,7 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Multiples of 16, all of them; NULL is one. */
+/* Returns whether all addresses are multiples of 16 (NULL is). */
 bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
@@ -705,8 +705,8 @@ bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
-/* f.at<N>(i), of n elements: elements i.. of an array. A thread takes N where they lie as a Pack
- * does, else one. */
+/* Calls f.at<N>(i) for elements i..i + N - 1 of n elements. N is the size of a Pack if the
+ * addresses allow it, else 1. */
 template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
@@ -723,8 +723,8 @@ template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t
         RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. From
- * h 8 on: of the 16 lanes that are neighbours. */
+/* Adds lane j + h to lane j for h = 16, 8, 4, 2, 1; since a + b = b + a, all lanes end with the
+ * sum. If h begins at 8, the sum is that of 16 adjacent lanes. */
 __device__ inline float warp_sum(float lane, int h = 16)
 {
     for (; h; h /= 2)
@@ -732,7 +732,7 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
-/* Values, or where results go, as the plan keeps them: one of the two; of values none are zeros. */
+/* Operands or results as the plan stores them: one pointer is set; operands without one are 0. */
 struct Values {
     const float *f32;
     const uint16_t *bf16;
@@ -777,7 +777,7 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
         y.f32[i] = v;
 }
 
-/* N elements from i on, which lie as a Pack does. */
+/* Loads N elements from i on, at an address aligned for a Pack. */
 template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
     Vec<float, N> v = {};
@@ -812,8 +812,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
     }
 }
 
-/* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
- * they lie as a Pack does. */
+/* The same for N elements of which `left` exist: others read as 0 and are not written. wide: the
+ * address is aligned for a Pack. */
 template <int N, class X>
 __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {
@@ -842,9 +842,9 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
 }
 
 /* >>common/map */
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated, but where D may be bf16: what
- * may be rounded is added when it is done. An element is one thread's, so that bytes may coincide.
- * F::READS: which of a and b there are. */
+/* d[i] = f(a[i], b[i]). If the result accumulates, f also gets d[i], unless D may be bf16: there
+ * the caller adds before it rounds. Each element belongs to one thread, so d may be a or b.
+ * F::READS says which of a and b exist. */
 enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
@@ -864,7 +864,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N: of a vector. d NULL means not required. */
+/* N elements per vector. d is NULL if not required. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
@@ -902,7 +902,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 }
 
 /* >>common/tiles */
-/* A matrix whose line i begins at x + i stride. */
+/* A matrix whose line i begins at x + i * stride. */
 template <class T> struct Matrix {
     const T *x;
     int64_t stride;
@@ -919,8 +919,8 @@ template <bool MIXED> __device__ float rounded(float x)
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Copies 16 bytes to shared memory, elements from[0..], of which `there` exist; the others are
- * zeros. WIDE: `from` is a multiple of 16, and all exist, or none. */
+/* Copies 16 bytes of elements to shared memory; `there` of them exist, the others become 0.
+ * ALIGNED: `from` is a multiple of 16, and all elements exist or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -937,7 +937,7 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* bf16 by cp.async: there when it is waited for; some of them may be. any: an address to name. */
+/* Copies bf16 by cp.async, complete after a wait; some may not exist. any: a valid address. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
@@ -948,13 +948,13 @@ __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *ba
         to[i] = i < valid ? from[i] : (uint16_t)0;
 }
 
-/* Where chunk `chunk`, of 16 bytes, of a line is in a tile: in lines PITCH elements apart; */
+/* The place of a 16-byte chunk of a line in a tile, whose lines are PITCH elements apart; */
 template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
 
-/* in lines of LINE bf16, whose chunks are permuted from line to line, so that ldmatrix finds 8
- * lines in 8 different groups of banks. */
+/* or are LINE bf16 long, with chunks permuted from line to line, so that ldmatrix reads 8 lines
+ * from 8 different groups of banks. */
 template <int LINE> struct Swizzled {
     static __device__ inline int at(int line, int chunk)
     {
@@ -963,8 +963,8 @@ template <int LINE> struct Swizzled {
     }
 };
 
-/* A block of THREADS brings lines first.. of `lines`, COUNT of them, and LENGTH elements of each,
- * at.. of `length`. */
+/* A block of THREADS threads loads COUNT lines from line `first` (of `lines`), LENGTH elements each
+ * from element `at` (of `length`). */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
 __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
                                             int length, T *tile)
@@ -978,7 +978,7 @@ __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int l
                               m.x, tile + LAYOUT::at(line + k, chunk));
 }
 
-/* The same of bf16 that is all there, its lines at multiples of 16. */
+/* The same for bf16 if all elements exist and lines begin at multiples of 16. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT>
 __device__ __forceinline__ void stage_full(const uint16_t *from, int64_t stride, uint16_t *tile)
 {
@@ -1005,7 +1005,7 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
 }
 
 /* >>common/convert */
-/* word[i % 4], without an array that has an address. */
+/* Returns word[i % 4] without indexing, which would put the array into local memory. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
@@ -1072,8 +1072,8 @@ void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 }
 
 /* >>common/update */
-/* ---- fills and updates are collected until there are MOST, or until another function is called:
- * then one launch does them all, each in its own blocks ---- */
+/* ---- fills and updates are collected until there are MOST, or another function is called: then
+ * one launch does them all, each in its own blocks ---- */
 struct Fills {
     enum { MOST = 64, WORDS = 8192 }; /* of a block */
     struct Fill {
@@ -1085,7 +1085,7 @@ struct Fills {
     int n;
 };
 
-/* Whose block this is. */
+/* Returns the index of the entry that this block works on. */
 template <class W> __device__ int entry_of(const W &all)
 {
     int of = 0;
@@ -1152,7 +1152,7 @@ __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, in
         store(p.state[1] + i, v);
 }
 
-/* Of other parameters each. */
+/* Update passes, each of another parameter. */
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
@@ -1199,7 +1199,7 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Deferred { /* a product is alone; the fills are first */
+struct Deferred { /* a product, or fills followed by updates */
     void (*product)(Device *); /* launches it (fast/products.cu) */
     Fills fills;
     Passes passes;
@@ -1228,7 +1228,7 @@ void launch_pending(Device *d)
     f->n = p->n = 0, p->blocks = 0;
 }
 
-/* An entry of the table. Those that wait are of other memory. */
+/* The backend's fill. Collected fills are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     DeviceLock d(device_of(call), true);
@@ -1244,7 +1244,7 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
-/* true: just these words wait to become zeros, and now nobody writes them but the caller. */
+/* If exactly these words wait to become 0, drops that fill and returns true: the caller writes. */
 bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
     Fills *f = &deferred[d->number].fills;
@@ -1264,7 +1264,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;
     gckpt_update_pass p = *pass;
-    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* same order, separate launches */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     if (w->n == Passes::MOST || deferred[d->number].product)
         launch_pending(d);
@@ -1280,7 +1280,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 }
 
 /* >>common/dequantise */
-/* T: the storage type. Four values may be in two rows. */
+/* T is the storage type. The four values of a thread may be in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
@@ -1310,7 +1310,7 @@ template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequan
              aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
-/* Blocks of I4, a byte a thread. */
+/* Dequantises int4 blocks; each thread has one byte (two values). */
 __global__ void dequantise_int4(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {
@@ -1382,7 +1382,7 @@ template <class F> F by_attributes(const gckpt_call *call)
     return f;
 }
 
-/* x's gradient from a and b, which lie as it does. */
+/* Computes x's gradient from a and b of the same layout. */
 template <class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
 {
@@ -1717,7 +1717,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 /* >>exact/sums */
 /* A column's sum over rows in their order (5e). */
 struct Sum {
-    Results at; /* none: not required */
+    Results at; /* empty if not required */
     float *comp; /* NULL if uncompensated */
     int accumulate;
     float divisor = 1.0f;
@@ -1745,7 +1745,7 @@ __device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 
 __device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (compensated) /* by ?: the address would put comp in memory */
+    if (compensated) /* an operator ?: would take comp's address and put it in memory */
         gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
@@ -1787,7 +1787,7 @@ __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum 
     }
     for (int64_t from = -STEP; from < rows; from += STEP) {
         const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
-        UNROLLED(k, PER_STEP) { /* of the next rows */
+        UNROLLED(k, PER_STEP) { /* the next rows */
             const int column = of.along ? line + LINES * (k % NCOLS) : lane;
             const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             term[k][0] = term[k][1] = 0.0f;
@@ -1834,7 +1834,7 @@ template <class I, bool RULED = false> struct Sums {
     const float *other, *self;
     float sign;
     Sum to;
-    Axes<I> column, row; /* which sums() fills in, as what follows */
+    Axes<I> column, row; /* this and all below: set by sums() */
     int64_t columns, rows;
     bool along;
 
@@ -1875,13 +1875,13 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
 {
     const Sums<I, RULED> t = { s.rule, s.g, s.other, s.self, s.sign, s.to, axes_in<I>(s.column, 1),
                                axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
-    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* these fill the chip */
+    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
         RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Of g over `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
+/* Sums g over `axes` (steps: 0 of g, 1 of the sum, 2 of `other`). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;
@@ -2007,7 +2007,7 @@ void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
-struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+struct Part { /* part of an axis: `n` floats from `begin` on, of each `whole` floats */
     int64_t blocks, whole, begin, n;
 };
 
@@ -2069,7 +2069,7 @@ void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, 
     RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* d = s where neighbours may be others in each. */
+/* Copies s to d, where different axes may be contiguous. */
 void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                int accumulate)
 {
@@ -2105,11 +2105,11 @@ Part slice_part(const gckpt_call *call)
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
-    int64_t moved = o->relative ? call->position : 0; /* of a table, so never recorded */
+    int64_t moved = o->relative ? call->position : 0; /* of a table, never captured */
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* d = s in the part, else `value`. */
+/* Sets d to s in the part, and to `value` elsewhere. */
 void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     fill(call, d, gckpti_bits(value), p.blocks * p.whole);
@@ -2161,7 +2161,7 @@ void concat_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(concat, concat_by)
 
 /* >>exact/reduce */
-/* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
+/* The terms of a row's sum: VALUES are read per element i, then added; +0 changes no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
     const float *x;
@@ -2242,15 +2242,15 @@ __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
 template <class F>
 void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
-    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+    if (n >= LONG_ROW && rows < 1024) /* else one warp per row fills the chip */
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divisor);
     else
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
-/* The last axis by lanes, another one row after row; backward each element gets what its sum, or
- * mean, got. */
+/* Reduces the last axis by lanes, another axis row by row. Backward: each element gets the gradient
+ * of its sum or mean. */
 template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
@@ -2283,8 +2283,7 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* Of lines of `inner`: a thread a result, whose neighbours read neighbours; of the last axis LANES
- * of a warp. */
+/* Thread per result; adjacent threads read adjacent elements. On the last axis, LANES of a warp. */
 template <int LANES>
 __global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)
@@ -2346,7 +2345,7 @@ void max_backward(const gckpt_call *call)
 /* >>exact/upsample */
 #ifndef GCKPT_NO_IMAGES
 /* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
-struct Image { /* x's rows and columns, the result's; channels */
+struct Image { /* rows and columns of x and of the result; channels */
     int64_t in[2], out[2], c;
     int mode;
 };
@@ -2368,7 +2367,7 @@ __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int
     }
 }
 
-/* The first of n results that reads element `at` of `size`, or one after it. */
+/* Returns the first of n results that reads element `at` of `size` or a later one. */
 __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
@@ -2656,19 +2655,19 @@ BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)
  * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
-/* How chunks of 4 elements of an operand are read. */
+/* How a thread reads chunks of 4 elements of an operand. */
 enum {
-    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
-    ALIGNED = 2,   /* one load reads them */
-    NARROW = 4, /* they are bf16 */
+    ALONG = 1,  /* adjacent along k, else along rows of C (columns for B) */
+    ALIGNED = 2,   /* read by one load */
+    NARROW = 4, /* bf16 */
     ASYNC = 8   /* by cp.async */
 };
 
 /* An operand as a kernel reads it, from constant memory; in bytes. */
 struct Operand {
     const char *base;
-    int64_t row, step, matrix; /* to the next */
-    int64_t element, panel;    /* to the next one of a chunk; DEPTH terms on */
+    int64_t row, step, matrix; /* bytes to the next one */
+    int64_t element, panel;    /* to the next element of a chunk; to DEPTH terms on */
     int flags;
 };
 
@@ -2702,7 +2701,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int valid[CHUNKS]; /* elements that the operand has there: for loads one by one */
+    int valid[CHUNKS]; /* elements that exist, for single loads */
     float4 regs[CHUNKS];
 
     /* The position of chunk i of this thread: its first term, and row (column for B). */
@@ -2720,8 +2719,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
-    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
-     * are not written. */
+    /* Begins at row x0 of `all`. Rows after the last one read the first: they belong to elements of
+     * C that are not written. */
     __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -2847,7 +2846,7 @@ template <int R, int N, bool MIXED> struct Block {
         end(element);
         begin();
     }
-    /* plus: a zero is to be +0. */
+    /* If `plus`, a zero becomes +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
@@ -2888,7 +2887,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     {
         return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
-    /* Where the tile begins in C, and what C has from there on. */
+    /* Returns the offset of the tile in C. */
     __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
     {
         return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
@@ -2949,7 +2948,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
+/* Returns the blocks per multiprocessor: 16 warps of 128 registers, or 12 if that is too few. */
 constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
@@ -2961,8 +2960,8 @@ constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
-    bool one, odd;  /* one chain; the next term goes to the second one */
-    int rest, left; /* terms until the sample, the block ends */
+    bool one, odd;  /* one: a single chain; odd: the next term goes to the second chain */
+    int rest, left; /* terms until the end of the sample; of the block */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -2976,13 +2975,13 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
             block.chain[1][i][j] = c[i][j] = -0.0f;
         }
     }
-    /* Links of all elements. */
+    /* Adds a term to all elements. */
     __device__ __forceinline__ void add(bool second, const float *x, const float *y)
     {
         UNROLL for (int i = 0; i < TM && !second; i++) block.term(c, 0, i, x[i], y);
         UNROLL for (int i = 0; i < TM && second; i++) block.term(c, 1, i, x[i], y);
     }
-    /* So many were added. */
+    /* Counts n added terms. */
     __device__ __forceinline__ void advance(int n, const gckpti_product &t)
     {
         left -= n;
@@ -2995,7 +2994,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
         left = min(rest, (int)GCKPTI_K_BLOCK);
     }
-    /* The next term goes to the first one: that sum has no order. */
+    /* Lets the next term go to the first chain: the order of the two does not matter. */
     __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
@@ -3047,7 +3046,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
         int unread = left - (STAGES - 1) * DEPTH;
         gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        __syncthreads(); /* this stage has arrived, and the previous one is free */
         fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
         fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
         if (unread > 0) {
@@ -3101,7 +3100,7 @@ void run_tile(const gckpt_call *call, const Product *q)
 
 struct Tile {
     int m, n;
-    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    double speed; /* estimated fma per 100 issue slots; small tiles wait for L2 */
     void (*run)(const gckpt_call *call, const Product *q);
 };
 const Tile EXACT_TILES[] = {
@@ -3119,9 +3118,9 @@ const Tile MIXED_TILES[] = {
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
 };
 
-/* The tile with which the processor that has most of them is done first. Small gradients need small
- * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
- * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+/* Returns the tile that finishes first on the busiest multiprocessor. Small gradients need small
+ * tiles: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 multiprocessors idle; 128 blocks
+ * of 96 x 48 use 97 % of 132, as they do for 768 x 2304 and 768 x 3072. */
 const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
 {
     const Tile *best = NULL;
@@ -3162,7 +3161,7 @@ void products(const gckpt_call *call, const gckpti_product *t)
 }
 
 /* >>exact/linear */
-/* Of x (rows,n), f32 or bf16. */
+/* The terms of x (rows,n), f32 or bf16. */
 struct RowTerms : Terms {
     Values x;
     int64_t n;
@@ -3172,7 +3171,7 @@ struct RowTerms : Terms {
     }
 };
 
-/* The third input's, of all rows of g. */
+/* Computes the gradient of the third input: the sum of g over rows. */
 void bias_gradient(const gckpt_call *call)
 {
     const RowTerms of = { {}, grad_out_of(call), gckpti_last(&call->shape) };
@@ -3712,7 +3711,7 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
     }
 }
 
-/* d may be g: an element is read last by the lane that writes it. */
+/* d may be g: the lane that writes an element is the last to read it. */
 template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)
@@ -3746,7 +3745,7 @@ BOTH_PASSES(softmax, softmax_by<false>)
 BOTH_PASSES(log_softmax, softmax_by<true>)
 
 /* >>exact/norms */
-/* The mean of x - c over a row. */
+/* Returns the mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
     float sum = 0.0f;
@@ -3783,7 +3782,7 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
     }
 }
 
-/* What the forward left of a row. */
+/* A row's values saved by the forward. */
 struct Normed {
     float c, mean, rstd;
 };
@@ -4038,7 +4037,7 @@ struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
     float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
-    float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
+    float *d, *e, *da, *before; /* backward: from step t + 1; da of all steps; h of t - 1 */
     float *saved, *out, *dp;
     int accumulate;
 };
@@ -4086,7 +4085,7 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
     }
 }
 
-/* Sets da = x deriv, and dp. */
+/* Sets da = x * deriv, and dp. */
 __device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
 {
     if (s.dp)
@@ -4124,7 +4123,7 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
     }
 }
 
-/* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
+/* Computes c (m,n) += a b, or from `start`, in f32 whatever the plan's precision. */
 void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
 {
@@ -4500,7 +4499,7 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t c, kc;                     /* columns of all heads, of all of keys */
+    int64_t c, kc;                     /* columns of all heads; of all key heads */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
     const int32_t *lengths; /* NULL means none */
@@ -4509,7 +4508,7 @@ struct Attention {
     int window;
 };
 
-/* The same with the strides and heads of keys. */
+/* Returns a with the strides and heads of keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -4525,7 +4524,7 @@ __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_
     return now;
 }
 
-/* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
+/* A block's work: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {
     int64_t row;
     int tile, head, slice;
@@ -4589,10 +4588,10 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     block.end(s);
 }
 
-/* Column n of a thread: four in a row, the next four 64 further on. */
+/* Returns column n of a thread: four adjacent ones, the next four 64 columns later. */
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
-/* A row of x, its columns of this thread. */
+/* Loads this thread's columns of a row of x. */
 template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
 #pragma unroll
@@ -4680,8 +4679,8 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
     block.end(o, true);
 }
 
-/* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
- * columns e0.. of the head. */
+/* Loads the initial values of chains: this thread's part of a result x of `rows` rows, first, first
+ * + STEP, .., columns from e0 on of the head. */
 template <int R, int N, int STEP, bool MIXED>
 __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
@@ -4694,7 +4693,7 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
     }
 }
 
-/* Stores it. */
+/* Stores this part. */
 template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
@@ -4714,7 +4713,7 @@ template <int R, bool MIXED> __device__ void store_scores(float *to, const float
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Among the 16 threads of a row. */
+/* Returns the maximum over the 16 threads of a row. */
 __device__ float row_max(float x)
 {
     for (int h = 8; h; h /= 2)
@@ -5183,8 +5182,9 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
  * of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line per
  * term). */
 
-/* What is stored instead of c, for losses of rows: ROW_STATS, a maximum and a sum of exponentials
- * of each row's 64 columns (and the target's element); GRADIENTS, by saved and loss_scale. */
+/* The result stored instead of c for losses of rows. ROW_STATS: maximum and sum of exponentials of
+ * each row's 64 columns (and the target's element). GRADIENTS: gradients, from saved and
+ * loss_scale. */
 enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
@@ -5195,13 +5195,13 @@ struct Loss {
     const float *saved; /* (rows,2): max, log(sum) */
     const StepParams *params;
 };
-/* The result of the next, elementwise op on c as c is kept, rounded; c is also written, unless the
- * op's results go there. So bits are those of the op on its own. */
+/* The elementwise op that follows, applied to c as stored (rounded), so that bits are those of the
+ * separate op. c is also written, unless the op's results replace it. */
 enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
 struct Fusion {
     FusedOp op;
     uint16_t *out;
-    Matrix<uint16_t> other; /* its other operand */
+    Matrix<uint16_t> other; /* the op's other operand */
 };
 struct MmaProduct {
     int m, n, k;
@@ -5210,7 +5210,7 @@ struct MmaProduct {
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
-    bool aligned; /* two of them are written at once, or 8 */
+    bool aligned; /* elements are written 2, or 8, at a time */
     Loss loss;
     Fusion fusion;
 };
@@ -5222,7 +5222,7 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
              {},     {} };
 }
 
-enum { BK = 32 }; /* in shared memory at once, STAGES times */
+enum { BK = 32 }; /* terms per stage in shared memory */
 
 /* The initial values of a thread's elements: c's old value, the bias, or 0. Code that a tile runs
  * once is kept short: its instructions come from the L2. */
@@ -5251,13 +5251,13 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
     }
 }
 
-/* So far, of a row: the maximum, the sum, the target's logit. */
+/* A row's maximum, sum and target's logit so far. */
 struct RowLoss {
     float max, sum, logit;
 };
 
-/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
- * row's. */
+/* Columns j, j+1, j+8, .. of row i are in two of the four elements of each c[x]; four lanes share a
+ * row. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
@@ -5289,7 +5289,7 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     }
 }
 
-/* The same elements become gradients. */
+/* Turns the same elements into gradients. */
 template <int across>
 __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
                                      int which)
@@ -5306,7 +5306,7 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     }
 }
 
-/* The tile of a block, the quarter of its warp, and where this thread's elements begin. */
+/* The tile of a block, the warp's quarter of it, and the position of this thread's elements. */
 template <int size> struct MmaCoords {
     int i0, j0, row, column, i, j;
     __device__ MmaCoords(const MmaProduct &p, int block, int thread)
@@ -5633,8 +5633,7 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* A product that overlaps with later calls until queue_end, as may that of mma_defer; all else
- * waits (flush). */
+/* A product that may overlap later calls until queue_end, as mma_defer's may; others flush. */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -5917,7 +5916,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     }
 }
 
-/* Is one of these, two to a word, infinite or NaN? */
+/* Returns whether one of these bf16, two per word, is infinite or NaN. */
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
@@ -5927,8 +5926,8 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where masked, with b, of which not all is finite: 0 times that is
- * NaN. So masked terms are left out, and where a row sees such an element the sum is NaN. */
+/* Adds two products of a, which is 0 where masked, with a b that is not finite everywhere. Since 0
+ * times infinity is NaN, omits masked terms; the sum is NaN if a row sees such an element. */
 __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t mask[4])
 {
@@ -5996,7 +5995,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
-/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+/* Loads rows line + lane / 4 and 8 later of a head, multiplied by `times`. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
@@ -6024,7 +6023,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest blocks first */
     const MmaAttention kv = as_keys(p);
     const Keys visible = keys_of_row(p.keys, p.lengths, b);
     int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
@@ -6089,8 +6088,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* For one element: s becomes p = exp(s scale - saved), and d, which is dp, p (dp - delta) scale; 0
- * if not `here`. */
+/* Turns s into p = exp(s scale - saved), and d = dp into p (dp - delta) scale; 0 if not `here`. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -6098,7 +6096,7 @@ __device__ inline void softmax_grad(const MmaAttention &p, float saved, float de
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
-/* dq, of 64 queries over all keys they see. */
+/* Computes dq of 64 queries over all keys that they see. */
 template <int D>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
 {
@@ -6257,7 +6255,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
 
 template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
-    enum { QUERIES = D == 64 ? 64 : 32 }; /* as many as registers allow */
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* limited by registers */
     if (wanted(call->in[0]))
         HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
@@ -6299,7 +6297,7 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).extras) { /* no registers for it */
+    if (p.d > 128 || gckpti_attention_of(call).extras) { /* not enough registers */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
@@ -6547,7 +6545,7 @@ template <auto F> struct Both {
     }
 };
 
-/* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
+/* Computes input i's gradient: g, -g or other * g; it may share memory with g. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
@@ -6614,7 +6612,7 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
 gckpt_result add_workspace(
-    gckpt_call *call) /* the second may be repeated: the last axes of the first */
+    gckpt_call *call) /* input 1 may have only the last axes of input 0 */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
@@ -6830,14 +6828,14 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* One that uses pending launches. */
+/* An op's function that may use pending launches. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
     F(call);
 }
 
-/* Functions `which`, for the op of that name. */
+/* An entry of the table: the functions of the op `name`. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
         return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
@@ -6902,11 +6900,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a loss of each row */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a float per row: its loss */
         classes = classes || is_op(op, "cross_entropy");
         int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* and, for each weight, its losses */
+        if (call->inputs == 3) /* and a float per weight: its losses */
             call->workspace_backward =
                 sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
@@ -6918,7 +6916,7 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* delta of each query of each head */
+    if (is_op(op, "attention")) /* a float per query and head: delta */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }
@@ -6940,14 +6938,14 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     }
     if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
         *broken = 6;
-    /* 2^-126 less 1.5 2^-151 is nearer to less than 2^-126, in 24 bits: a zero */
+    /* 2^-126 - 1.5 2^-151 rounds, in 24 bits, to below 2^-126: flushed to zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
 
-/* The reason in `text` (TEXT bytes) if the device does not keep the contract. */
+/* Writes to `text` (TEXT bytes) how the device violates the numeric specification, if it does. */
 void self_test(Device *d, char *text)
 {
     static const char *const wrong[] = { "",
@@ -7019,7 +7017,7 @@ void device_close(Device *d)
     d->ready = 0;
 }
 
-/* At exit; what executors still have goes with the process. */
+/* Closes all devices at exit; memory that executors still hold ends with the process. */
 void close_all(void)
 {
     for (Device &d : devices)

@@ -1,6 +1,6 @@
-/* backend.h - a backend with memory of its own that the host cannot read: pages without access, which only
- * its own functions open, for as long as they run. Its kernels are the processor's, plain or fast. It
- * counts what it is asked for. It includes the layer headers of src/ that it needs. */
+/* backend.h - a test backend with its own memory, which the host cannot read: its pages are inaccessible except while
+ * one of its functions runs. Its kernels are the processor's, plain or fast. It counts its calls and checks their
+ * arguments. Includes the layer headers of src/ that it needs. */
 #ifndef TESTS_BACKEND_H
 #define TESTS_BACKEND_H
 #include <signal.h>
@@ -16,22 +16,22 @@ enum { DEVICE_BYTES = 64 << 20, DEVICE_BLOCKS = 256 };
 
 typedef struct {
     unsigned char *base;   /* DEVICE_BYTES */
-    size_t used;           /* all given back: begins again at 0 */
-    size_t opened;         /* while depth: the bytes at the start that may be touched */
-    long live, fail_at;    /* allocations; the one that fails */
+    size_t used;           /* bytes allocated so far; 0 again after all were freed */
+    size_t opened;         /* accessible bytes at the start of the memory while depth > 0 */
+    long live, fail_at;    /* live allocations; number of the allocation that fails */
     struct {
         const unsigned char *from, *to;
-    } block[DEVICE_BLOCKS]; /* those that live */
-    int depth;             /* opened so often */
-    const gckpt_backend *cpu; /* whose functions it has, and kernels, NULL: plain */
+    } block[DEVICE_BLOCKS]; /* the live allocations */
+    int depth;             /* number of nested opens */
+    const gckpt_backend *cpu; /* backend whose kernels and functions it uses; NULL selects the plain kernels */
     const void *kernels;
-    const char *missing;   /* an op it has no kernels for */
-    const char *problem;   /* what finish says */
+    const char *missing;   /* an op for which it pretends to have no kernels */
+    const char *problem;   /* the error that finish returns */
     long gets, copies_in, copies_out, waits, kernel_calls, updates;
-    long waited; /* copies out and waits from device_reset to the first update */
+    long waited; /* number of copies to the host and waits from device_reset to the first update */
 } device;
 
-/* Only what is used: the kernel visits each page, at each call of the backend. */
+/* Opens only the used bytes: at each call of the backend the operating system visits every page of the range. */
 static void device_open_used(device *d)
 {
     if (d->used > d->opened && d->depth) {
@@ -61,7 +61,7 @@ static int device_owns(const device *d, const void *at)
     return p >= d->base && p < d->base + DEVICE_BYTES;
 }
 
-/* Within one allocation. */
+/* Returns whether `bytes` bytes from `at` lie within one allocation. */
 static int device_has(const device *d, const void *at, size_t bytes)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -132,7 +132,7 @@ static const char *device_finish(void *context)
     return d->problem;
 }
 
-/* The call as the processor's functions want it. */
+/* Returns a copy of the call for the processor's functions. */
 static gckpt_call device_call(const gckpt_call *call)
 {
     device *d = (device *)call->backend;
@@ -244,7 +244,7 @@ static gckpt_kernel device_find(void *context, const gckpt_op *op, gckpt_kind ki
     return NULL;
 }
 
-/* That of the kernels which will run. */
+/* Computes the workspace with the kernels that will run. */
 static gckpt_result device_workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     const device *d = (const device *)context;
@@ -252,7 +252,7 @@ static gckpt_result device_workspace(void *context, const gckpt_op *op, gckpt_ca
     return op->shape(call);
 }
 
-/* With kernels of this instruction set. 0: the system has no such pages. */
+/* Starts the backend with kernels of this instruction set. Returns 0 if the system cannot protect pages. */
 static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa isa)
 {
     memset(d, 0, sizeof *d);
@@ -288,7 +288,7 @@ static inline void device_reset(device *d)
     d->gets = d->copies_in = d->copies_out = d->waits = d->kernel_calls = d->updates = d->waited = 0;
 }
 
-/* Nothing may be left on it. */
+/* Checks that no allocation is left, and frees the pages. */
 static void device_end(device *d)
 {
     CHECK(d->live == 0 && d->depth == 0);

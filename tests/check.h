@@ -1,10 +1,10 @@
-/* check.h - the few lines the tests share: count, report, fail loudly.
+/* check.h - the check functions of all tests: they count checks and report failures.
  *
- *   CHECK(condition);                        counts one check; prints file, line and text when it fails
- *   CHECK_MSG(condition, "fmt", ...);        the same, with a message of your own
- *   return check_report("name");             prints "name: N passed, N failed"; the exit status
- *   for (.. check_tries(n) ..)               the number of random tries to make of n: a ninth; ITERATIONS=third, ITERATIONS=all
- *   if (check_share(i, n))                   true for every n-th case i of a sweep; for all of them with ITERATIONS
+ *   CHECK(condition);                        counts one check; prints file, line and text if it fails
+ *   CHECK_MSG(condition, "fmt", ...);        the same with the message of the caller
+ *   return check_report("name");             prints "name: N passed, N failed" and returns the exit status
+ *   for (.. check_iterations(n) ..)          number of tries out of n: a ninth; more if ITERATIONS is third or all
+ *   if (check_sampled(i, n))                 true for every n-th case i of a sweep; for all cases if ITERATIONS is set
  *   check_seed()                             the first random seed: the environment's SEED, or 1
  */
 #ifndef TESTS_CHECK_H
@@ -50,7 +50,7 @@ static int check_report(const char *name)
     return check_failed != 0;
 }
 
-/* Returns the first random seed, from 0 to 2^20 - 1: the environment's SEED, which the Makefile derives from the
+/* Returns the first random seed, below 2^20: the environment's SEED, which the Makefile derives from the
  * commit, or 1. */
 static inline unsigned check_seed(void)
 {
@@ -75,7 +75,7 @@ static inline int check_sampled(unsigned i, unsigned n)
     return check_iterations(9) > 1 || (i + check_seed()) % n == 0;
 }
 
-/* A thread pool of sorts: any order must do. */
+/* A substitute for a thread pool: runs the indices in descending order, since any order must give the same result. */
 static inline void any_order(void *user, int64_t n, void (*body)(void *context, int64_t i),
                              void *context)
 {
@@ -84,9 +84,9 @@ static inline void any_order(void *user, int64_t n, void (*body)(void *context, 
         body(context, n);
 }
 
-/* After gradckpt.h: every plan that the test makes from here on is checked, and every executor runs
- * models on their initial values (gckpt_exec_desc.allow_initial), except in a test that defines
- * INITIAL_VALUES_REFUSED before its includes. */
+/* If gradckpt.h was included: plan_check.h checks every plan that the test makes from here on, and executors accept
+ * models that still have their initial values (gckpt_exec_desc.allow_initial). A test that defines
+ * INITIAL_VALUES_REFUSED before its includes gets no allow_initial. */
 #ifdef GRADCKPT_H
 #include "plan_check.h"
 #ifndef INITIAL_VALUES_REFUSED

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The wide test: the same header under many compilers, options, languages, sanitizers and macros.
-# Each check prints one "pass NAME" or "FAIL NAME" line; what is not installed is skipped and said so.
+# Each check prints one "pass NAME" or "FAIL NAME" line. A check whose tools are not installed is skipped with a message.
 #
 #     sh tests/check_all.sh              one of each kind: compiler, language, sanitizer, other machine, other system
 #     sh tests/check_all.sh all          and the rest of each kind: make check-all, before a release
@@ -9,8 +9,9 @@
 # The last table compares the time of each check with its budget in tests/budgets (tests/times.sh). A check above 1.3
 # times its budget fails. Most checks compute the golden hash (tests/integration/test_hash.c), so a pass also means equal bits.
 #
-# make check omits what a commit cannot have changed. A check that reads only some folders is skipped when these folders
-# are as they were at the commit that tests/last_full names, the last at which make check-all passed (skip_unless_changed).
+# make check omits checks whose result a commit cannot have changed. A check that reads only some folders is skipped
+# when these folders are as they were at the commit that tests/last_full names, the last one at which make check-all passed
+# (skip_unless_changed).
 # Random tests begin at a seed that depends on the commit, and one board of several is drawn by it (one_of), so different
 # commits test different cases. make check-all tests everything.
 W="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
@@ -24,7 +25,7 @@ have()
     command -v "$1" > /dev/null 2>&1
 }
 
-# A check that cannot be made here.
+# Ends a check that cannot run on this machine.
 skip()
 {
     echo "skip: $*"
@@ -38,7 +39,7 @@ need()
     done
 }
 
-# Can this compiler, with these options, build an empty program, which then runs (by $run, if set)?
+# Whether this compiler with these options builds an empty program that runs (with $run, if set).
 run=
 can()
 {
@@ -75,7 +76,8 @@ all_or_third()
 }
 
 # skip_unless_changed PATH...: skips the check when none of these paths differs from the commit in tests/last_full.
-# The check runs without git, without that commit, when that is more than 60 commits old, and when it is asked for by name.
+# The check runs if there is no git or no such commit, if the commit is more than 60 commits old, and if it is named on
+# the command line.
 skip_unless_changed()
 {
     full=$(cat tests/last_full 2> /dev/null)
@@ -100,7 +102,8 @@ test_of()               # test_of NAME...: the files of these tests
     done
 }
 
-# object NAME compiler options...: $B/NAME.o, the implementation compiled so; once, whoever asks first
+# object NAME compiler options...: $B/NAME.o, the implementation compiled with these options
+# by the first check that needs it
 object()
 {
     object=$B/$1.o
@@ -144,8 +147,8 @@ debug_object()
     object debug-gcc gcc -std=gnu99 -O0 -fno-pic $W "$@"
 }
 
-# libsrc NAME compiler options...: $B/libsrc-NAME/libsrc.a, the files of src/ each compiled so; once, whoever asks first.
-# Where level=-O1 -O2 is for those that compute.
+# libsrc NAME compiler options...: $B/libsrc-NAME/libsrc.a, the files of src/ compiled with these options, by the first
+# check that needs them. If level=-O1 is set, only files that compute are compiled with -O2.
 level=-O2
 libsrc()
 {
@@ -172,9 +175,10 @@ hash()
 }
 
 tests=$(ls tests/*/test_*.c | grep -v '^tests/cuda/')
-# tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run. Where one of them looks inside, all are
-# linked with the libsrc of that name, or of the name $shared: $lib; else with the header's object. $some: what is given to
-# tests that try some of their cases, as in "kernels:10 offload:1,100".
+# tests_with OUTPUT compiler options...: builds all tests, or $tests, with these options and runs them with $run. If
+# one of them uses private functions, all are linked with a libsrc (named OUTPUT or $shared; $lib is its path),
+# else with the header's object. $some: arguments for tests that can run a part of their cases, as in
+# "kernels:10 offload:1,100".
 some=kernels:10
 shared=
 tests_with()
@@ -214,7 +218,8 @@ tests_with()
     done
 }
 
-# exchange NAME compiler options...: files go to and fro between its programs ($run; by $lib of tests_with) and ours
+# exchange NAME compiler options...: its programs ($run; with $lib of tests_with) and the default ones read each
+# other's files
 exchange()
 {
     at=$B/$1-file
@@ -242,7 +247,7 @@ cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
     [ -z "$1" ] || echo "$1nccl_ranks" "$1test_cuda_shim"
 }
 
-# what the jobs of devices read; what those of CUDA read
+# the paths that the device jobs read, and those that the CUDA jobs read
 device="src/api.h src/tables src/run src/ops src/store src/base src/num examples/mcu examples/packaging tests/firmware tests/packaging"
 cuda="gradckpt_cuda.cu src/api.h src/ops src/run tests/cuda"
 run_check()
@@ -448,13 +453,13 @@ run_check()
         port-wasm)
             set -- clang --target=wasm32-wasi -std=gnu99 -O1 -D_WASI_EMULATED_PROCESS_CLOCKS
             set -- "$@" -lwasi-emulated-process-clocks -Wno-unused-command-line-argument # clock()
-            # by fast calls of its WASI node 20 now and then broke its own heap, behind test_files
+            # with fast API calls of its WASI, node 20 sometimes corrupted its own heap after test_files
             run="node --no-warnings --no-turbo-fast-api-calls tests/wasi.mjs" ;;
         esac
         need "$1" ${run%% *}
         can "$@" || skip "what $1 builds does not run here${run:+ by $run}"
         [ "$1" = tcc ] || "$@" $W -Wstrict-prototypes -fsyntax-only tests/compile/implementation.c || return 1
-        # behind <windows.h>, whose macros have names of ours; what is in front of the header has them still behind it
+        # <windows.h> defines macros with names that the header uses; these macros must still be defined after the header
         [ $port != port-mingw ] || "$@" -fsyntax-only -include windows.h -Dsmall=char -I. -x c - << \END || return 1
 #include "gradckpt.h"
 #define GRADCKPT_IMPLEMENTATION
@@ -559,8 +564,8 @@ END
         c=${1#asan-ubsan-}
         need "$c"
         can "$c" -fsanitize=address,undefined || skip "$c has no sanitizer runtime"
-        # gcc's (make check): tests of public names, which compile soon, but for those that only plan much or repeat
-        # what others do; and those of kernels, files and memory
+        # gcc's (make check) runs the tests of public names, which compile fast, except those that mainly plan or repeat
+        # other tests; and the tests of kernels, files and memory
         if [ "$c" = gcc ]; then
             tests=
             for test in tests/*/test_*.c; do
@@ -869,7 +874,7 @@ END
     esac
 }
 
-# One of each kind of compiler, language, sanitizer, machine and system; those that take long begin first.
+# One of each kind of compiler, language, sanitizer, machine and system; the slow ones begin first.
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
 tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
 packaging boards playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused

@@ -1,4 +1,5 @@
-# For tests that are scripts, which set `work`, a folder of their own, and end with: report NAME
+# Functions for tests that are scripts. A script sets `work` to a separate folder, reads this file, calls check, and ends
+# with: report NAME
 passed=0
 failed=0
 rm -rf "$work"
@@ -18,7 +19,7 @@ check()
     fi
 }
 
-# fails_with STATUS PATTERN command...: ends with the status and says the pattern on stderr
+# fails_with STATUS PATTERN command...: ends with the status and a line on stderr that matches
 fails_with()
 {
     want=$1
@@ -42,7 +43,7 @@ in_turn()
     with_tries || [ $((turns % $1)) -eq 0 ]
 }
 
-# wait_for FILE PATTERN: until it is there, a minute at most
+# wait_for FILE PATTERN: waits until a line of the file matches, at most a minute
 wait_for()
 {
     tenths=0
@@ -64,10 +65,11 @@ run_line()
     )
 }
 
-# prints FILE LINE: what that line runs prints this
+# prints FILE LINE: whether the command in LINE prints the contents of FILE
 prints() { run_line "$2" > "$work/printed" && diff "$1" "$work/printed"; }
 
-# lines_of PAGE: there are the repository's files, and gradckpt.o: that of LINKED, or what the page's lines make
+# lines_of PAGE: runs the commands of a page in a folder with the repository's files and gradckpt.o, either the object in
+# LINKED or the one that the page's commands make
 lines_of()
 {
     object=''

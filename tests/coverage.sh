@@ -1,13 +1,14 @@
 #!/bin/sh
 # Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
 # with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
-# itself. Prints a table by layer, then each line and each side of a branch that nothing ran; what tests/uncovered.txt has
-# with a reason is marked by it. Fails where LINES or BRANCHES %, run or with a reason, which only ever rise, are not
-# reached, or where what has a reason is run. The aim is 100 and 98. What is taken without reasons is printed, too.
-# Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
-# Reasons that begin with "this processor" are those of some: another one may do without.
-# Takes some 35 minutes on two cores; with ITERATIONS= in the environment (as many tries as make test has), less. Checks for
-# symbols fail in such a build ("no heap"); other failures are real.
+# itself. Prints a table by layer, then each line and each side of a branch that nothing ran; those for which
+# tests/uncovered.txt gives a reason are marked with it. Fails if the share of lines or branches that ran or have a reason
+# is below LINES or BRANCHES %, which may only rise, or if a line with a reason ran. The aim is 100 and 98. The shares
+# without reasons are printed as well.
+# Kernels of AVX-512 and AMX are emulated by tests/cpu/avx512.h on every processor with AVX2.
+# Reasons that begin with "this processor" apply to some processors only; on another one the line may run.
+# Takes some 35 minutes on two cores; less with ITERATIONS= in the environment (as many iterations as make test
+# has). Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
@@ -15,8 +16,9 @@
 #                                        builds: only what other builds run
 #     sh tests/coverage.sh report        no programs: the figures of what ran before
 #
-# A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
-# build leaves out (#if), nor an assertion. A function compiled for several instruction sets counts as run when one is.
+# A branch is a condition that comes out true, or false; one that the compiler folds is not counted. Neither are
+# code that this build leaves out (#if) and assertions. A function compiled for several
+# instruction sets counts as run when one version is.
 # With clang 18 or newer (CLANG=clang-19) also MC/DC: whether each condition of a decision was seen to decide alone.
 LINES=99.8
 BRANCHES=98.2
@@ -40,7 +42,7 @@ mcdc=
 root=$(pwd)
 [ $# -gt 0 ] && [ -d $B/tree ] || rm -rf $B
 mkdir -p $B/tree $B/bin $B/raw
-# Counts of threads that count at once are exact, but where that takes long.
+# Counters are atomic, so that threads count exactly, except where that takes long.
 cat > $B/bin/counting << end
 #!/bin/sh
 case " \$* " in
@@ -70,7 +72,8 @@ make() # make with what all of it has: public names are linked with the files of
 {
     run env MAKEFLAGS= make FROM=src CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
 }
-# with NAME OPTIONS 'TEST' ARGUMENTS...: a test, which may have options of its own, with the files of src/ built so
+# with NAME OPTIONS 'TEST' ARGUMENTS...: builds the files of src/ with OPTIONS and runs a test, which may have further
+# options, with them
 with()
 {
     at=build/$1
@@ -97,7 +100,7 @@ emulated()
             run "$program" ${test#* }
     done
 }
-# backends that record what they run and have fast kernels: tests of CUDA on their shim, which itself is not counted
+# backends that capture micro-batches and have fast kernels: the tests of CUDA on a shim, whose own lines do not count
 shimmed()
 {
     command -v g++ > /dev/null || return 0
@@ -112,7 +115,7 @@ shimmed()
     done
 }
 
-# what other builds run: soft fma, plain C kernels (which need an fma at compile time), no heap
+# the tests of other builds: soft fma, plain C kernels (which need an fma at compile time), no heap
 builds()
 {
     with soft -DGCKPT_FORCE_SOFT_FMA tests/integration/test_hash.c

@@ -1,9 +1,11 @@
-/* exchange.c - training resumes from a file of a machine with another byte order (check_all.sh, cross-*).
+/* exchange.c - checks that training resumes from a file written on a machine with another byte order
+ * (check_all.sh, cross-*).
  *
- *     exchange STEPS FROM TO      trains STEPS more steps, from file FROM (- : from the start), and
- *                                 saves weights, optimiser state and notes to file TO
+ *   exchange STEPS FROM TO   trains STEPS more steps, from file FROM (- starts from the beginning), and
+ *                            saves weights, optimiser state and notes to file TO
  *
- * The net has a table quantised as I8, layers as I4 and F16, and a layer trained by AdamW. */
+ * The net has a table quantised as I8, layers quantised as I4 and F16, and a layer trained by AdamW.
+ */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>

@@ -1,14 +1,17 @@
-/* large.c - a file of 4.3 GiB, nearly all of it a hole: what lies before and behind 2 and 4 GiB is
- * loaded, where long has 32 bits (Windows) too.
- *     large make FILE      begins the file, prints the offset at which its last values go
- *     large end FILE       appends these
- *     large read FILE      loads both small tensors; the large one is left out */
+/* large.c - checks loading from a file of 4.3 GiB, nearly all of it a hole: tensors before and after the
+ * offsets of 2 and 4 GiB must load, also on systems where long has 32 bits (Windows).
+ *
+ *   large make FILE   begins the file and prints the offset of its last values
+ *   large end FILE    appends these values
+ *   large read FILE   loads both small tensors, but not the large one
+ */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 
 static const unsigned char values[16] = { 0, 0, 0x80, 0x3f, 0, 0, 0,    0xc0,
-                                          0, 0, 0x40, 0x40, 0, 0, 0x80, 0xc0 }; /* 1 -2 3 -4 */
+                                          /* the floats 1 -2 3 -4 */
+                                          0, 0, 0x40, 0x40, 0, 0, 0x80, 0xc0 };
 static const char header[] =
     "{\"first\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
     "\"hole\":{\"dtype\":\"F32\",\"shape\":[1154272460],\"data_offsets\":[16,4617089856]},"

@@ -1,4 +1,5 @@
-/* lowered_cost.h - the cost of a lowered plan, summed over its instructions; compared with the planner's sums. */
+/* lowered_cost.h - computes the cost of a lowered plan by summing over its instructions, so that tests can compare it
+   with the planner's sums. */
 #pragma once
 #include "plan/plan.h"
 
@@ -9,7 +10,7 @@ static uint64_t lowered_cost(const gckpti_planner *p, const gckpti_lowered *d, u
     *least = 0;
     for (size_t x = 0; x < d->length; x++) {
         const gckpti_ins *ins = &d->ins[x];
-        const size_t *operand = d->operands + ins->operands; /* of a copy: the value, what was saved */
+        const size_t *operand = d->operands + ins->operands; /* operands of a copy: the value, then the saved bytes */
         if (ins->kind == GCKPT_FORWARD && ins->first)
             *least = gckpti_add_cost(*least, p->cost[ins->id].forward);
         else if (ins->kind == GCKPT_FORWARD)

@@ -1,35 +1,36 @@
-/* net.h - random nets: the one generator of the tests. A seed gives a graph of any ops (build), and
- * a request for its plans with any options (net_open).
+/* net.h - random graphs and requests for tests. A seed determines a graph of random ops (build); a seed and
+ * a way determine a request for its plans with random options (net_open).
  *
- * How it works. build grows a graph op by op: grow draws a kind of op and what it reads out of a
- * pool of results, weight draws what it reads as weights: parameters, new or shared, and functions
- * of them, themselves drawn so. Blocks are segments, nested up to three deep. What nothing reads in
- * the end leads to the last loss, so nearly all matters; up to two losses on the way and a
- * regulariser stand beside that. Some parameters are frozen.
- *     build(seed, rows)           into net.s and net.g; rows of a micro-batch, 0: net.batch
- *     net_open(seed, way, rows)   the same, and net.d: a request with options. NET_ROWS: rows are
- *                                 drawn, too. What bits depend on (optimiser, precision, leaves,
- *                                 packed parameters) comes of the seed, all else of seed and way:
- *                                 micro-batches, pins, ranks, what is fetched, slower memory, ...
- *                                 Way 0 has none of that. Whatever is asked is legal, but for a net
- *                                 in which nothing that is trained leads to a loss.
+ * How it works. build grows a graph op by op. step draws an op and its inputs from a pool of results; weight
+ * draws an input that is a weight: a parameter, new or shared, or a function of weights. Blocks are segments,
+ * nested up to three deep. Results that nothing reads lead to the last loss, so nearly all ops matter. There
+ * are up to two more losses and a regulariser. Some parameters are frozen.
+ *     build(seed, rows)           builds net.s and net.g for micro-batches of `rows` rows (0 selects net.batch)
+ *     net_open(seed, way, rows)   builds, and fills the request net.d. If rows is NET_ROWS, draws the rows as
+ *                                 well. Options that change bits (optimiser, precision, virtual ranks,
+ *                                 quantised parameters) depend on the seed only; all others (micro-batches,
+ *                                 policies, ranks, fetches, offloading, ...) on seed and way. With way 0 the
+ *                                 latter have defaults. The request is legal, unless no trained parameter
+ *                                 of the net leads to a loss.
  *     destroy()                   frees both
- *     net_print()                 what there is, and what is asked
- * Options, to be set before (they stay):
- *     net_wants    what only some tests can have: NET_MIXING: batch norms (in every sixth net);
- *                  NET_CACHES: caches, of nets that only run forward (net.cached: every eighth);
- *                  NET_ALONE: in every 16th net nothing is trained but what a regulariser reads;
- *                  NET_RANKS: requests of one of several ranks
- *     net_growth   how many ops are grown, about; 0: 5 to 18
- *     net_backend  what requests may name as theirs; NULL: none
- *     net_into     graph to build into, of the store net_of (gckpt_fit); NULL: new ones
- * Invariants. A seed gives the same net everywhere, on every compiler, in every test with the same
- * options, and for every micro-batch: nothing that is drawn may depend on net.rows, on sizes of
- * types, or on the order in which a compiler evaluates arguments. A way changes no bits. Losses
- * stay finite on most nets; those of even seeds are smooth.
- * What it has met it counts: each builder, op row, field of gckpt_plan_desc and enumerator of the
- * enums that a request has. net_check_met reads in gradckpt.h what there is: what is new there
- * fails the tests until it is drawn here. */
+ *     net_print()                 prints the net and the request
+ * Options; set them before build, they stay set:
+ *     net_features      features that only some tests can handle: NET_MIXING: batch norms (every sixth net);
+ *                       NET_CACHES: caches in nets that only run forward (net.cached, every eighth net);
+ *                       NET_ALONE: in every 16th net only the regulariser's parameter is trained;
+ *                       NET_RANKS: requests of one of several ranks
+ *     net_op_count      upper limit of the number of ops to grow; 0 selects 5 to 18
+ *     net_backend       backend that some requests use; NULL selects none
+ *     net_target_graph  graph to build into, of the store net_store (for gckpt_fit); NULL makes new ones
+ * Invariants.
+ *  1. A seed gives the same net on every machine and compiler, in every test with the same options, and for
+ *     every micro-batch size. So no draw may depend on net.rows, on sizes of types, or on the order in which
+ *     a compiler evaluates arguments.
+ *  2. A way changes no bits.
+ *  3. Losses stay finite on most nets. Losses of nets with even seeds are smooth.
+ * Coverage. The nets count which builders, op descriptors, fields of gckpt_plan_desc and enumerators they use.
+ * net_check_coverage reads the complete lists from gradckpt.h and fails for each one that no net has used.
+ */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
 #include "util.h"
@@ -46,16 +47,16 @@ static const gckpt_backend *net_backend;
 static gckpt_graph *net_target_graph;
 static gckpt_store *net_store;
 
-/* Begins a stream of random numbers that has nothing to do with those of other seeds and streams:
- * the next numbers of one that began with a multiple of the seed would go together only in certain
- * ways. 0 and 1: build, what bits depend on; 2 up: tests; 16 up: ways. */
+/* Starts a random stream that is independent of those of other seeds and streams. Mixing is needed: streams that start
+ * at multiples of a seed would be correlated. Stream 0 is build's, 1 is that of options that change bits, 2 to 15 are
+ * tests', and 16 + way is that of a way's options. */
 static inline void net_seed(unsigned seed, unsigned stream)
 {
     uint64_t mixed = seed | (uint64_t)stream << 32;
     random_state = next_random(&mixed);
 }
 
-/* ---- what has been met ---- */
+/* ---- counters of the features that nets have used ---- */
 enum { NET_NAMES = 320 };
 static struct {
     const char *name;
@@ -73,7 +74,7 @@ static long *net_count(const char *name)
     return &net_covered[i < NET_NAMES ? i : 0].count;
 }
 static int net_cover(const char *name) { return ++*net_count(name) > 0; }
-/* A builder, counted. */
+/* Calls a builder and counts it. */
 #define B(builder)     (net_cover("gckpt_" #builder), gckpt_##builder)
 #define NET_COVER(value) (net_cover(#value), value)
 
@@ -91,7 +92,7 @@ static struct {
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths, *bytes;
     unsigned char used[MOST], kept[MOST], recomputed[MOST];
     gckpt_term term[5];
-    gckpt_plan_desc d; /* by net_open: the request, and what it points to */
+    gckpt_plan_desc d; /* the request, filled by net_open, and the arrays to which it points */
     gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_cost cost[MOST];
     int ranks, packed;
@@ -100,7 +101,7 @@ static struct {
 static float constant_data[LARGEST];
 static const int32_t constant_rows[LARGEST] = { 2, 0, 1, 0, 0, 2, 1, 1, 0, 2 };
 
-/* ---- what is fed ---- */
+/* ---- feeds ---- */
 static float x_data[VALUES];
 static int32_t token_data[VALUES], target_data[2][VALUES], length_data[BATCH];
 static unsigned char byte_data[VALUES];
@@ -119,7 +120,7 @@ static inline void net_fill(void)
         byte_data[i] = (unsigned char)(167 * i + token_data[i]);
 }
 
-/* From this row of the batch on, as rig_step asks for it. */
+/* Fills the feeds from row `row` of the batch on; a callback of rig_step. */
 static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
 {
     (void)user;
@@ -132,7 +133,7 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
     return NET_FEEDS;
 }
 
-/* ---- a plan again, through a file: the same file, and nothing lost ---- */
+/* ---- writes a plan to a file and reads it back: the file of the copy must be equal ---- */
 static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
 {
     file f = { 0 }, rewritten = { 0 };
@@ -149,7 +150,7 @@ static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
     return q;
 }
 
-/* ---- ops of the user's ---- */
+/* ---- user-defined ops ---- */
 static inline gckpt_result net_saving_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -161,7 +162,7 @@ static inline gckpt_result net_once_shape(gckpt_call *call)
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
-/* x |x| / 2 + x; saved: the slope. */
+/* Returns x |x| / 2 + x; saves the derivative. */
 static inline void net_saving_forward(const gckpt_call *call)
 {
     const float *x = call->in[0].data;
@@ -181,7 +182,7 @@ static inline void net_saving_backward(const gckpt_call *call)
         grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], deriv[i], grad[i])
                                          : call->grad_out[i] * deriv[i];
 }
-/* x; runs once a micro-batch. */
+/* The identity; it has a side effect, so it must run once a micro-batch. */
 static inline void net_once_forward(const gckpt_call *call)
 {
     if (call->out && call->out != call->in[0].data)
@@ -208,7 +209,7 @@ static const gckpt_op net_once = { .name = "net_once",
 
 /* ---- the graph ---- */
 
-/* Notes an op that the graph knows: one of several that a builder made. */
+/* Notes a node of the graph; some builders make several nodes. */
 static void note_built(int id)
 {
     gckpt_node n;
@@ -223,14 +224,14 @@ static void note_built(int id)
     }
 }
 
-/* Notes what t reads. */
+/* Notes the inputs of t. */
 static T *note4(T *t, T *a, T *b, T *c, T *d)
 {
     T *in[READS] = { a, b, c, d };
     int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
-    if (net.nodes[id].t) /* a parameter that was there before */
+    if (net.nodes[id].t) /* an earlier parameter, used again */
         return t;
     for (; net.count < id; net.count++)
         note_built(net.count);
@@ -286,7 +287,7 @@ static T *param(gckpt_shape shape, float normal, float constant)
                note(B(param)(net.g, name, shape, (gckpt_init){ normal, 0, constant }), NULL);
 }
 
-/* (i,o): a parameter or a function of parameters, new or used before. */
+/* Returns a weight of shape (i,o): a parameter or a function of parameters, new or used before. */
 static T *weight(int64_t i, int64_t o)
 {
     static const int swap[2] = { 1, 0 };
@@ -299,7 +300,7 @@ static T *weight(int64_t i, int64_t o)
         return t ? t : param(gckpt_shape2(i, o), 0.4f, 0);
     net.depth++;
     switch (below(20)) {
-    case 12: /* rows by a constant's numbers */
+    case 12: /* rows of a table, selected by a constant's indices */
         if (i <= LARGEST) {
             u = note(B(constant)(net.g, "rows", GCKPT_I32, gckpt_shape1(i), constant_rows), NULL);
             t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
@@ -339,7 +340,7 @@ static T *vector(int64_t n, float constant)
     }
 }
 
-/* A pool tensor that can stand beside x in a broadcast, or (equal) has its shape; or x itself. */
+/* Returns a tensor of the pool that can be broadcast with x or, if `equal`, has the shape of x; or x itself. */
 static T *partner(T *x, int equal)
 {
     T *found = x;
@@ -357,7 +358,7 @@ static T *partner(T *x, int equal)
     return found;
 }
 
-/* What lies between 0 and 1 in x's first n axes, for a loss's weights; NULL. */
+/* Returns loss weights between 0 and 1 for the first n axes of x, or NULL. */
 static T *loss_weights(T *x, int n)
 {
     T *t = x;
@@ -368,7 +369,7 @@ static T *loss_weights(T *x, int n)
     return note(B(sigmoid)(t), t);
 }
 
-/* Of targets that lie between 0 and 1, or of what is behind t. */
+/* Elementwise losses. Targets are t or, for cross entropy, sigmoid(t). */
 static T *loss_elements(int kind, T *x, T *t)
 {
     T *w = loss_weights(x, 1 + (int)below(gckpt_shape_of(x).n));
@@ -391,7 +392,7 @@ static void add_loss(T *x)
         t = t != x ? t : elements(x) == elements(net.x) ? view(net.x, s) : note(B(sigmoid)(x), x);
         t = note2(B(mean_squared_error)(x, t, NULL), x, t);
     } else if (kind == 1) {
-        /* a sum that cancels drowns differences in rounding */
+        /* a sum whose terms cancel would hide differences in rounding */
         t = net.smooth || chance(70) ? mul(x, x) : x;
         t = note(B(sum_loss)(t), t);
     } else if (kind == 8) {
@@ -421,7 +422,7 @@ static void add_loss(T *x)
     net.terms++;
 }
 
-/* bias, start: or NULL */
+/* bias and start may be NULL */
 static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
 {
     gckpt_shape s = gckpt_shape_of(x);
@@ -430,7 +431,7 @@ static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
     return note3(t, x, wx, wh);
 }
 
-/* Of an image or a signal. */
+/* A convolution of an image or a signal. */
 static T *convolution(T *x, T *bias, int64_t o, int transposed)
 {
     gckpt_shape s = gckpt_shape_of(x);
@@ -445,7 +446,7 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
         taps[i] = 1 + (int64_t)below(3);
         to.stride[i] = 1 + (int)below(3), to.dilation[i] = 1 + chance(30);
         to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] /
-                              2); /* any size has room for it then, or is 1 too small */
+                              2); /* so that any size fits, unless it is 1 too small */
         to.padding[i] += !transposed && (taps[i] - 1) * to.dilation[i] % 2;
         to.output_padding[i] = transposed ? (int)below(to.stride[i]) : 0;
     }
@@ -461,7 +462,7 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     return note3(t, x, w, bias);
 }
 
-/* Frozen layers on an image made of x: what may run in row tiles. Then its mean over rows. */
+/* Frozen layers on an image made of x, which may run in row tiles; then the mean over its pixels. */
 static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
@@ -475,7 +476,7 @@ static T *net_frozen(gckpt_shape shape)
 }
 static T *net_trunk(T *x)
 {
-    /* wide enough that its values are the most there is in bytes: row tiles then pay */
+    /* wide enough that its values dominate the bytes: only then row tiles pay */
     T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
     for (int i = 4 + (int)below(5); i > 0; i--) {
         const gckpt_shape s = gckpt_shape_of(t);
@@ -501,7 +502,8 @@ static T *net_trunk(T *x)
     return note(B(mean)(t, 1), t);
 }
 
-/* Queries x; keys and values are y and z, of which two heads may share the first half, or caches. */
+/* Attention with queries x, keys y and values z. Two heads may share the first half of keys and values, or these may
+   be caches. */
 static T *attention(T *x, T *y, T *z, int heads)
 {
     const gckpt_shape s = gckpt_shape_of(x);
@@ -527,8 +529,8 @@ static T *attention(T *x, T *y, T *z, int heads)
     return note4(B(attention)(x, y, z, &desc), x, y, z, desc.lengths);
 }
 
-/* One random op on x, or a few; NULL when the one drawn does not fit. */
-/* Rotary of some of each head's columns, by given frequencies or a base, scaled or not. */
+/* Applies one or a few random ops to x. Returns NULL if the drawn op does not fit. */
+/* Rotary positions on some of each head's columns, with given frequencies or a base, scaled or not. */
 static T *rotary_of(T *x, int heads)
 {
     static const float frequencies[3] = { 1.0f, 0.25f, 0.01f };
@@ -541,7 +543,7 @@ static T *rotary_of(T *x, int heads)
     desc.scale = chance(50) ? 1.25f : 0;
     return note(B(rotary)(x, &desc), x);
 }
-/* a or b, one of them perhaps repeated */
+/* A selection between a and b by condition; one of them may be passed twice. */
 static T *choice(T *condition, T *a, T *b)
 {
     T *t;
@@ -628,14 +630,14 @@ static T *random_op(T *x)
         z = a ? note(B(softmax)(z), z) : note(B(scale)(z, 0.2f), z);
         return b ? z : note2(B(matmul)(z, y), z, y);
     case 22: y = weight(c, o); return note2(B(matmul)(x, y), x, y);
-    case 23: /* with something that has no batch axis */
+    case 23: /* with an operand that has no batch axis */
         y = chance(30)   ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c)
             : chance(30) ? weight(1, 1)
                          : vector(c, 1);
         if (chance(25))
             y = note(B(constant)(net.g, "k", GCKPT_F32, gckpt_shape1(c), constant_data), NULL);
         else if (chance(25))
-            z = vector(5, 0), y = note(B(sum)(z, 0), z); /* a scalar */
+            z = vector(5, 0), y = note(B(sum)(z, 0), z); /* scalar */
         y = chance(50) ? mul(y, y) : y;
         return a ? mul(y, x) : note2(b ? B(add)(x, y) : B(sub)(y, x), x, y);
     case 24:
@@ -643,7 +645,7 @@ static T *random_op(T *x)
         if (!y || (net.cached && s.d[1] > NET_CAPACITY))
             return NULL;
         return note2(B(positions)(x, y, a || net.cached ? 2 : 0), x, y);
-    case 25: /* what wants positive values */
+    case 25: /* ops that need positive values */
         y = note(B(sigmoid)(x), x);
         return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);
     case 26:
@@ -653,7 +655,7 @@ static T *random_op(T *x)
         y = a || b ? x : note(B(sigmoid)(x), x);
         return note(a ? B(log_softmax)(y) : b ? B(pow)(y, 2) : B(exp)(y), y);
     case 28:
-    case 29: /* kinks, and what differences do not see */
+    case 29: /* ops with kinks, and a detached input, whose gradient finite differences do not show */
         if (net.smooth)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
@@ -662,31 +664,31 @@ static T *random_op(T *x)
         if (a)
             z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
         return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);
-    case 47: /* by the tokens, of which some are 0 */
+    case 47: /* selects by the tokens, some of which are 0 */
         z = s.d[0] != net.rows || s.n > 3 ? NULL
             : s.n == 3 && s.d[1] == net.t ? view(net.tokens, gckpt_shape3(net.rows, net.t, 1))
             : s.n == 2 && c == net.t      ? net.tokens
                                           : NULL;
         return z ? choice(z, x, partner(x, 0)) : NULL;
     case 31:
-    case 32: /* a recurrent layer, whose first state is a mean over its steps */
+    case 32: /* a recurrent layer whose initial state is a mean over time */
         if (s.n != 3)
             return NULL;
         o = 1 + (int64_t)below(4), y = a ? weight(c, o) : NULL;
         z = a ? note2(B(linear)(x, y, NULL), x, y) : NULL;
         z = z ? note(B(mean)(z, 1), z) : NULL;
         return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
-    case 33: /* rows of x's other shape, by the tokens */
+    case 33: /* gathers elements of x, in another shape, by the tokens */
         y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
     case 34:
-    case 35: /* of what has one axis: an image of one channel */
+    case 35: /* a tensor with one axis becomes an image with one channel */
         if (s.n == 2 || (s.n == 3 && chance(50)))
             x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34)
                                        : NULL;
-    case 36: /* windows of an image or a signal; greatest ones have kinks */
+    case 36: /* pooling of an image or a signal; max pooling has kinks */
         if (s.n < 3 || s.n > 4 || (net.smooth && b))
             return NULL;
         for (int i = 0; i < 2; i++) {
@@ -700,17 +702,17 @@ static T *random_op(T *x)
             return note(B(global_average_pool)(x), x);
         o = c % 4 == 0   ? 1 << below(3)
             : chance(50) ? c
-                         : 1; /* of few values the norm is all curves */
+                         : 1; /* a norm of few values is too nonlinear */
         o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        int64_t values = 1; /* of an entry of the first axis, which may be other than a row of the batch */
+        int64_t values = 1; /* values in an entry of the first axis, which is not always a row of the batch */
         for (int i = 1; i < s.n; i++)
             values *= s.d[i];
-        if (values == o) /* one value per group is refused */
+        if (values == o) /* groupnorm refuses groups of one value */
             return NULL;
         return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
-    case 38: /* mixes rows; what it measures is no weight */
+    case 38: /* mixes rows; its running statistics are not trained weights */
         if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
-            return NULL; /* one value per channel and row: a micro-batch of one row is refused */
+            return NULL; /* batchnorm refuses one value per channel, which a micro-batch of one row would have */
         snprintf(name, sizeof name, "m%d", net.mixes++);
         y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';
@@ -718,31 +720,31 @@ static T *random_op(T *x)
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
     case 39: return net_apply(&net_saving, x);
     case 40: return chance(30) ? net_apply(&net_once, x) : NULL;
-    case 41: /* the same twice: an input that repeats, a product with itself */
+    case 41: /* the same input twice, or a product with itself */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
         return note2(a ? B(add)(x, x) : B(mul)(x, x), x, x);
     case 42: B(name)(x, "named"); return NULL;
-    case 43: /* into a tensor that is there already: branches of its own */
+    case 43: /* adds to an existing tensor, so that branches join */
         y = partner(x, 0), z = mul(x, y);
         return note2(B(add)(z, x), z, x);
     case 44:
         o = below(3), c = a ? 0 : 1 + below(2);
         return note(B(pad)(x, axis - (b ? s.n : 0), o, c, b ? 0.5f : 0), x);
-    case 45: /* the greatest, or what stands in a table for it; ties and kinks are no matter of differences */
+    case 45: /* max, or a table lookup by argmax; both have ties and kinks, so finite differences do not apply */
         if (net.smooth)
             return NULL;
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;
-    case 46: /* of what has one axis: an image of one channel */
+    case 46: /* a tensor with one axis becomes an image with one channel */
         if (s.n > 4)
             return NULL;
         x = s.n == 4 ? x : view(x, gckpt_shape4(s.d[0], s.n == 2 ? 1 : s.d[1], -1, s.n == 2 || a ? 1 : c));
         o = 1 + below(5), c = 1 + below(5), axis = (int)below(3);
         y = note(B(upsample)(x, o, c, (gckpt_upsampling)axis), x);
         return s.n == 4 ? y : view(y, gckpt_shape3(s.d[0], gckpt_shape_of(y).d[1], -1));
-    default: /* of bytes, or of tokens */
+    default: /* an input of bytes, or an embedding of the tokens */
         if (a) {
             y = b ? view(net.bytes, gckpt_shape2(net.rows, -1)) : net.bytes;
             y = note(B(from_u8)(y, 1.0f / 128, -1), y);
@@ -771,7 +773,7 @@ static T *block(T *x, void *user)
             step();
     return x;
 }
-/* As block, its ends marked by hand. */
+/* The same as block, but with the segment's ends marked by hand. */
 static void manual_segment(void)
 {
     B(segment_begin)(net.g);
@@ -780,7 +782,7 @@ static void manual_segment(void)
     B(segment_end)(net.g);
 }
 
-/* The last loss, of nearly all that nothing reads yet. */
+/* Adds the last loss, which reads nearly all results that nothing else reads. */
 static void join_outputs(void)
 {
     T *end = NULL, *t;
@@ -795,7 +797,7 @@ static void join_outputs(void)
     add_loss(end ? end : net.pool[net.pooled - 1]);
 }
 
-/* The first that is drawn of a net. */
+/* Draws the batch size; always the first draw of a net. */
 static inline int64_t net_batch(void) { return 3 + (int64_t)below(BATCH - 2); }
 
 static void build(unsigned seed, int64_t rows)
@@ -810,7 +812,7 @@ static void build(unsigned seed, int64_t rows)
     net.s = net_target_graph ? net_store : gckpt_store_new(&desc);
     net.g = net_target_graph ? net_target_graph : gckpt_graph_new(net.s, NULL);
     net.batch = net_batch();
-    net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more than one tile of keys */
+    net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more keys than one tile */
     net.cached = net_features & NET_CACHES && seed % 8 == 3;
     net.alone = net_features & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
@@ -828,11 +830,11 @@ static void build(unsigned seed, int64_t rows)
     for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
     t = param(gckpt_shape2(net.c, net.c), 0.5f,
-              0); /* never frozen, but where a regulariser is alone */
+              0); /* never frozen, except if only the regulariser is trained */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
     if (seed % 4 == 2) {
-        const uint64_t rest = random_state; /* what else a net has does not hang on its trunk */
+        const uint64_t rest = random_state; /* draws after the trunk do not depend on it */
         net.pool[net.pooled++] = net_trunk(net.x);
         random_state = rest;
     }
@@ -863,7 +865,7 @@ static void build(unsigned seed, int64_t rows)
 static void destroy(void) { util_free(NULL, NULL, net.g, net.s); }
 
 /* ---- requests ---- */
-/* Some parameters in fewer bytes, frozen for that; the one that is sure to be trained stays. */
+/* Quantises some parameters, which freezes them. The first one stays trained. */
 static inline void net_pack(void)
 {
     char name[16];
@@ -883,7 +885,7 @@ static inline void net_pack(void)
     }
 }
 
-/* Values and gradients that can be fetched. */
+/* Chooses values and gradients to fetch that the planner accepts. */
 static inline int net_choose_fetches(int most)
 {
     int n = 0;
@@ -916,7 +918,7 @@ static inline void net_set_policies(void)
         }
 }
 
-/* What bits depend on. */
+/* Draws options that change bits. */
 static inline void net_numeric_options(gckpt_plan_desc *d)
 {
     switch (below(6)) {
@@ -935,7 +937,7 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
         net_pack();
 }
 
-/* What they do not. */
+/* Draws options that do not change bits. */
 static inline void net_neutral_options(gckpt_plan_desc *d)
 {
     static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
@@ -984,7 +986,7 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     }
 }
 
-/* Builds the net, and asks for a plan; its mode and budget are the caller's. */
+/* Builds the net and its request; the caller sets mode and budget. */
 enum { NET_ROWS = -1 };
 static inline void net_open(unsigned seed, int way, int64_t rows)
 {
@@ -1005,7 +1007,7 @@ static inline void net_open(unsigned seed, int way, int64_t rows)
     random_state = saved;
 }
 
-/* For GCKPT_CUSTOM_OPTIMISER: w = w - lr g, and any state a trace of it. */
+/* Update for GCKPT_CUSTOM_OPTIMISER: w = w - lr g; every state is a trace of the gradients. */
 static inline void net_update(void *user, const gckpt_update *u)
 {
     (void)user;
@@ -1017,24 +1019,24 @@ static inline void net_update(void *user, const gckpt_update *u)
     }
 }
 
-/* What there is, and what is asked. */
+/* Prints the net and the request. */
 static inline void net_print(void)
 {
     const gckpt_plan_desc *d = &net.d;
     gckpt_node n;
     printf(
-        "    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
+        "    rows %d of %d, threads %d, virtual ranks %d, ranks %d (shard %d), precision %d, alignment %d"
         "%s%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
         (int)net.rows, (int)d->batch, d->threads, d->virtual_ranks, net.ranks, (int)net.shard,
         (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
         d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
         d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
         d->bf16_weights ? ", bf16 weights" : "",
-        net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->segment_size, (int)d->optimiser,
+        net.packed ? ", quantised" : "", net.cached ? ", cached" : "", d->segment_size, (int)d->optimiser,
         (unsigned long)d->offload_bytes, (unsigned long)d->offload_cost,
-        d->overlap_offload ? ", beside" : "");
+        d->overlap_offload ? ", overlapped" : "");
     for (int i = 0; i < d->fetches; i++)
-        printf("    pick %s of %d\n", net.fetch[i].gradient ? "gradient" : "value",
+        printf("    fetch %s of %d\n", net.fetch[i].gradient ? "gradient" : "value",
                gckpt_id(net.fetch[i].tensor));
     for (int i = 0; gckpt_graph_node(net.g, i, &n) == GCKPT_OK; i++) {
         printf("    %3d %s %s [", i, n.op, n.name);
@@ -1055,7 +1057,7 @@ static inline void net_print(void)
     }
 }
 
-/* ---- has all been met? ---- */
+/* ---- coverage ---- */
 #define NET_FIELDS(X)                                                                              \
     X(mode)                                                                                        \
     X(budget)                                                                                      \
@@ -1085,7 +1087,7 @@ static inline void net_print(void)
     X(costs)                                                                                       \
     X(cost_count)                                                                                  \
     X(memory)
-/* Counts what a request that was planned has besides defaults. */
+/* Counts the fields in which a planned request differs from the defaults. */
 static inline void net_planned(const gckpt_plan_desc *d)
 {
     static const gckpt_plan_desc none;
@@ -1100,7 +1102,7 @@ static inline void net_planned(const gckpt_plan_desc *d)
 #undef NET_FIELD
 }
 
-/* The next identifier from *at on, to `name`; *at stands behind it. 0: `end` comes before. */
+/* Copies the next identifier from *at on to `name` and moves *at past it. Returns 0 if `end` comes first. */
 static inline int net_word(const char **at, const char *end, char *name)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
@@ -1127,11 +1129,12 @@ static inline void net_require(const char *prefix, const char *name, int unless)
     const int known = net_names;
     const long n = *net_count(full);
     CHECK_MSG(n > 0 || unless, "no net has %s", full);
-    if (net_names == known) /* else the table keeps the name */
+    if (net_names == known) /* not a new name: the table has not kept this copy */
         free(full);
 }
 
-/* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators; fused groups. */
+/* Checks that nets have used everything in gradckpt.h: builders, op descriptors, fields, enumerators; and fused
+   groups. */
 static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
@@ -1155,7 +1158,7 @@ static inline void net_check_coverage(void)
     }
     CHECK(found > 70);
     at = strstr(text, rows);
-    for (found = 0; at && *at != '\n'; found++) { /* "fast(name)", and lines go on */
+    for (found = 0; at && *at != '\n'; found++) { /* entries "fast(name)", on continued lines */
         for (at += found ? 0 : sizeof rows - 1; *at && *at != '(' && *at != '\n'; at++)
             at += *at == '\\';
         if (*at == '(' && net_word(&at, text + f.size, word))
@@ -1175,7 +1178,7 @@ static inline void net_check_coverage(void)
         for (at = end; at && at > text && strncmp(at, "typedef enum", 12);)
             at--;
         for (found = 0, at += 12; end && net_word(&at, end, word); found++)
-            net_require("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor has that */
+            net_require("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor of the tests has it */
         CHECK_MSG(found >= 4, "%s", enums[k]);
     }
     net_require("", "runs in bands", 0);

@@ -1,30 +1,29 @@
-/* plan_check.h - checks that a plan does what the manual promises, independently of the planner.
- *
+/* plan_check.h - checks that a plan keeps the promises of the manual, independently of the planner.
  *   const char *problem = plan_check(plan, graph, desc); returns NULL if nothing is wrong, else a text that names the
  *                                                        instruction, valid until the next call
  *
- * Every test runs it on every plan that it makes: after gradckpt.h and this file (check.h includes it) gckpt_plan_new,
- * _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check what they return. A problem is a
- * failed check. Operands take about 10 times as long to print as the rest. They are checked for a test's first 32 plans
- * and every 8th one after these, or as the test defines PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose
- * defines PLAN_CHECK_OFF "why" before its includes.
+ * Every test runs it on every plan that it makes. If gradckpt.h and this file are included (check.h includes it), then
+ * gckpt_plan_new, _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check returned plans;
+ * a problem counts as a failed check. Printing operands takes about 10 times as long as all other checks, so
+ * they are checked only for a test's first 32 plans and for every 8th one after these, or as the test defines
+ * PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose defines PLAN_CHECK_OFF "why" before its includes.
  *
- * It shares no code with the planner. It knows the graph by gckpt_graph_node, and the plan by its public getters, its
- * file (gckpt_plan_write) and, if the plan can be printed, its C constant (gckpt_plan_c), whose operands are those that
- * run. A table below lists what ops read. Macros record users' op descriptors and policies when tests pass them. From
- * these and the manual (3, 5f, 6) it checks all instructions in one pass:
- *   - Each instruction is in its part and finds what it reads: the current definition, in a buffer that is live. No
- *     forward is without a reader.
- *   - Each backward that a trained parameter or a fetch needs occurs once, and so does each update. Each loss and side
- *     effect occurs at least, or exactly, once. No parameter is read after its update.
- *   - Gradients are complete when they are used, and added up in the contract's order. A REDUCE comes when the sums of
- *     a virtual rank are complete, and its receive buffer lives until the next one.
- *   - What is reloaded was offloaded after its forward, an offload_done belongs to an offload, and slower memory
- *     suffices. With desc.overlap_offload the cost is the time of two queues, by the manual.
+ * It shares no code with the planner. It reads the graph through gckpt_graph_node, and the plan through its public
+ * getters, its file (gckpt_plan_write) and, if the plan can be printed, its C constant (gckpt_plan_c), whose operands
+ * are those that run. A table below lists the inputs that ops read. Macros record the op descriptors and policies that
+ * tests pass. From these and the manual (3, 5f, 6) it checks all instructions in one pass:
+ *   - Each instruction is in its part of the list. Each input that it reads is the current definition, in a live
+ *     buffer. Every forward has a reader.
+ *   - Each backward that a trained parameter or a fetch needs occurs once, and so does each update. Each loss occurs at
+ *     least once, each side effect exactly once. No parameter is read after its update.
+ *   - Gradients are complete when they are used, and added up in the contract's order. A REDUCE follows when the sums
+ *     of a virtual rank are complete, and its receive buffer lives until the next one.
+ *   - A reloaded value was offloaded after its forward, an offload_done belongs to an offload, and offloaded values fit
+ *     into slower memory. With desc.overlap_offload, the cost is the time of two queues, as the manual defines it.
  *   - Buffers begin where they are written and end where they are read last. No two that live at the same time overlap.
  *     They add up to the live bytes, the peak and the arena; costs of instructions add up to the plan's.
- * plan_facts is all it knows of a plan: a test may change something there and check again. desc is the plan's, or NULL;
- * without it, budget, policies, costs and plans of backends are not checked. */
+ * plan_facts holds everything it knows of a plan, so a test may change a fact and check again. desc is the request of
+ * the plan, or NULL; without it, budget, policies, costs and plans of backends are not checked. */
 #ifndef TESTS_PLAN_CHECK_H
 #define TESTS_PLAN_CHECK_H
 #include <stdarg.h>
@@ -35,31 +34,32 @@
 
 #define PC_NONE ((size_t)-1)
 #if defined(__GNUC__) && __GNUC__ >= 4
-#define PC_LOCAL __thread /* ranks are threads in some tests */
+#define PC_LOCAL __thread /* in some tests, each rank is a thread */
 #else
 #define PC_LOCAL
 #endif
 
-enum { PC_BACKWARD = 1 << 30 }; /* it has one */
+enum { PC_BACKWARD = 1 << 30 }; /* flag: the op has a backward */
 typedef struct {
     const char *name;
     unsigned flags, needs[GCKPT_MAX_INPUTS]; /* as in gckpt_op */
 } pc_op;
-/* ---- what is known of a graph, and of a plan ---- */
+/* ---- the facts known of a graph and of a plan ---- */
 typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
 typedef struct {
     pc_kind kind;
     pc_op op;
-    int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batch_invariant, keep, recompute, indices, bytes; /* i32, u8 */
+    /* ids of the inputs; base: id of the tensor whose bytes a view shares, or the own id */
+    int base, inputs, in[GCKPT_MAX_INPUTS];
+    int batch_invariant, keep, recompute, indices, bytes; /* indices: its elements are i32; bytes: they are u8 */
     int64_t n;                               /* elements */
-    size_t saved, shape; /* bytes, or PC_NONE if unknown; index into the sizes in C */
+    size_t saved, shape; /* saved: bytes, or PC_NONE if unknown; shape: index into the sizes in the C constant */
 } pc_node;
 typedef struct {
     int count, terms, *term;
     pc_node *node;
 } pc_graph;
-/* Of an instruction as it is printed: its operands begin at operand[at]. */
+/* An instruction as in the C constant: its operands begin at operand[at]. */
 typedef struct {
     int kind, first, accumulate, zero, id, uses, at;
 } pc_ins;
@@ -72,31 +72,32 @@ typedef struct {
     pc_node *node;
     int terms, *term, fetches;
     pc_fetch *fetch;
-    unsigned char *trained; /* by id: it is updated */
+    unsigned char *trained; /* by id: nonzero if the plan updates it */
     gckpt_cost *cost;       /* by id, or NULL */
-    size_t *host_offset;            /* [2 id]: the value, [2 id + 1]: saved; in slower memory, or PC_NONE */
+    /* [2 id] for the value, [2 id + 1] for the saved bytes: offset in slower memory, or PC_NONE */
+    size_t *host_offset;
     int length, buffers;
     gckpt_instruction *list;
     gckpt_usage *usage;
-    gckpt_buffer *buffer; /* by end */
-    pc_ins *ins;          /* NULL: the plan cannot be printed as C */
+    gckpt_buffer *buffer; /* sorted by the instruction with which they end */
+    pc_ins *ins;          /* NULL if the plan cannot be printed as C */
     size_t *operand, operands;
     gckpt_mode mode;
     gckpt_precision precision;
     gckpt_shard shard;
     int64_t rows, batch;
-    int in_backward, virtual_ranks, ranks, has_fused; /* has_fused: it has fused groups */
-    size_t budget; /* 0: none, or not known */
-    int by_model;  /* costs are the model's */
+    int in_backward, virtual_ranks, ranks, has_fused; /* has_fused: nonzero if the plan has fused groups */
+    size_t budget; /* 0 if the request has none or it is unknown */
+    int by_model;  /* nonzero if costs are the model's, not measured */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
     uint64_t work, hidden, least, proven_work, offload_work;
     int overlap_offload;
     size_t proven_bytes;
     double recompute, overhead;
-    char wrong[200]; /* what reading it found */
+    char wrong[200]; /* the first error found while reading the plan */
 } plan_facts;
 
-/* Makefile: its functions are an object of their own, which has PLAN_CHECK_BODY. */
+/* The Makefile compiles these functions once, as a separate object that defines PLAN_CHECK_BODY. */
 #ifdef PLAN_CHECK_LINKED
 #define PC_API
 #else
@@ -104,23 +105,24 @@ typedef struct {
 #endif
 PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
                               const gckpt_plan_desc *desc);
-/* Does the same in steps. The terms and desc's fetches are used if a plan has no file (of a backend). */
+/* The same as plan_check, in steps. The terms and desc's fetches are used if the plan has no file (the plan of a
+   backend). */
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
 PC_API void pc_graph_free(pc_graph *g);
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc);
-/* Adds operands, from the plan as C; 0: it cannot be printed. */
+/* Adds the operands, from the plan as C. Returns 0 if the plan cannot be printed. */
 PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan);
 PC_API const char *plan_facts_check(const plan_facts *f);
 PC_API void plan_facts_free(plan_facts *f);
-/* A user's row, a pin, as the call says that makes it. */
+/* Record an op descriptor or a policy that a test passes to the library. */
 PC_API void pc_note_op(const gckpt_tensor *t, const gckpt_op *op);
 PC_API void pc_note_policy(const gckpt_tensor *t, int keep);
 PC_API void pc_reset_graph(const gckpt_graph *graph);
-PC_API const pc_op *pc_find_op(const char *name); /* NULL: it is not one of the header's */
+PC_API const pc_op *pc_find_op(const char *name); /* Returns NULL if it is not an op of the library. */
 
 #if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
-/* ---- what each op's backward reads, by input; and what may share bytes ---- */
+/* ---- which inputs each op's backward reads, and which results may share bytes ---- */
 enum {
     PC_0 = GCKPT_IN(0),
     PC_1 = GCKPT_IN(1),
@@ -210,11 +212,11 @@ static const pc_op pc_ops[] = {
     { "sum_loss", PC_LOSS, { 0 } },
 };
 
-/* ---- what calls said of tensors ---- */
+/* ---- op descriptors and policies recorded from the tests' calls ---- */
 typedef struct {
     const gckpt_graph *graph;
-    int id, policy; /* pin: 1: keep, -1: recompute */
-    pc_op op;    /* its name is NULL: one of the header's */
+    int id, policy; /* policy: 1 for must_save, -1 for must_recompute */
+    pc_op op;    /* name is NULL if the op is one of the library's */
 } pc_note;
 static PC_LOCAL pc_note *pc_notes;
 static PC_LOCAL size_t pc_note_count, pc_note_capacity;
@@ -258,7 +260,7 @@ PC_API void pc_note_policy(const gckpt_tensor *t, int keep)
         pc_note_new(t)->policy = keep ? 1 : -1;
 }
 
-/* A graph begins at this address; what was said of another that was there holds no longer. */
+/* A new graph begins at this address: deletes the notes on an earlier graph that was there. */
 PC_API void pc_reset_graph(const gckpt_graph *graph)
 {
     size_t kept = 0;
@@ -287,7 +289,7 @@ PC_API const pc_op *pc_find_op(const char *name)
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count)
 {
     pc_graph *g = (pc_graph *)pc_alloc(1, sizeof *g);
-    const char *last = NULL; /* neighbours often have the same op */
+    const char *last = NULL; /* consecutive nodes often have the same op */
     const pc_op *found = NULL;
     g->count = gckpt_graph_size(graph);
     g->node = (pc_node *)pc_alloc((size_t)g->count, sizeof *g->node);
@@ -341,7 +343,7 @@ PC_API void pc_graph_free(pc_graph *g)
 typedef struct {
     char *bytes;
     size_t count, capacity, at;
-    int truncated; /* there was no more */
+    int truncated; /* nonzero after a read past the end */
 } pc_text;
 
 static inline size_t pc_write(void *user, const void *bytes, size_t size)
@@ -359,7 +361,7 @@ static inline size_t pc_write(void *user, const void *bytes, size_t size)
     return size;
 }
 
-/* The next number of a file. */
+/* Reads the next number of a file. */
 static inline uint64_t pc_number(pc_text *t)
 {
     uint64_t n = 0;
@@ -369,7 +371,7 @@ static inline uint64_t pc_number(pc_text *t)
     t->at += 8;
     return n;
 }
-/* One that is below a limit. */
+/* Reads the next number, which must be below `limit`. */
 static inline int pc_below(pc_text *t, int64_t limit)
 {
     uint64_t n = pc_number(t);
@@ -386,8 +388,8 @@ static inline void pc_read_error(plan_facts *f, const char *format, ...)
     va_end(args);
 }
 
-/* Bytes of the bf16 copy of parameter i, where a plan has such: products that run read it. (Of a
- * program's own, which nobody here knows of, there is none.) */
+/* Returns the bytes of the bf16 copy of parameter i, or 0 if the plan has none: a product in the body reads it.
+ * Parameters used only by the user's own ops are unknown here and have no copy. */
 static inline size_t pc_copy(const plan_facts *f, int i)
 {
     for (int x = 0; x < f->length; x++) {
@@ -401,8 +403,8 @@ static inline size_t pc_copy(const plan_facts *f, int i)
     return 0;
 }
 
-/* What stands in the file, in the order of its description (src/export/export.h); what getters tell, too, must
- * be the same. */
+/* Reads the file in the order of its description (src/export/export.h). Facts that getters report as well must be
+ * equal. */
 static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
 {
     int params = 0, tensors;
@@ -428,7 +430,7 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     for (int i = 0; i < 2; i++)
         pc_number(t);
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
-    pc_number(t); /* form */
+    pc_number(t); /* plan format */
     if (pc_below(t, 2) < f->has_fused)
         pc_read_error(f, "its file knows nothing of fused groups");
     f->virtual_ranks = pc_below(t, INT32_MAX);
@@ -482,14 +484,14 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
             pc_read_error(f, "buffer %d of tensor %d is at %lu in its file, else at %lu", b,
                      f->buffer[b].id, (unsigned long)at, (unsigned long)f->buffer[b].offset);
     }
-    pc_number(t); /* the hash */
+    pc_number(t); /* plan hash */
     if (t->truncated || t->at != t->count)
         pc_read_error(f, "its file ends after %lu bytes, not %lu, or has numbers out of range",
                  (unsigned long)t->count, (unsigned long)t->at);
     (void)plan;
 }
 
-/* In C: behind `what`; the next number (SIZE_MAX: PC_NONE). */
+/* In the C constant: moves past the next `what`; reads the next number (SIZE_MAX means PC_NONE). */
 static inline void pc_seek(pc_text *t, const char *what)
 {
     const char *at = strstr(t->bytes + t->at, what);
@@ -516,10 +518,10 @@ static inline size_t pc_word(pc_text *t)
     return minus ? 0 - n : n;
 }
 
-/* Reads operands of instructions, bytes of `saved`, offsets in slower memory, offsets of fetches. */
+/* Reads operands of instructions, sizes of saved bytes, offsets in slower memory and offsets of fetches. */
 static inline void pc_read_printed(plan_facts *f, pc_text *t)
 {
-    free(f->ins), free(f->host_offset), free(f->operand); /* of a time before */
+    free(f->ins), free(f->host_offset), free(f->operand); /* from an earlier call */
     f->operands = 0;
     pc_seek(t, "gckpti_x_nodes[] = {");
     for (int i = 0; i < f->count && !t->truncated; i++) {
@@ -543,7 +545,7 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
     pc_seek(t, "gckpti_x_info[] = {\n");
     for (int i = 0; i < 2 * f->count && !t->truncated; i++) {
         for (int k = i % 2 ? 0 : 4; k > 0; k--)
-            pc_word(t); /* UINT64_C(cost), twice: 64 is a number, too */
+            pc_word(t); /* UINT64_C(cost), twice: the 64 is read as a number as well */
         f->host_offset[i] = pc_word(t);
         if (i % 2)
             pc_word(t), pc_word(t);
@@ -597,7 +599,7 @@ PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
     return printed;
 }
 
-/* Reads a loss that runs in another lowering than it was built in: it reads the inputs of its logits. */
+/* Reads a loss that runs in another lowering than the built one: it then reads the inputs of its logits. */
 static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id];
@@ -617,8 +619,8 @@ static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int i
     q->op = *pc_find_op("linear_cross_entropy");
 }
 
-/* An op that runs as `fused` is the last one of a fused group: of ops that do not run by themselves, and that only the
- * group reads. Finds the group and its inputs. */
+/* An op that runs as `fused` is the last one of a fused group. The other ops of the group do not run by themselves, and
+ * only the group reads them. Finds the group and its inputs. */
 static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id], as = *q;
@@ -664,7 +666,8 @@ static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
     free(alone), free(inside);
 }
 
-/* 0: there is nothing to tell of such a plan: of a backend, without desc or with leaves. */
+/* Returns 0 if the plan cannot be checked: it has no file (the plan of a backend), and desc is NULL or has virtual
+   ranks. */
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
 {
@@ -746,10 +749,11 @@ PC_API void plan_facts_free(plan_facts *f)
     memset(f, 0, sizeof *f);
 }
 
-/* ---- going through it ---- */
-/* What a buffer is said to hold: nothing any more when something else was written there since. */
+/* ---- checking all instructions in one pass ---- */
+/* The content that a buffer is believed to hold. It is lost if the buffer's stamp has changed since, because something
+   else was written there. */
 typedef struct {
-    int buffer; /* -1: nothing was ever made */
+    int buffer; /* -1 if nothing was ever written */
     int stamp, writer, first, parts;
 } pc_content;
 enum { PC_LEVELS = 24 };
@@ -758,23 +762,24 @@ typedef struct {
     char *text;
     size_t text_size;
     int failed, x, body, epilogue, accumulates, backward_seen, updates_seen;
-    /* by id: */
+    /* arrays indexed by id: */
     unsigned char *reaches, *active, *runs_backward, *staged, *has_saved, *is_term, *narrow;
     unsigned char *forwards, *backwards, *updated, *reduced, *offloaded_now, *live_value, *live_saved;
     int *expected, *first_use;
-    pc_content *value, *saved, *gradient, *shard, *sum; /* sum: by use, id * inputs + input */
+    pc_content *value, *saved, *gradient, *shard, *sum; /* sum: indexed by use, id * inputs + input */
     int *next_use, *order;
-    /* by instruction: */
+    /* arrays indexed by instruction: */
     int *first_buffer;
     unsigned char *keeps_value, *keeps_saved, *dies, *offloaded;
-    /* by buffer: */
+    /* arrays indexed by buffer: */
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
-    const size_t *operand, *operand_end; /* of this instruction, if they are known */
-    int pending, before;                  /* a REDUCE that is under way; the last backward */
-    int exchange;                        /* its buffer */
-    int workspace;                            /* of this instruction: the buffer of its workspace, or -1 */
-    size_t own_workspace;                          /* where its own part of that begins */
+    const size_t *operand, *operand_end; /* operands of this instruction, if they are known */
+    int pending, before;                  /* id of the REDUCE in progress; index of the last backward */
+    int exchange;                        /* the receive buffer of the REDUCE in progress */
+    int workspace;                            /* the buffer of this instruction's workspace, or -1 */
+    /* where the op's workspace begins in it, after the bf16 conversions */
+    size_t own_workspace;
 } pc_state;
 
 #if defined(__GNUC__)
@@ -814,7 +819,7 @@ static inline int pc_is_cache(const pc_node *q)
 {
     return q->kind == PC_OP && q->op.name && !strcmp(q->op.name, "cache");
 }
-/* Its value is in the arena where an op reads it. */
+/* Returns whether an op that reads the tensor finds its value in the arena. */
 static inline int pc_in_arena(const pc_state *w, int id)
 {
     const pc_node *q = &w->f->node[id];
@@ -826,18 +831,18 @@ static inline size_t pc_bytes(const pc_state *w, int id, int narrow)
     const pc_node *q = &w->f->node[id];
     return (size_t)q->n * (q->bytes ? 1 : w->narrow[id] & narrow ? 2 : 4);
 }
-/* What its backward reads. */
+/* Returns the needs of the node's backward. */
 static inline unsigned pc_needs(const pc_state *w, const pc_node *q)
 {
     unsigned mask = 0;
     for (int i = 0; i < q->inputs; i++) {
         const pc_node *in = &w->f->node[pc_base(w->f, q, i)];
         mask |= w->active[pc_base(w->f, q, i)] ? q->op.needs[i] : 0;
-        mask |= in->indices && in->kind == PC_OP ? GCKPT_IN(i) : 0; /* any that an op gave */
+        mask |= in->indices && in->kind == PC_OP ? GCKPT_IN(i) : 0; /* indices computed by an op are needed */
     }
     return mask;
 }
-/* Input i is an earlier (or any other) input as well. */
+/* Returns whether input i repeats an earlier input or, if `any`, any other input. */
 static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int any)
 {
     for (int k = 0; k < (any ? q->inputs : i); k++)
@@ -845,7 +850,8 @@ static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int a
             return 1;
     return 0;
 }
-/* Returns 2 if its sum has a compensation (5e) for the whole step, 1 if for the instruction, else 0. */
+/* Returns 2 if the gradient's sum has a compensation (5e) during the whole step, 1 if only during the instruction, else
+   0. */
 static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
 {
     const pc_node *in = &w->f->node[q->in[i]];
@@ -855,16 +861,16 @@ static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
         return w->accumulates ? 2 : 1;
     return in->n != q->n;
 }
-/* Returns whether the gradient is a sum over uses with an accumulator per use (5f): of a batch-invariant tensor, in a
- * plan that accumulates. */
+/* Returns whether the gradient is a sum over uses with one accumulator for each use (5f). Gradients of batch-invariant
+ * tensors are, in a plan that accumulates. */
 static inline int pc_has_sums(const pc_state *w, int id)
 {
     return w->accumulates && w->f->node[id].batch_invariant;
 }
 
 /* ---- buffers ---- */
-/* Returns the buffer that begins here for that, or -1. ends: 1: it ends with this instruction; 0: later; -1: either.
- * hint: its offset, if known. */
+/* Returns the buffer of this tensor and kind that begins at instruction x, or -1. If ends is 1, the buffer must end
+ * with this instruction; if 0, later; if -1, either. hint: its offset, if known. */
 static inline int pc_claim_buffer(pc_state *w, int x, int id, gckpt_buffer_kind kind, size_t size,
                             int ends, size_t hint)
 {
@@ -888,7 +894,7 @@ static inline void pc_touch(pc_state *w, int b, int x)
         w->last_read[b] = x;
 }
 
-/* Something new stands in buffer b; what stood there is gone. */
+/* Records that the current instruction writes new content into buffer b; the earlier content is lost. */
 static inline pc_content pc_put(pc_state *w, int b)
 {
     pc_content h = { b, ++w->stamp[b], w->x, 0, 0 };
@@ -896,7 +902,7 @@ static inline pc_content pc_put(pc_state *w, int b)
     return h;
 }
 
-/* The last instruction of the body that reads anything. */
+/* Returns the last instruction of the body, not counting reduces. */
 static inline int pc_body_end(const pc_state *w)
 {
     int x = w->epilogue - 1;
@@ -905,12 +911,13 @@ static inline int pc_body_end(const pc_state *w)
     return x;
 }
 
-/* What is read must be there, whole. What the prologue left is read in every round of the body. */
+/* Checks that the content is complete when it is read. Results of the prologue are read in every iteration of the body,
+   so they must live to its end. */
 static inline int pc_read(pc_state *w, const pc_content *h, const char *what, int id)
 {
     int x = w->x;
     if (h->buffer < 0) {
-        pc_fail(w, "reads the %s of %d, which nothing has made", what, id);
+        pc_fail(w, "reads the %s of %d, which was never computed", what, id);
         return 0;
     }
     const gckpt_buffer *b = &w->f->buffer[h->buffer];
@@ -932,7 +939,7 @@ static inline size_t pc_offset(const pc_state *w, const pc_content *h)
     return h && h->buffer >= 0 ? w->f->buffer[h->buffer].offset : PC_NONE;
 }
 
-/* Returns an operand that follows, or PC_NONE if they are not known. */
+/* Returns the operand that comes `ahead` places later, or PC_NONE if operands are unknown. */
 static inline size_t pc_hint(const pc_state *w, int ahead)
 {
     return w->operand && w->operand + ahead < w->operand_end ? w->operand[ahead] : PC_NONE;
@@ -948,7 +955,7 @@ static inline void pc_operand(pc_state *w, const char *what, int i, size_t offse
                (unsigned long)w->operand[-1], (unsigned long)offset);
 }
 
-/* ---- what is read where, from the end ---- */
+/* ---- which instruction reads which value, computed from the end ---- */
 static inline void pc_find_live(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1008,7 +1015,7 @@ static inline void pc_check_policy(pc_state *w, int id, const pc_content *h)
     const pc_node *q = &w->f->node[id];
     if (q->recompute && !q->batch_invariant && !(q->op.flags & GCKPT_SIDE_EFFECT) && h->first &&
         !w->f->usage[w->x].once && (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
-        pc_fail(w, "reads what %d, which is never to be kept for the backward, left in the forward",
+        pc_fail(w, "reads the value that %d, which must be recomputed for the backward, computed in the forward",
                id);
 }
 
@@ -1018,7 +1025,7 @@ static inline void pc_reads_parameter(pc_state *w, int id)
         pc_fail(w, "reads parameter %d after its update", id);
 }
 
-/* Defines the value and `saved` of a forward or a reload, if somebody reads them. */
+/* Defines the value and the saved bytes of a forward or a reload, if a later instruction reads them. */
 static inline void pc_results(pc_state *w, int id, int reload)
 {
     const plan_facts *f = w->f;
@@ -1029,7 +1036,7 @@ static inline void pc_results(pc_state *w, int id, int reload)
     w->value[id].buffer = w->saved[id].buffer = -1;
     if (has_value && w->keeps_value[x]) {
         b = pc_claim_buffer(w, x, id, GCKPT_BUFFER_VALUE, size, -1, PC_NONE);
-        for (int i = 0; i < q->inputs && b < 0 && !reload; i++) { /* in place */
+        for (int i = 0; i < q->inputs && b < 0 && !reload; i++) { /* computed in place */
             int in = pc_base(f, q, i);
             const pc_content *h = &w->value[in];
             if (q->op.flags & GCKPT_INPLACE(i) && pc_in_arena(w, in) && w->dies[x] >> i & 1 &&
@@ -1064,18 +1071,18 @@ static inline void pc_workspace(pc_state *w, int id, size_t least)
     if (b >= 0)
         pc_put(w, b);
     if (size < least)
-        pc_fail(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
+        pc_fail(w, "has %lu bytes of workspace; compensations of its sums need %lu", (unsigned long)size,
                (unsigned long)least);
     w->workspace = b;
-    w->own_workspace = pc_hint(w, 0); /* behind copies, which a bf16 plan may have */
+    w->own_workspace = pc_hint(w, 0); /* after the bf16 conversions, which a bf16 plan may have */
     if (w->f->precision == GCKPT_FP32 || w->f->node[id].kind != PC_OP)
         pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
     else if (w->operand && w->operand < w->operand_end)
         w->operand++;
 }
 
-/* Where an op of a bf16 plan has floats in place of bf16: in its workspace, each in a place of its
- * own but where something is computed or passed on in place; what is left of it is the op's own. */
+/* In a bf16 plan, the workspace has float copies of the bf16 operands. Each copy has its own place unless the op
+ * computes in place or passes a gradient on. The op's own workspace follows. */
 static inline void pc_copies(pc_state *w, int id, int backward)
 {
     const pc_node *q = &w->f->node[id];
@@ -1115,7 +1122,7 @@ static inline void pc_forward(pc_state *w, int id)
     if (q->kind == PC_PARAM)
         pc_reads_parameter(w, id);
     if (q->kind != PC_PARAM && q->batch_invariant != f->usage[x].once)
-        pc_fail(w, "stands in the wrong part of the list");
+        pc_fail(w, "is in the wrong part of the list");
     if (f->usage[x].recompute != (w->forwards[id] != 0))
         pc_fail(w, "is reported to run %s", f->usage[x].recompute ? "again" : "for the first time");
     if (w->forwards[id] && (q->keep || q->op.flags & GCKPT_SIDE_EFFECT || q->batch_invariant) &&
@@ -1133,7 +1140,7 @@ static inline void pc_forward(pc_state *w, int id)
         }
     }
     if (!w->keeps_value[x] && !w->keeps_saved[x] && !(effect && !w->forwards[id]))
-        pc_fail(w, "nobody reads what it makes");
+        pc_fail(w, "no op reads its result");
     pc_results(w, id, 0);
     pc_workspace(w, id, 0);
     for (int i = 0; i < q->inputs; i++)
@@ -1149,9 +1156,9 @@ static inline void pc_offload(pc_state *w, int id, int is_done)
     const plan_facts *f = w->f;
     int x = w->x, parts = w->offloaded[x];
     if (is_done && (w->offloaded_now[id] & parts) != parts)
-        pc_fail(w, "what it holds is not offloaded");
+        pc_fail(w, "the awaited value is not being offloaded");
     if (!is_done && (x == 0 || f->list[x - 1].kind != GCKPT_FORWARD || f->list[x - 1].id != id))
-        pc_fail(w, "does not stand behind its forward");
+        pc_fail(w, "does not follow its forward");
     if (!parts)
         pc_fail(w, "nothing of it is reloaded");
     if (parts & 1)
@@ -1168,16 +1175,17 @@ static inline void pc_reload(pc_state *w, int id)
 {
     int parts = w->keeps_value[w->x] | w->keeps_saved[w->x] << 1;
     if ((w->offloaded_now[id] & parts) != parts)
-        pc_fail(w, "what it brings back was not offloaded since its forward");
+        pc_fail(w, "the reloaded value was not offloaded since its forward");
     if (!parts)
-        pc_fail(w, "nobody reads what it brings back");
+        pc_fail(w, "no op reads the reloaded value");
     if (w->f->node[id].recompute || w->f->node[id].batch_invariant)
         pc_fail(w, "may not be offloaded");
     pc_results(w, id, 1);
 }
 
 /* ---- gradients ---- */
-/* All of a gradient is there: the place of the first accumulator, or of all; others: the rest. */
+/* Checks that the gradient is complete. Returns the offset of the first accumulator, or of the only one; `others` gets
+   the rest. */
 static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *others, int *count)
 {
     const plan_facts *f = w->f;
@@ -1206,7 +1214,7 @@ static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *o
         }
         h->parts = need;
         if (!w->failed && h->buffer >= 0)
-            h->stamp = ++w->stamp[h->buffer]; /* it has the others now */
+            h->stamp = ++w->stamp[h->buffer]; /* the first accumulator now contains the others */
     }
     if (pc_read(w, h, "gradient", id) && h->parts != need)
         pc_fail(w, "%s the gradient of %d, which has %d of %d contributions", who, id, h->parts,
@@ -1214,8 +1222,9 @@ static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *o
     return pc_offset(w, h);
 }
 
-/* The contract's turn (5f). The first two parts of a sum over uses may change places: they are made
- * apart, and a + b = b + a; where all have accumulators, any may. */
+/* Checks that contributions are added in the contract's order (5f). The first two contributions to a sum over uses may
+ * change places, since each is computed separately and a + b = b + a. If every use has an accumulator, any order is
+ * allowed. */
 static inline void pc_check_order(pc_state *w, int use, int id)
 {
     int k = w->gradient[id].buffer >= 0 ? w->gradient[id].parts : 0, order = w->order[use];
@@ -1223,7 +1232,8 @@ static inline void pc_check_order(pc_state *w, int use, int id)
         pc_fail(w, "adds to the gradient of %d as number %d; it is number %d", id, k, order);
 }
 
-/* Where the gradient of an input goes. Returns bits: 1 it is added to, 2 it is cleared before. */
+/* Finds the offset that receives the gradient of input i. Returns bits: 1 if it is added to, 2 if it is cleared
+   first. */
 static inline unsigned pc_target(pc_state *w, int id, int i, size_t *at, size_t *total)
 {
     const plan_facts *f = w->f;
@@ -1255,7 +1265,7 @@ static inline unsigned pc_target(pc_state *w, int id, int i, size_t *at, size_t 
                    pc_bytes(w, id, PC_GRADIENT) == size && !pc_repeats(f, q, i, 1) &&
                    q->op.flags & (GCKPT_PASSES_GRAD(i) | (i ? 0 : GCKPT_INPLACE_GRAD))) {
             if (q->op.flags & GCKPT_PASSES_GRAD(i))
-                *h = *out; /* nothing is written: both are there */
+                *h = *out; /* the gradient is passed on: nothing is written, and both tensors share the content */
             else
                 *h = pc_put(w, out->buffer);
             h->writer = w->x;
@@ -1278,7 +1288,7 @@ static inline unsigned pc_target(pc_state *w, int id, int i, size_t *at, size_t 
     }
     b = pc_claim_buffer(w, w->x, in, kind, wide, 1, hint);
     if (b < 0) {
-        pc_fail(w, "input %d: what is added to the gradient of %d has no place", i, in);
+        pc_fail(w, "input %d: the contribution to the gradient of %d has no place", i, in);
         return 0;
     }
     pc_put(w, b);
@@ -1299,7 +1309,7 @@ static inline void pc_backward(pc_state *w, int id)
     if (w->backwards[id]++)
         pc_fail(w, "runs a second time");
     if (q->batch_invariant != f->usage[w->x].once)
-        pc_fail(w, "stands in the wrong part of the list");
+        pc_fail(w, "is in the wrong part of the list");
     if (w->updates_seen && !f->in_backward)
         pc_fail(w, "comes after an update");
     if (pc_is_loss(q) && !w->forwards[id])
@@ -1353,7 +1363,8 @@ static inline void pc_backward(pc_state *w, int id)
 }
 
 /* ---- reduces and updates ---- */
-/* Bytes of the largest of n equal parts of a tensor's blocks of 4096, halved again and again. */
+/* Returns the bytes of the largest shard when a tensor's blocks of 4096 elements are halved again and again into n
+   shards. */
 static inline size_t pc_shard_bytes(int64_t elements, int n)
 {
     int64_t blocks = (elements + 4095) / 4096;
@@ -1362,7 +1373,7 @@ static inline size_t pc_shard_bytes(int64_t elements, int n)
     return 4 * (size_t)(blocks * 4096 < elements ? blocks * 4096 : elements);
 }
 
-/* What is exchanged is under way until here. */
+/* Ends the exchange in progress: its buffers were needed until the instruction before x. */
 static inline void pc_end_exchange(pc_state *w, int x)
 {
     int id = w->pending;
@@ -1373,12 +1384,13 @@ static inline void pc_end_exchange(pc_state *w, int x)
         pc_touch(w, w->gradient[id].buffer, x - 1);
     if (w->shard[id].buffer >= 0) {
         pc_touch(w, w->shard[id].buffer, x - 1);
-        w->gradient[id].buffer = -1; /* the rest of it is not needed */
+        w->gradient[id].buffer = -1; /* the other shards of the gradient are not needed */
     }
     w->pending = -1;
 }
 
-/* Room for what another rank sends, which the REDUCEs behind one backward share: of the largest. */
+/* Checks the receive buffer for other ranks' data. All REDUCEs after one backward share it, so it has the size of the
+   largest. */
 static inline void pc_exchange(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
@@ -1393,7 +1405,7 @@ static inline void pc_exchange(pc_state *w, int id)
         w->exchange = pc_claim_buffer(w, w->before, largest, GCKPT_BUFFER_REDUCTION, most, -1, PC_NONE);
     }
     if (w->exchange < 0)
-        pc_fail(w, "what another rank sends (%lu bytes) has no place", (unsigned long)most);
+        pc_fail(w, "there is no receive buffer (%lu bytes) for other ranks", (unsigned long)most);
 }
 
 static inline void pc_reduce(pc_state *w, int id)
@@ -1419,7 +1431,7 @@ static inline void pc_reduce(pc_state *w, int id)
     if (f->virtual_ranks <= 1 || !q->batch_invariant || !w->active[id] || !uses || w->reduced[id]++)
         pc_fail(w, "it has no sums of virtual ranks, or none any more");
     if (f->usage[w->x].once || (w->before != w->x - 1 && f->list[w->x - 1].kind != GCKPT_REDUCE))
-        pc_fail(w, "does not stand behind a backward of the body");
+        pc_fail(w, "does not follow a backward of the body");
     cut = f->ranks > 1 && f->shard != GCKPT_SHARD_NONE && q->kind == PC_PARAM && q->n > 4096 &&
           f->trained[id] && use < 0;
     shard = cut && !w->accumulates && f->shard >= GCKPT_SHARD_GRADIENTS;
@@ -1452,7 +1464,7 @@ static inline void pc_reduce(pc_state *w, int id)
         int b = pc_claim_buffer(w, w->before, id, GCKPT_BUFFER_PARAMETER_GRADIENT,
                           pc_shard_bytes(q->n, f->ranks), -1, PC_NONE);
         if (b < 0)
-            pc_fail(w, "this rank's share of it has no place");
+            pc_fail(w, "this rank's shard of it has no place");
         else
             w->shard[id] = pc_put(w, b);
     }
@@ -1476,7 +1488,7 @@ static inline void pc_update(pc_state *w, int id)
     if (!f->trained[id] || w->updated[id])
         pc_fail(w, w->updated[id] ? "is there a second time" : "is not trained");
     if (!f->in_backward && !f->usage[w->x].once)
-        pc_fail(w, "stands in the wrong part of the list");
+        pc_fail(w, "is in the wrong part of the list");
     for (int i = 0; i < f->terms && !w->updates_seen; i++)
         if (!w->forwards[f->term[i]])
             pc_fail(w, "comes before the loss %d has counted", f->term[i]);
@@ -1491,10 +1503,10 @@ static inline void pc_update(pc_state *w, int id)
     w->updates_seen = 1;
 }
 
-/* ---- the whole list ---- */
-/* Finds which tensors get a gradient (they lead to a loss, and they are fetched or trained or depend on such), which
- * backwards run, and the uses of each tensor in the contract's order: users that depend on the batch, then the others,
- * in reverse; inputs ascending. */
+/* ---- the whole list of instructions ---- */
+/* Finds which tensors get a gradient: they lead to a loss, and they are fetched, trained, or depend on such a tensor.
+ * Also finds which backwards run, and the uses of each tensor in the contract's order: first users that depend on the
+ * batch, then the others, each in reverse order, with inputs ascending. */
 static inline void pc_find_active(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1532,7 +1544,7 @@ static inline void pc_find_active(pc_state *w)
             w->order[use] = k++;
 }
 
-/* Where the parts of the list begin; what is known of ids and buffers before anything runs. */
+/* Finds where the parts of the list begin, and fills the arrays by id and by buffer. */
 static inline int pc_start(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1555,11 +1567,11 @@ static inline int pc_start(pc_state *w)
             return 0;
         }
         if (f->node[in.id].kind == PC_OP && !f->node[in.id].op.name) {
-            pc_fail(w, "its op is not known: include check.h before what calls gckpt_apply");
+            pc_fail(w, "its op is not known: include check.h before the code that calls gckpt_apply");
             return 0;
         }
         if (f->node[in.id].kind == PC_PARAM && in.kind == GCKPT_FORWARD)
-            w->staged[in.id] = f->usage[x].once ? 2 : 1; /* 2: in the prologue */
+            w->staged[in.id] = f->usage[x].once ? 2 : 1; /* 2 if staged in the prologue */
     }
     for (x = 0; x < f->length && f->usage[x].once && f->list[x].kind == GCKPT_FORWARD;)
         x++;
@@ -1568,7 +1580,7 @@ static inline int pc_start(pc_state *w)
     for (w->epilogue = x; x < f->length; x++) {
         w->x = x;
         if (!f->usage[x].once || f->list[x].kind == GCKPT_FORWARD) {
-            pc_fail(w, "stands in the wrong part of the list");
+            pc_fail(w, "is in the wrong part of the list");
             return 0;
         }
     }
@@ -1579,7 +1591,7 @@ static inline int pc_start(pc_state *w)
         const gckpt_buffer *q = &f->buffer[b];
         if (q->start < 0 || q->end < q->start || q->end > f->length || !q->size || q->id < 0 ||
             q->id >= f->count || (b > 0 && q->end < f->buffer[b - 1].end)) {
-            pc_fail(w, "buffer %d, of %d, lives from %d to %d", b, q->id, q->start, q->end);
+            pc_fail(w, "buffer %d, of %d, is live from %d to %d", b, q->id, q->start, q->end);
             return 0;
         }
         w->last_read[b] = -1;
@@ -1594,7 +1606,7 @@ static inline int pc_start(pc_state *w)
         if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batch_invariant && !q->indices)
             w->narrow[i] = PC_VALUE | PC_GRADIENT;
     }
-    for (int i = 0; i < f->fetches; i++) /* floats */
+    for (int i = 0; i < f->fetches; i++) /* fetches are floats */
         w->narrow[f->node[f->fetch[i].id].base] &=
             (unsigned char)~(f->fetch[i].gradient ? PC_GRADIENT : PC_VALUE);
     pc_find_active(w);
@@ -1637,7 +1649,7 @@ static inline void pc_instruction(pc_state *w, int x)
         pc_fail(w, "has %d operands too many", (int)(w->operand_end - w->operand));
 }
 
-/* Checks what must have happened by the end, and that all fetches exist. */
+/* Checks that everything required has happened by the end, and that all fetches exist. */
 static inline void pc_end(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1684,7 +1696,7 @@ static inline void pc_end(pc_state *w)
     }
 }
 
-/* Sums of 2^53 bytes and more are reported rounded: they are added up in double. */
+/* Returns whether two sums are equal. Sums of 2^53 bytes and more are added in double, so they are reported rounded. */
 static inline int pc_same(size_t a, size_t b)
 {
     const uint64_t exact = UINT64_C(1) << 53;
@@ -1696,7 +1708,7 @@ static inline int pc_same(size_t a, size_t b)
 static inline void pc_check_sizes(pc_state *w)
 {
     const plan_facts *f = w->f;
-    int *live = (int *)pc_alloc((size_t)f->buffers, sizeof *live), count = 0; /* by offset */
+    int *live = (int *)pc_alloc((size_t)f->buffers, sizeof *live), count = 0; /* sorted by offset */
     size_t top = 0, most = 0, kinds[4] = { 0, 0, 0, 0 }, best[4] = { 0, 0, 0, 0 }, sum = 0;
     static const int kind_of[] = { 0, 0, 0, 1, 2, 3 };
     for (int x = 0; x <= f->length && !w->failed; x++) {
@@ -1725,7 +1737,7 @@ static inline void pc_check_sizes(pc_state *w)
             if (f->alignment && q->offset % f->alignment)
                 pc_fail(w, "buffer %d at %lu is not aligned", b, (unsigned long)q->offset);
             if (q->size > f->arena || q->offset > f->arena - q->size)
-                pc_fail(w, "buffer %d, %lu bytes at %lu, leaves the arena of %lu", b,
+                pc_fail(w, "buffer %d, %lu bytes at %lu, exceeds the arena of %lu", b,
                        (unsigned long)q->size, (unsigned long)q->offset, (unsigned long)f->arena);
             if (below && below->offset + below->size > q->offset)
                 pc_fail(w, "buffers %d, of %d, and %d, of %d, overlap", live[low - 1], below->id, b,
@@ -1766,15 +1778,15 @@ static inline void pc_check_sizes(pc_state *w)
                (unsigned long)f->budget);
 }
 
-/* Work of copying to slower memory or back: of 2^20 bytes in proportion, rounded up. */
+/* Returns the cost of copying `bytes` to slower memory or back: the cost for 2^20 bytes in proportion, rounded up. */
 static inline uint64_t pc_copy_cost(const plan_facts *f, size_t bytes)
 {
     return (bytes >> 20) * f->offload_work +
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
 }
 
-/* Returns how an instruction uses the current definition of a tensor: bit 0: value; bit 1: saved; bit 2: it is a
- * forward that may overwrite the value. */
+/* Returns how an instruction uses the current definition of a tensor: bit 0 if it reads the value, bit 1 if it reads
+ * the saved bytes, bit 2 if it is a forward that may overwrite the value. */
 static inline int pc_uses(const pc_state *w, int x, int id)
 {
     const plan_facts *f = w->f;
@@ -1797,13 +1809,13 @@ static inline int pc_uses(const pc_state *w, int x, int id)
     return bits;
 }
 
-/* The time of a micro-batch: what is computed one after the other, copies beside it. */
+/* Returns the time of a micro-batch: ops run one after the other, overlapped with copies. */
 static inline uint64_t pc_time(pc_state *w)
 {
     const plan_facts *f = w->f;
     uint64_t now = 0, copied = 0, *ready, *may_go;
     ready = (uint64_t *)pc_alloc((size_t)(f->count + f->length + 2), sizeof *ready);
-    may_go = ready + f->count; /* by instruction: what computes from it on waits for that */
+    may_go = ready + f->count; /* by instruction: computing it, or any later one, starts no earlier */
     memset(ready, 0, (size_t)(f->count + f->length + 2) * sizeof *ready);
     for (int x = 0; x < f->length; x++) {
         int id = f->list[x].id, kind = (int)f->list[x].kind;
@@ -1839,7 +1851,7 @@ static inline uint64_t pc_time(pc_state *w)
         }
         if (kind > GCKPT_BACKWARD)
             continue;
-        if (x >= w->epilogue && copied > now) /* copies end with the body */
+        if (x >= w->epilogue && copied > now) /* all copies end by the end of the body */
             now = copied;
         now = may_go[x] > now ? may_go[x] : now;
         for (int i = 0; i < f->count; i++)
@@ -1854,14 +1866,14 @@ static inline uint64_t pc_time(pc_state *w)
     return now;
 }
 
-/* What instructions cost adds up to the work; the model's costs are no less than what they move.
- * What is in slower memory has a place of its own. */
+/* Checks that the costs of instructions add up to the plan's cost, and that the model's costs are at least the bytes
+ * that an op moves. Offloaded values must not overlap in slower memory. */
 static inline void pc_check_costs(pc_state *w)
 {
     const plan_facts *f = w->f;
     uint64_t work = 0, once = 0, recomputed = 0, backward = 0;
     size_t alignment = f->alignment ? f->alignment : 1, host_bytes = 0;
-    unsigned char *offloaded = w->offloaded_now; /* of what is offloaded at any time */
+    unsigned char *offloaded = w->offloaded_now; /* by id: the parts that are offloaded at the current instruction */
     memset(offloaded, 0, (size_t)f->count);
     for (int x = 0; x < f->length && !w->failed; x++) {
         int id = f->list[x].id, kind = (int)f->list[x].kind;
@@ -1909,7 +1921,7 @@ static inline void pc_check_costs(pc_state *w)
                 least += pc_bytes(w, in, PC_GRADIENT);
         }
         if (cost < 10 * least + 16384)
-            pc_fail(w, "its work is %lu; what it moves is worth %lu", (unsigned long)cost,
+            pc_fail(w, "its work is %lu; the bytes that it moves cost %lu", (unsigned long)cost,
                    (unsigned long)(10 * least + 16384));
     }
     double part = once ? (double)recomputed / (double)once : 0;
@@ -2016,9 +2028,9 @@ PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
     pc_graph_free(g);
     return problem;
 }
-#endif /* body */
+#endif /* PLAN_CHECK_BODY */
 
-/* ---- every plan that a test makes ---- */
+/* ---- checks of every plan that a test makes ---- */
 #if defined(TESTS_CHECK_H) && !defined(PLAN_CHECK_OFF)
 typedef struct {
     const gckpt_frontier *frontier;
@@ -2029,11 +2041,11 @@ typedef struct {
     gckpt_build_fn build;
     gckpt_measure_fn measure;
     void *user;
-    pc_graph **graph; /* of every size that was built */
+    pc_graph **graph; /* one for each number of rows that was built */
     int64_t *rows;
     size_t count;
 } pc_builds;
-static PC_LOCAL pc_frontier pc_frontiers[64]; /* the latest */
+static PC_LOCAL pc_frontier pc_frontiers[64]; /* the latest frontiers */
 static PC_LOCAL unsigned pc_frontier_count;
 #ifndef PLAN_CHECK_PRINTS
 #define PLAN_CHECK_PRINTS 8
@@ -2100,7 +2112,7 @@ static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_te
     return frontier;
 }
 
-/* Plans without a file (of a backend) are not checked: their fetches may be gone. */
+/* Plans without a file (of a backend) are not checked, because their fetches may be gone. */
 static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
                                            const gckpt_frontier *frontier, size_t budget)
 {
@@ -2219,5 +2231,5 @@ static inline gckpt_tensor *pc_set_policy(gckpt_tensor *t, int keep)
 #define gckpt_apply(...)         pc_apply(__VA_ARGS__)
 #define gckpt_keep(t)            pc_set_policy(t, 1)
 #define gckpt_recompute(t)       pc_set_policy(t, 0)
-#endif /* every plan */
+#endif /* checks of every plan */
 #endif

@@ -1,11 +1,10 @@
 #!/bin/sh
-# What make test prints of its logs, each of which ends with "exit status N". In one counts the last line
-# "name: N passed, N failed"; a program that printed no such line, or ended badly although it counted no failure, is one
-# failure.
+# Summarises the logs of make test, each of which ends with "exit status N". The last line "name: N passed, N failed" of a
+# log counts; a program that printed no such line, or exited with an error although it counted no failure, is one failure.
 #
-#     sh tests/run.sh each build/test_ops.log     its line; where something failed what it said, and how to run it alone
-#     sh tests/run.sh sum build/*.log             what failed, then "N passed, N failed"; the exit status is 1 where
-#                                                 anything did
+#     sh tests/run.sh each build/test_ops.log     prints its line; after a failure its messages and how to run it alone
+#     sh tests/run.sh sum build/*.log             prints the failures, then "N passed, N failed"; the exit status is 1
+#                                                 after any failure
 what=$1
 shift
 
@@ -30,7 +29,7 @@ read_log()
     fi
 }
 
-# alone LOG: how it is run again
+# alone LOG: prints the command that runs the test again
 alone()
 {
     program=${1%.log}

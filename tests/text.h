@@ -1,5 +1,5 @@
-/* text.h - what tests of written text share: a writer that may fail at any call, and whether its
- * text is well-formed XML or JSON. Include after gradckpt.h, or layer headers of src/. */
+/* text.h - helpers for tests of text output: a writer that may fail at any call, and checks whether
+ * its text is well-formed XML or JSON. Include after gradckpt.h, or layer headers of src/. */
 #ifndef TESTS_TEXT_H
 #define TESTS_TEXT_H
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 typedef struct {
     char *bytes;
     size_t size, capacity;
-    long calls, fail_at; /* 0: never */
+    long calls, fail_at; /* if 0, never */
 } text;
 
 static size_t write_text(void *user, const void *bytes, size_t size)
@@ -17,7 +17,8 @@ static size_t write_text(void *user, const void *bytes, size_t size)
     text *t = (text *)user;
     if (++t->calls == t->fail_at)
         return size / 2;
-    CHECK(t->fail_at == 0 || t->calls < t->fail_at); /* not called again after a failure */
+    /* the library must not call a writer again after a failure */
+    CHECK(t->fail_at == 0 || t->calls < t->fail_at);
     if (t->size + size + 1 > t->capacity) {
         t->capacity = 2 * (t->size + size + 1);
         t->bytes = (char *)realloc(t->bytes, t->capacity);
@@ -28,7 +29,7 @@ static size_t write_text(void *user, const void *bytes, size_t size)
     return size;
 }
 
-/* strstr, which measures all of a long text each time it runs under a sanitizer */
+/* Replaces strstr, which under a sanitizer measures the whole of a long text at each call. */
 static const char *find(const char *s, const char *what)
 {
     size_t n = strlen(what);
@@ -37,7 +38,7 @@ static const char *find(const char *s, const char *what)
     return *s ? s : NULL;
 }
 
-/* Whether every byte belongs to a character that XML and JSON may hold. */
+/* Returns whether the text is UTF-8 and has only characters that XML and JSON allow. */
 static inline int is_valid_text(const text *t)
 {
     for (size_t i = 0; i < t->size;) {
@@ -52,7 +53,8 @@ static inline int is_valid_text(const text *t)
     return 1;
 }
 
-/* Well-formed, as far as this writer goes: elements nest, attributes are quoted, entities known. */
+/* Returns whether the text is well-formed XML, as far as this writer goes: elements nest,
+   attributes are quoted, entities are known ones. */
 static inline int is_valid_xml(const text *t)
 {
     static const char *const entities[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
@@ -89,10 +91,12 @@ static inline int is_valid_xml(const text *t)
     return depth == 0 && roots == 1;
 }
 
-/* JSON: brackets nest, strings end, commas and colons stand between values. */
+/* Returns whether the text is well-formed JSON: brackets nest, strings end, commas and colons
+   separate values. */
 static inline int is_valid_json(const text *t)
 {
-    char open[16], before = 0; /* the last token: one of { [ , : and v for a value, k for a key */
+    /* before: kind of the last token: one of { [ , : or v (a value) or k (a key) */
+    char open[16], before = 0;
     int depth = 0, values = 0;
     for (const char *s = t->bytes; *s; s++) {
         int value_may = before == 0 || before == '[' || before == ':' ||

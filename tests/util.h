@@ -1,12 +1,13 @@
-/* util.h - what the tests share beside check.h: random numbers, memory that counts and fails, files
- * in memory, steps fed in any way, a block of layers, the least budget, teardown. Include after gradckpt.h. */
+/* util.h - helpers that many tests share: random numbers, an allocator that counts and fails, files in memory,
+ * ways to run a step, random schedules, a block of layers, budgets read from error texts, teardown. Include
+ * after gradckpt.h. */
 #ifndef TESTS_UTIL_H
 #define TESTS_UTIL_H
 #include <stdlib.h>
 
 #include "check.h"
 
-/* ---- random numbers; a test sets the state to begin again ---- */
+/* ---- random numbers; a test assigns random_state to restart the sequence ---- */
 static uint64_t random_state = 1;
 static inline unsigned below(int64_t n)
 {
@@ -44,9 +45,10 @@ static inline int64_t count_of(const gckpt_shape *s)
     return n;
 }
 
-/* ---- memory: it counts, fails at call fail_at, from call fail_from on, and beyond `limit` bytes (0:
- * never), keeps each block's size in front of it to check the old size that it is given, and destroys
- * what is given back, so that whoever still reads that is found out ---- */
+/* ---- an allocator for tests: it counts blocks and bytes, and fails at call fail_at, at every call from
+ * fail_from on, and beyond `limit` bytes (0 disables each). It stores each block's size in front of the block,
+ * to check the old size that callers pass, and overwrites freed bytes, so that reading them gives wrong
+ * results. ---- */
 typedef struct {
     long calls, fail_at, fail_from, blocks, wrong_sizes;
     size_t live, peak, limit;
@@ -85,8 +87,8 @@ static inline gckpt_memory heap_memory(heap *h)
     return m;
 }
 
-/* ---- a file: writing fails at `limit` bytes, call fail_call does a byte less (0: never); a 0 stands
- * behind what was written ---- */
+/* ---- a file in memory: a write stops at `limit` bytes, and call number fail_call transfers one byte less (0
+ * disables each). A zero byte follows the last byte written. ---- */
 typedef struct {
     unsigned char *bytes;
     size_t size, at, capacity, limit, calls, fail_call;
@@ -119,7 +121,7 @@ static inline size_t file_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* Makes `to` a file of the same bytes, to be read from the beginning. */
+/* Copies the bytes of `from` to `to`, whose read position becomes 0. */
 static inline void file_copy(file *to, const file *from)
 {
     to->size = to->at = 0;
@@ -131,8 +133,9 @@ static inline int same_file(const file *a, const file *b)
     return a->size == b->size && a->size > 0 && !memcmp(a->bytes, b->bytes, a->size);
 }
 
-/* ---- one step: whole; `stream` rows a call, as fill gives them (less than 0: the first of one row);
- * or `pieces` instructions a call ---- */
+/* ---- runs one step: in one call if stream and pieces are 0; else with `stream` rows per call of
+ * gckpt_step_add, which fill supplies (if negative: one row in the first call, then -stream); or with `pieces`
+ * instructions per call of gckpt_run_some ---- */
 static inline gckpt_result util_step(gckpt_exec *e, int (*fill)(const void *, int64_t, gckpt_feed *),
                                     const void *user, int64_t rows, int64_t stream, int pieces,
                                     const gckpt_hyper *hyper, gckpt_report *report)
@@ -159,9 +162,9 @@ static inline gckpt_result util_step(gckpt_exec *e, int (*fill)(const void *, in
     return result;
 }
 
-/* ---- what each term of a step that ended came to, and all of them; wrong: it is missing, or they
- * do not make the step's loss to the bit, which is 0 where nothing counts and so nothing is trained
- * (no CHECK: threads call this) ---- */
+/* ---- loss and count of each loss term after a step, and their weighted total. `wrong` counts terms that
+ * cannot be read and a total that differs from the step's reported loss in any bit; that loss may also be 0 if
+ * no element counts, since then nothing is trained. Threads call this, hence no CHECK. ---- */
 enum { UTIL_TERMS = 8 };
 typedef struct {
     double sum[UTIL_TERMS], total;
@@ -191,8 +194,9 @@ static inline util_losses util_term_losses(gckpt_exec *e, const gckpt_term *term
     return l;
 }
 
-/* ---- a schedule: the forwards of a store-all plan, then backwards in reverse order, and before each
- * of them nothing, a stretch of forwards from anywhere, some of those that lead to it, or all ---- */
+/* ---- a random legal schedule: the forwards of a store-all plan, then the backwards in reverse order. Before
+ * each backward it repeats no forward, a random stretch of them, a third of the earlier ones, or all earlier
+ * ones. ---- */
 static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, int term_count,
                                   gckpt_instruction *list, int most)
 {
@@ -223,7 +227,8 @@ static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, i
     return count;
 }
 
-/* x + down(gelu(up(norm(x)))), twice as wide inside, for gckpt_checkpoint; *number: of the block. */
+/* Returns x + down(gelu(up(norm(x)))), with 2 C inner columns; a block for gckpt_checkpoint. *number makes the
+   parameters' names unique. */
 static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -238,21 +243,21 @@ static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
     return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
 }
 
-/* The budget for at most 1.5 times the least cost, which the error of one too small names; 0: it does not. */
+/* Returns the budget that a budget error names for at most 1.5 times the least cost, or 0 if it names none. */
 static inline size_t util_fast_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), ", and ");
     return at && strstr(at, " for at most 1.5 times the least cost") ? (size_t)strtoull(at + 6, NULL, 10) : 0;
 }
 
-/* The least budget, which the error of one too small names; 0: it does not. */
+/* Returns the least budget that a budget error names, or 0 if it names none. */
 static inline size_t util_least_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), "at least ");
     return at ? (size_t)strtoull(at + strlen("at least "), NULL, 10) : 0;
 }
 
-/* Any of them may be NULL. */
+/* Frees the objects; any of them may be NULL. */
 static inline void util_free(gckpt_exec *e, gckpt_plan *p, gckpt_graph *g, gckpt_store *s)
 {
     gckpt_exec_free(e);

@@ -84,10 +84,9 @@ function row_of(name) { return "<dl class=\"op\"><dt>PyTorch</dt><dd>" markdown(
 /^#ifndef GRADCKPT_H/ { part = "api"; next }
 /^#endif \/\* GRADCKPT_H \*\// { part = "done" }
 part == "" && FNR == 1 { version = $4; sub(/^v/, "", version) }
-part == "" && /^ \* You say/ { part = "intro" }
-part == "intro" && /^ \* Contents/ { part = "contents" }
-(part == "contents") && /^ \* == MANUAL/ { part = "manual"; next }
-part == "manual" && /^ \*\// { part = "between" }
+part == "" && /^ \* You set/ { part = "intro" }
+part == "intro" && /^ \* == MANUAL/ { part = "manual"; next }
+part == "manual" && /^ \* == CONTENTS/ { part = "between" }
 part == "intro" { sub(/^ \* ?/, ""); intro[++intros] = $0 }
 part == "manual" { sub(/^ \* ?/, ""); manual[++manuals] = $0 }
 part == "api" { line[++lines] = $0 }
@@ -545,7 +544,7 @@ function emit_manual(    i, s, chapter, name, word, before, list)
             print linked(substr(s, 8), 1)
         } else {
             before = i > 1 ? manual[i - 1] : ""
-            if (open_text == "switch" || open_text == "pre" || open_text == "" ||
+            if (open_text == "switch" || open_text == "pre" || open_text == "" || word ~ /^\([0-9]\)$/ ||
                 (open_text == "text" && length(before) + length(word) + 1 < 97)) {
                 if (list && open_text == "switch") {
                     end_text()

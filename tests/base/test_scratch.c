@@ -1,9 +1,9 @@
-/* test_scratch.c - each place of src/ that takes scratch memory has none, at its first time and at
- * its last (ITERATIONS=all: at four between, too): plans of every mode, frontiers, plans that are read,
- * gckpt_fit and the graphs themselves, of random nets and of deep ones. Each time E_MEMORY, nothing
- * leaked, and asked again the same as before. A heap that fails (test_alloc.c) meets few of these
- * places, since scratch is taken a large piece at a time.
- *     build/test_scratch [nets] [first seed] */
+/* test_scratch.c - each place in src/ that requests scratch memory gets none, at its first and at its last
+ * request (with ITERATIONS=all also at four between): in plans of every mode, frontiers, plans read from
+ * files, gckpt_fit and graph building, for random nets and for deep ones. Each call must return E_MEMORY,
+ * leak nothing, and give the usual result when it is repeated. A failing heap (test_alloc.c) reaches few
+ * of these places, since scratch memory is allocated in large blocks. build/test_scratch [nets] [first
+ * seed] */
 #define PLAN_CHECK_OFF "plans are those of other tests, again and again"
 #include "base/base.h"
 #include "graph/graph.h"
@@ -16,8 +16,8 @@ enum { SITES = 400 };
 static struct {
     const char *in;
     int line, failed;
-    long now; /* how often it was asked in this run */
-    long all; /* and in the run without a failure */
+    long now; /* requests in this run */
+    long all; /* requests in the run without a failure */
 } site[SITES];
 static int sites, target = -1;
 static long target_time, hits, plans_unproven;
@@ -35,7 +35,7 @@ static int no_scratch(const char *in, int line)
     return ++site[i].now == target_time && i == target && ++hits;
 }
 
-/* ---- what is asked ---- */
+/* ---- the calls under test ---- */
 enum { PLAN, FRONTIER, READ, FIT, GRAPH };
 typedef struct {
     int kind;
@@ -119,7 +119,7 @@ static query_result count_and_run(query *q, int i, long time)
     return run_query(q);
 }
 
-/* Injects a fault at each place that this returns. */
+/* Repeats the call with a fault at each place that requests scratch memory during it. */
 static void fail_each(query *q, const char *what)
 {
     const size_t live = h.live;
@@ -130,7 +130,7 @@ static void fail_each(query *q, const char *what)
     for (int i = 0; i < sites; i++)
         site[i].all = site[i].now;
     for (int i = 0; i < sites; i++) {
-        /* those of schedules stand for all who make room for one */
+        /* one place in schedule.c stands for all callers that reserve a schedule */
         const int some = strstr(site[i].in, "plan/schedule.c") ? 8 : 1 + check_iterations(5);
         for (int k = 0, old = 0; k < some && site[i].failed < 3 * some * some / 4 - 1; k++) {
             const long time = 1 + (site[i].all - 1) * k / (some - 1);
@@ -154,10 +154,10 @@ static void fail_each(query *q, const char *what)
     const query_result again = count_and_run(q, -1, 0);
     CHECK_MSG(again.result == want.result && again.points == want.points &&
                   again.bytes == want.bytes && again.work == want.work && again.bound == want.bound,
-              "%s: asked again, something else came", what);
+              "%s: repeated, the result differs", what);
 }
 
-/* Every mode, a budget in the middle, the frontier, a file. */
+/* Makes each call: every mode, a budget in the middle, the frontier, a file. */
 static void fail_modes(query *q, const char *what)
 {
     const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
@@ -170,7 +170,7 @@ static void fail_modes(query *q, const char *what)
         fail_each(q, what);
         if (all && modes[m] == GCKPT_OPTIMAL) {
             q->d.budget = 1;
-            fail_each(q, what); /* E_BUDGET */
+            fail_each(q, what); /* returns E_BUDGET */
             const size_t least = q->g->min_bytes;
             q->d.budget = least + (gckpt_plan_bytes(all) - least) / 2;
             fail_each(q, what);

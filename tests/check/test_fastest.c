@@ -1,6 +1,6 @@
-/* test_fastest.c - gckpt_fit_timed: what it tries and returns, what it leaves in the store, same bits
- * for whatever it chooses, its errors, every allocation failing. Nothing about time: the clock is a
- * counter, or says what the test wants it to. */
+/* test_fastest.c - gckpt_fit_timed: the trials it makes and the plan it returns, the state of the store afterwards,
+ * the same bits for every choice, its errors, and each allocation failing. No real times: the clock is a counter or
+ * returns prepared values. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -11,7 +11,7 @@ static int32_t tokens[B * T], targets[B * T];
 
 typedef struct {
     int layers, mixes;
-    int64_t refuse; /* at this many rows: not wanted */
+    int64_t refuse; /* number of rows for which build declines the size */
     gckpt_feed feeds[2];
     gckpt_tensor *slow; /* of build_slow's graph */
 } model;
@@ -52,7 +52,7 @@ static gckpt_fit_timing timing(const model *m, double limit)
     return t;
 }
 
-/* Values and state of all parameters, and the step. */
+/* Returns a hash of values and state of all parameters, and of the step. */
 static uint64_t everything(const gckpt_store *s)
 {
     gckpt_parameter q;
@@ -64,7 +64,7 @@ static uint64_t everything(const gckpt_store *s)
     return hash;
 }
 
-/* Three steps, and then the weights. */
+/* Returns a hash of the weights after three steps. */
 static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
 {
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -75,8 +75,8 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
     return gckpt_store_hash(s);
 }
 
-/* The report: gckpt_fit's plan first, all within the budget, nothing twice; the plan is the fastest
- * of those that ran, but for 1/64, and none before it is. */
+/* Checks the report: gckpt_fit's plan comes first, all plans are within the budget, none occurs twice. The returned
+ * plan is the fastest one within 1/64, and no earlier one is as fast. */
 static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, const gckpt_plan *fit,
                             size_t budget)
 {
@@ -97,8 +97,8 @@ static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, cons
     }
 }
 
-/* Budgets from too small to none, modes and update rules: the error is gckpt_fit's, the store stays,
- * and training goes on to the weights of store-all. */
+/* Budgets from too small to none, modes and update rules: errors are those of gckpt_fit, the store is unchanged, and
+ * training then reaches the weights of store-all. */
 static void test_budgets(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_OPTIMAL, GCKPT_STORE_ALL, GCKPT_SEGMENTS };
@@ -143,7 +143,7 @@ static void test_budgets(void)
     CHECK_MSG(several > (check_iterations(9) > 1 ? 8 : 0), "%d", several);
 }
 
-/* Much of it weights. */
+/* A model whose bytes are mostly weights. */
 static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
@@ -159,7 +159,7 @@ static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* Copies of weights (desc.bf16_weights), which a plan without a budget has, change nothing of what is tried. */
+/* Copies of weights (desc.bf16_weights), which only a plan without a budget has, do not change the trials. */
 static void test_copies(void)
 {
     static float x[B * 64];
@@ -184,8 +184,8 @@ static void test_copies(void)
     }
 }
 
-/* Before training nothing is left but the parameters, without state; within it, the next steps are
- * the same bits as without it. */
+/* Called before training, it leaves the parameters without state; called within training, the next steps have the
+ * same bits as without the call. */
 static void test_store(void)
 {
     model m = plain();
@@ -208,7 +208,8 @@ static void test_store(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* The clock: none, no time, very little, standing still, running backwards. */
+/* Time limits and clocks: no time at all, very little time, a clock that stands still, one that runs backwards,
+ * one that leaps. */
 static void test_clock(void)
 {
     static const double steps[] = { 1, 1, 1, 0, -1, 1e300 }, limits[] = { 0, -1, 1e-9, 1, 1, 1 };
@@ -236,7 +237,7 @@ static void test_clock(void)
     }
 }
 
-/* An op by which the clock goes on: as much as its rows say, in each forward. */
+/* An op that advances the clock in each forward, by the time set for its number of rows. */
 static double of_rows[B + 1];
 static gckpt_result same_shape(gckpt_call *call)
 {
@@ -272,7 +273,7 @@ static int build_slow(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     return 1;
 }
 
-/* By these costs all micro-batches take the same time. */
+/* Costs by which all micro-batch sizes take the same time. */
 static gckpt_result even(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs, int n,
                          void *user)
 {
@@ -283,7 +284,7 @@ static gckpt_result even(gckpt_graph *g, const gckpt_term *terms, int count, gck
     return GCKPT_OK;
 }
 
-/* Micro-batches of one size are fast by the clock, each size in turn. */
+/* The clock makes one micro-batch size fast, each size in turn: that one must be chosen. */
 static void test_choice(void)
 {
     for (int64_t rows = 1; rows <= B; rows++) {
@@ -299,7 +300,7 @@ static void test_choice(void)
         CHECK_MSG(p && gckpt_plan_rows(p) == rows, "%s", gckpt_error_text(s));
         CHECK(t.count >= 6 && t.trials[t.fastest].runs > t.trials[t.fastest ? 0 : 1].runs);
         gckpt_plan_free(p);
-        for (int i = 1; i <= B; i++) /* a hundredth is chance */
+        for (int i = 1; i <= B; i++) /* a hundredth is within the noise */
             of_rows[i] = i == rows ? 990 * i : 1000 * i;
         t.limit = 1e7;
         p = gckpt_fit_timed(s, build_slow, &m, B, NULL, even, &t);
@@ -308,7 +309,7 @@ static void test_choice(void)
     }
 }
 
-/* Large values: the executors share one arena, so what they take is hardly more than the largest. */
+/* Large values: the executors share one arena, so the peak is hardly more than that of the largest. */
 static int build_wide(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
@@ -348,7 +349,7 @@ static void test_arena(void)
     util_free(NULL, p, NULL, s);
 }
 
-/* What is wrong is said, and the store is as it was: with parameters of its own, and state. */
+/* Errors name the cause, and the store is unchanged, whether it has parameters and state before or not. */
 static void test_errors(void)
 {
     static unsigned char room[1 << 16];
@@ -397,7 +398,7 @@ static void test_errors(void)
     }
     tokens[7] = 0;
     m = plain();
-    m.mixes = 1; /* is not cut, whatever it costs */
+    m.mixes = 1; /* a graph that mixes rows is not divided, whatever it costs */
     gckpt_fit_timing t = timing(&m, 100);
     p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
     CHECK_MSG(p && gckpt_plan_rows(p) == B && t.count >= 1, "%s", gckpt_error_text(s));
@@ -405,7 +406,7 @@ static void test_errors(void)
         CHECK(t.trials[i].rows == B);
     gckpt_plan_free(p);
     m = plain();
-    m.refuse = 6; /* a size that is not wanted */
+    m.refuse = 6; /* build declines this size */
     p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
     for (int i = 0; i < t.count; i++)
@@ -414,7 +415,7 @@ static void test_errors(void)
     util_free(NULL, p, NULL, s);
 }
 
-/* A clock that spoils an index when it is read for the spoil_at-th time; and steps seem to take longer and longer. */
+/* A clock that damages an index at its spoil_at-th reading, and makes steps seem longer and longer. */
 static int reads, spoil_at;
 static double spoiling(void *user)
 {
@@ -423,7 +424,7 @@ static double spoiling(void *user)
     return ticks += 1 + 0.01 * reads;
 }
 
-/* A trial that fails when others have run: that is said, and the store is as it was. */
+/* A trial that fails after others have run: the error is returned, and the store is unchanged. */
 static void test_late_failure(void)
 {
     model m = plain();
@@ -450,7 +451,7 @@ static void test_late_failure(void)
     util_free(NULL, p, NULL, s);
 }
 
-/* The n-th allocation fails: a plan, or E_MEMORY and the store as it was; nothing leaks. */
+/* The n-th allocation fails: the call returns a plan, or E_MEMORY with the store unchanged; no memory leaks. */
 static void test_allocations(void)
 {
     int worked = 0, failed = 0;

@@ -1,4 +1,5 @@
-/* The header is complete by itself: it is the first and only include, and included twice. */
+/* alone.c - tests that the header compiles as the first and only include, and when it is included
+ * twice. */
 #include "gradckpt.h"
 #include "gradckpt.h"
 gckpt_shape alone_shape(void);

@@ -1,9 +1,9 @@
-/* features.c - what a build with some parts left out (manual, 4) still does: it trains a small GPT to the bits that the
- * whole has, calls something of every part that is there, and refuses by name what only shows when it runs.
+/* features.c - tests a build from which some parts are left out (manual, 4). It trains a small GPT to the bits of the
+ * complete build, calls a function of each part that is present, and checks that missing parts are refused by name at
+ * run time. Without training (GCKPT_NO_TRAINING), it runs the model forward with given weights.
  *
- * Without training (GCKPT_NO_TRAINING) it runs them forward, over weights that are set.
- *
- * Prints the hash of what a forward gives, that of the trained weights, then a line of each part. tests/compile/features.sh compiles it in many ways. */
+ * Prints the hash of a forward's loss, that of the trained weights, then a line for each part.
+ * tests/compile/features.sh compiles it with many sets of options. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -33,7 +33,7 @@ typedef struct {
     gckpt_term term;
 } model;
 
-/* Tokens (rows,T), next to a model whose loss is a cross-entropy. */
+/* Builds a model of tokens (rows,T) with a cross-entropy loss. */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
@@ -59,7 +59,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return 1;
 }
 
-/* Weights as a file might have them: a build without training draws none. */
+/* Sets weights as a file might: a build without training cannot draw them. */
 static void set_values(gckpt_store *s)
 {
     gckpt_parameter p;
@@ -68,7 +68,7 @@ static void set_values(gckpt_store *s)
             p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 150.0f;
 }
 
-/* The desc that tests begin with. */
+/* Returns the desc from which most tests start. */
 static gckpt_plan_desc usual(void)
 {
     gckpt_plan_desc desc;
@@ -100,7 +100,7 @@ static void model_free(model *m)
 
 static int32_t tokens[BATCH * T], targets[BATCH * T];
 
-/* What a forward gives: the bits of its loss, 0 for an error. */
+/* Returns the bits of a forward's loss, or 0 after an error. */
 static uint64_t forward(model *m, const gckpt_plan *p, const char *what)
 {
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
@@ -117,7 +117,7 @@ static uint64_t forward(model *m, const gckpt_plan *p, const char *what)
 #ifdef GCKPT_NO_TRAINING
 #define train forward
 #else
-/* Three steps; returns the hash of the weights, 0 for an error. */
+/* Takes three steps. Returns the hash of the weights, or 0 after an error. */
 static uint64_t train(model *m, const gckpt_plan *p, const char *what)
 {
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
@@ -132,7 +132,7 @@ static uint64_t train(model *m, const gckpt_plan *p, const char *what)
 }
 #endif
 
-/* A model of its own, planned as desc says: the hash, 0 where it is refused. */
+/* Makes a new model and plans it as `desc` says. Returns the hash after training, or 0 if it is refused. */
 static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refusal)
 {
     model m = model_new(ROWS);
@@ -149,7 +149,7 @@ static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refu
 }
 
 #if !defined(GCKPT_NO_RECURRENT) || !defined(GCKPT_NO_IMAGES) || !defined(GCKPT_NO_LOSSES)
-/* Plans a loss on a graph that is the only one of a store, and takes a step of it. */
+/* Plans a loss of the store's only graph and takes a step. */
 static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const gckpt_feed *feeds, int count,
                      const char *what)
 {
@@ -174,7 +174,7 @@ static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const g
 
 typedef struct {
     size_t size, at;
-    unsigned char bytes[1 << 16]; /* aligned, as what is mapped must be */
+    unsigned char bytes[1 << 16]; /* aligned, as gckpt_store_map requires */
 } memory_file;
 
 size_t put(void *user, const void *bytes, size_t size);
@@ -200,9 +200,10 @@ size_t get(void *user, void *bytes, size_t size)
 
 static memory_file file;
 
-/* GCKPT_NO_TRAINING: and RANKS */
+/* GCKPT_NO_TRAINING implies GCKPT_NO_RANKS */
 #if !defined(GCKPT_NO_EXPORT) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16) || defined(GCKPT_NO_TILES))
-/* A plan's file that has another number `at`, behind those of its tensors (export/file.c). */
+/* Reads a plan file whose number `at`, counted after those of its tensors, is changed (export/file.c), and expects this
+ * refusal. */
 static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
 {
     size_t byte = 8 * (4 + 3 * ((size_t)gckpt_id(m->term.loss) + 1) + (size_t)at);
@@ -223,7 +224,7 @@ static int as_it_is(void *user, const char *name, gckpt_shape shape, int *axes)
 }
 #endif
 
-/* What reads and writes plans and stores. */
+/* Reads and writes plans and stores. */
 static void files(uint64_t hash)
 {
     model m = model_new(ROWS);
@@ -282,7 +283,7 @@ static void files(uint64_t hash)
 #endif
     gckpt_store_free(other);
 #ifdef GCKPT_NO_STDIO
-    gckpt_file_desc turned; /* as much as convolutions: not asked, and not passed over either */
+    gckpt_file_desc turned; /* permuted axes, which need stdio: refused, not ignored */
     memset(&turned, 0, sizeof turned);
     turned.axes = as_it_is;
     file.size = file.at = 0;
@@ -292,7 +293,7 @@ static void files(uint64_t hash)
     expect(gckpt_store_read_as(m.store, get, &file, 9, &turned) == GCKPT_E_ARG && file.at == 0,
            "axes without stdio", m.store);
 #endif
-    gckpt_file_desc narrow; /* what is mapped as bf16 stays frozen, packed or not */
+    gckpt_file_desc narrow; /* parameters mapped as bf16 stay frozen, in builds with and without quantisation */
     gckpt_parameter first;
     memset(&narrow, 0, sizeof narrow);
     narrow.values_only = 1;
@@ -337,7 +338,7 @@ static void row_tiles(void)
     gckpt_store_free(s);
 }
 
-/* What plans for a budget. */
+/* Plans under budgets. */
 static void budgets(uint64_t hash)
 {
     gckpt_plan_desc desc = usual();
@@ -386,7 +387,7 @@ static void budgets(uint64_t hash)
 
 static float numbers[ROWS * 6 * 6 * 2];
 
-/* Ops that may be missing. */
+/* Ops that may be left out. */
 static void ops(void)
 {
     gckpt_store *s;
@@ -502,7 +503,7 @@ static void runs(void)
     printf("CHECK\n");
 #endif
 #ifdef GCKPT_NO_QUANT
-    p->quantised = 1; /* as a plan that is a constant may have */
+    p->quantised = 1; /* as a plan printed by another build may have */
     expect(!gckpt_exec_new(p, m.store, NULL), "quantised", m.store);
     expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "quantised, by name", m.store);
 #endif
@@ -526,7 +527,7 @@ static void runs(void)
 }
 
 #ifdef GCKPT_NO_TRAINING
-/* What trains is refused, and weights that would have to be drawn. */
+/* Training is refused, and so are weights that would have to be drawn. */
 static void refusals(void)
 {
     gckpt_plan_desc desc;
@@ -537,7 +538,7 @@ static void refusals(void)
     desc = usual();
     model m = model_new(ROWS);
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
-    p->mode = GCKPT_STORE_ALL; /* as that of a constant may be */
+    p->mode = GCKPT_STORE_ALL; /* as the mode of a plan printed by another build may be */
     expect(!gckpt_exec_new(p, m.store, NULL) && strstr(gckpt_error_text(m.store), "GCKPT_NO_TRAINING"),
            "a plan that trains", m.store);
     p->mode = GCKPT_INFERENCE;

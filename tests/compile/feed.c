@@ -1,5 +1,6 @@
-/* feed.c - GCKPT_FEED, to be compiled as C11, C++11 and C99: arrays of what inputs can have. With WRONG, a type that
- * they cannot have: an error, except in C99. (examples/test_small.sh) */
+/* feed.c - tests GCKPT_FEED as C11, C++11 and C99 with arrays of every type that inputs can have.
+ * With WRONG it uses a type that inputs cannot have, which is an error except in C99
+ * (examples/test_small.sh). */
 #include "gradckpt.h"
 #ifndef WRONG
 #define WRONG int32_t

@@ -1,3 +1,3 @@
-/* The implementation in a translation unit of its own, as an embedding project has it. */
+/* implementation.c - the implementation as a separate translation unit, as in a user's project. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

@@ -1,4 +1,4 @@
-/* examples/nccl.h compiles, as C and as C++, and links (check_all.sh, nccl). */
+/* nccl.c - tests that examples/nccl.h compiles as C and C++ and links (check_all.sh, nccl). */
 #include "gradckpt.h"
 
 #include "examples/nccl.h"

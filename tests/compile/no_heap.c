@@ -1,11 +1,11 @@
-/* A device: no heap, no stdio, no fast kernels; everything lies in one static block. */
+/* no_heap.c - trains as on a device: without heap, stdio and fast kernels, in one static block. */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-static double block[16384]; /* 128 KiB, aligned as malloc's */
+static double block[16384]; /* 128 KiB, aligned as by malloc */
 static size_t used;
 
 static gckpt_memory piece(size_t size)
@@ -26,7 +26,7 @@ int main(void)
         y[i] = (float)(i % 3) - 1;
     }
     if (gckpt_store_new(NULL))
-        return 3; /* from where? */
+        return 3; /* must fail: there is no heap */
     gckpt_store_desc store_desc = { piece(16384), 5 };
     gckpt_store *s = gckpt_store_new(&store_desc);
     gckpt_memory graph_memory = piece(32768);

@@ -1,4 +1,4 @@
-/* The plan checker, once for all tests that are linked with it. */
+/* plan_check.c - compiles the plan checker once for all tests that are linked with it. */
 #define PLAN_CHECK_BODY
 #include "gradckpt.h"
 

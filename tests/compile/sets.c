@@ -1,4 +1,4 @@
-/* Prints the instruction sets whose kernels run here (gckpt_isa). */
+/* sets.c - prints the instruction sets whose kernels run on this machine (gckpt_isa). */
 #include "gradckpt.h"
 #include <stdio.h>
 

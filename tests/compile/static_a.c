@@ -1,4 +1,5 @@
-/* Two translation units with private copies: no symbol of the library is left to collide. */
+/* static_a.c, static_b.c - two translation units with private copies of the library: no symbols may
+ * collide. */
 #define GCKPT_STATIC
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

@@ -1,4 +1,5 @@
-/* Declarations, then the implementation, then both again: the bodies appear once. */
+/* twice.c - includes the declarations, then the implementation, then both again: the bodies must
+ * appear once. */
 #include "gradckpt.h"
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

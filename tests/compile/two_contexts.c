@@ -1,4 +1,5 @@
-/* Two threads train two models at the same time; the library has no state that they could share. */
+/* two_contexts.c - two threads train two models at the same time; the library has no state that
+ * they could share. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* counted.h - for the tests of what calls malloc by name: included before it, lets allocation number
- * `fail_at` fail (0: none) and counts the blocks that were not freed. */
+/* counted.h - lets malloc fail. Include it before files that call malloc by name: allocation number
+ * `fail_at` returns NULL (if 0, none does), and blocks that were not freed are counted. */
 #ifndef TESTS_COUNTED_H
 #define TESTS_COUNTED_H
 #include <stdlib.h>

@@ -1,16 +1,16 @@
 #!/bin/sh
-# A folder of submissions, for make grade to be tried with: a student of each kind, three exercises of docs/course.
+# Makes a folder of submissions to try make grade with: one student of each kind, with three exercises of docs/course.
 #
-#     sh tests/examples/submissions.sh FOLDER [CLASS]     CLASS: what course.sh prepare has made, build/class
+#     sh tests/examples/submissions.sh FOLDER [CLASS]     CLASS: the folder that course.sh prepare made (build/class)
 class=${2:-build/class}
-student()               # student NAME [FOLDER]: what follows goes there
+student()               # student NAME [FOLDER]: begins the submission of a student
 {
     at=$to/$1
     mkdir -p "$at"
 }
 answer() { cp "$class/$1.c" "$at/exercise-$1.c"; }
 starter() { cp "$class/starters/exercise-$1.c" "$at/exercise-$1.c"; }
-# part NUMBER: the starter with standard input in the place of what is to be written
+# part NUMBER: the starter with standard input in place of the part that students write
 part()
 {
     PART=$(cat) awk '/not written yet/ { print ENVIRON["PART"]; next } { print }' \

@@ -1,7 +1,9 @@
-/* test_adapters.c - adapters of peft (golden/gpt2.py) load, compute, train and generate as they do
- * there, and ours load there (golden/check_peft.py); methods that peft does not have begin as the
- * model itself and come back from their files; what is wrong in a file is refused by name.
- *     build/test_adapters [folder for what is saved] */
+/* test_adapters.c - adapters of peft (golden/gpt2.py) load, compute, train and generate as in peft,
+ * and peft loads those saved here (golden/check_peft.py). Methods that peft lacks start as the
+ * unchanged model and can be saved and loaded. Errors in a file are refused with the name of the
+ * wrong key.
+ *
+ *     build/test_adapters [folder for saved files] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -77,7 +79,7 @@ static void test_peft(const char *name, const double *losses, const int32_t *gen
     end(&again);
 }
 
-/* Merged, the weights do what the branches did; unmerged, they are what they were. */
+/* Merged weights compute the same as the branches; unmerging restores the old weights. */
 static void test_merge(void)
 {
     tuned t;
@@ -95,21 +97,21 @@ static void test_merge(void)
     CHECK(gckpt_store_hash(t.s) == hash);
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
     end(&t);
-    gckpt_store *plain = tuning_load(&m, folder, NULL); /* transformers' own names */
+    gckpt_store *plain = tuning_load(&m, folder, NULL); /* with the names of transformers */
     tuning_logits(&m, plain, NULL, "patterns", 1e-4);
     gckpt_store_free(plain);
     model_close(&m);
 }
 
-/* Every method: how many parameters it trains, whether it begins as the model itself, that training
- * lowers the loss, and that its file brings back what was trained. */
+/* For every method: the number of trained parameters, whether it starts as the unchanged model,
+ * that training lowers the loss, and that the saved file restores the trained parameters. */
 static void test_methods(void)
 {
     enum { C = GOLDEN_DIM, L = GOLDEN_LAYERS, V = GOLDEN_VOCABULARY, BLOCK = 12 * C * C + 13 * C };
     static const struct {
         adapters_options options;
         int64_t trains;
-        int begins; /* 1: as the model, to 1e-4 */
+        int begins; /* if nonzero, starts as the model, to 1e-4 */
     } all[] = {
         { { .method = ADAPTERS_FULL }, (V + GOLDEN_POSITIONS + 2) * C + L * BLOCK, 1 },
         { { .method = ADAPTERS_LAST }, BLOCK + 2 * C, 1 },
@@ -162,7 +164,7 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
+/* LoRA on quantised weights: close to the model, and the same bits from any plan. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
@@ -187,13 +189,14 @@ static void test_packed(void)
     }
 }
 
-/* Targets, ranks and alphas of nothing are refused by name; in peft's files they are passed over, as
- * there. "all-linear" is every layer but the head. */
+/* Targets, ranks and alphas that match no module are refused by name; in peft's files they are
+ * ignored, as in peft. "all-linear" is every layer except the head. */
 static void test_targets(void)
 {
     enum { C = GOLDEN_DIM, L = GOLDEN_LAYERS };
     static const struct {
-        const char *targets, *ranks, *alphas, *says; /* says NULL: it trains `trains` */
+        /* `says` is the expected error, or NULL if the adapter trains `trains` parameters */
+        const char *targets, *ranks, *alphas, *says;
         int64_t trains;
     } all[] = {
         { "c_attn,c_fz", NULL, NULL,
@@ -301,7 +304,8 @@ static void test_wrong(void)
     }
 }
 
-/* Whichever allocation of the store fails: an error with a text, and nothing is lost. */
+/* Allocation n of the store fails, for every n: the call returns an error with a text, and nothing
+ * is lost. */
 static void test_memory(void)
 {
     static const char *const names[] = { "lora", "prefix" };

@@ -1,9 +1,9 @@
-/* test_chat.c - examples/chat.h: chats as Jinja renders them (tests/golden/chat.jsonl, by chat.py); which templates are
- * known; tokens, and which of them are learned; what is refused; every failing allocation.
+/* test_chat.c - examples/chat.h: chats are rendered as by Jinja (tests/golden/chat.jsonl, by chat.py). Also tests which
+ * templates are recognised, tokens and their training mask, refusals, and every failing allocation.
  *
- *     build/test_chat            the tests
+ *     build/test_chat            runs the tests
  *     build/test_chat FILE       compares the lines of another file
- *     build/test_chat render     reads such lines without "text", prints the text of each, or null */
+ *     build/test_chat render     reads such lines without "text" and prints the text of each, or null */
 #include "check.h"
 #include "counted.h"
 #include "examples/chat.h"
@@ -48,7 +48,7 @@ static int put_page(void *user, chat_part part, const char *text, size_t n)
     return 0;
 }
 
-/* Renders a line; 0: refused. */
+/* Renders a line. Returns 0 if it is refused. */
 static int render_line(json *d, chat *c, page *p)
 {
     static chat_turn turns[TURNS];
@@ -116,7 +116,7 @@ static void put_file(const char *to, const char *bytes)
         fclose(f);
 }
 
-/* The text of tokens whose mark is `learns`; -1: of all. */
+/* Writes the text of the tokens whose mask is `learns`, or of all if -1. Returns its length. */
 static size_t text_of(const bpe_tokens *t, const chat_mask *marks, int learns, char *to)
 {
     size_t n = 0, size;
@@ -130,8 +130,8 @@ static size_t text_of(const bpe_tokens *t, const chat_mask *marks, int learns, c
     return n;
 }
 
-/* What is learned is answers with their ends; what comes before one is, token by token, what a chat begins with that
- * asks for it; the special tokens of the template are ids, those that are said are text. */
+/* The mask covers the answers with their end tokens. The tokens before an answer are those of a chat that ends with the
+ * request for it. Special tokens of the template become ids, but the same characters in a message are plain text. */
 static void test_tokens(void)
 {
     static const char *const words[] = { "one",           "\n",       " two",      "",    "1 2 3",
@@ -210,7 +210,7 @@ static void test_tokens(void)
     bpe_tokens_free(&t);
 }
 
-/* The tokens that the tokenizers package gives, by tokenizers of each family. */
+/* The tokens equal those of the tokenizers package, for a tokenizer of each family. */
 static void test_families(void)
 {
     static chat c;
@@ -255,7 +255,8 @@ static void test_families(void)
         fclose(f);
 }
 
-/* chat_template.jinja before tokenizer_config.json, which has a string or several with names; its tokens. */
+/* chat_template.jinja takes precedence over tokenizer_config.json, which has one string or several named ones. Also
+ * tests the tokens of the template. */
 static void test_folders(void)
 {
     static const struct {
@@ -301,7 +302,7 @@ static void test_folders(void)
     put_file("build/chat_folder/chat_template.jinja", template);
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") &&
           !strcmp(c.source, "chat_template.jinja"));
-    char *to = escaped; /* of Windows */
+    char *to = escaped; /* backslashes, as on Windows */
     for (char *from = template; *from != 0; *to++ = *from++)
         if (*from == '\n')
             *to++ = '\r';

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Tests docs/course/: its programs are short, compile by the line that its README tells, and print what the first text
-# block of their lesson says. Exercises, those of docs/exercises.md, too: the answer passes its check, also with the
-# check's other values, and prints the text block behind it; the starter compiles and does not pass, nor does what
-# hangs, crashes or prints a constant; a folder of submissions gives the table that it should. Slides. Links lead somewhere.
-# make test tries one exercise of six; the others with ITERATIONS.
+# Tests docs/course/. Its programs are short, compile with the command in its README, and print the first text block of
+# their lesson. For each exercise, also those of docs/exercises.md, the answer passes its check, also with the check's other
+# values, and prints the text block after it; the starter compiles and does not pass, and neither does a program that
+# hangs, crashes or prints a constant. Grading a folder of submissions gives the expected table; slides and links are right.
+# make test runs one exercise out of six; with ITERATIONS, all.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/course
@@ -35,7 +35,7 @@ done
 [ "$object" ] || LINKED="$CC -I. -DGRADCKPT_IMPLEMENTED $work/page/gradckpt.o"
 export LIMIT=10 AT=$work/class LINKED="$LINKED -O0 -w"
 course() { sh docs/course/tools/course.sh "$@"; }
-# says WORDS NUMBER FILE: so the check of a file ends; passes only if it is right
+# says WORDS NUMBER FILE: the check of a file ends with WORDS; its status is 0 only if the answer is right
 says()
 {
     course exercise "$2" "$3" > "$work/said"
@@ -104,7 +104,7 @@ cat > "$work/want" << 'END'
 END
 check "the table" sh -c "grep '^|' $work/table | diff $work/want -"
 check "the same for a spreadsheet" grep -qx '"Cy, ""C"" | jr",not begun,wrong,crashed,0 of 3' "$AT/grades.csv"
-# logged STUDENT WORDS: its log says so
+# logged STUDENT WORDS: the student's log contains WORDS
 logged() { grep -qe "$2" "$AT/grades/$1.log" || { cat "$AT/grades/$1.log"; return 1; }; }
 check "why: does not compile" logged 'Ben B. ' 'exercise-3.1.c:[0-9]*:.*error'
 check "why: wrong" logged 'Ben B. ' '^26 is expected, as in the line .*; behind 23 comes 23$'

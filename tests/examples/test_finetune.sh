@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests build/finetune as a user meets it: a new model, every method, resuming, prompts and answers, the table
-# of methods, budgets, packed weights, samples, files and failures.
+# Tests the program build/finetune through its command line: a new model, every method, resuming, prompts and answers, the
+# table of methods, budgets, quantised weights, samples, files and failures.
 work=build/finetuned
 . tests/checks.sh
 
@@ -16,7 +16,7 @@ less()
     awk "BEGIN { exit !($1 < $2) }"
 }
 
-# says PATTERN ARGUMENT..: it does what it is asked for, and prints a line like this
+# says PATTERN ARGUMENT..: the program succeeds and prints a line that matches
 says()
 {
     pattern=$1
@@ -89,7 +89,7 @@ check "a target that does not exist" fails_with 1 'target "c_x" matches no layer
 check "--targets all-linear" test "$(build/finetune $text --plan --targets all-linear 2> "$work/stderr" |
     sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (32 * 4 + 32 * 2 + 32 * 5 + 32 * 5)))
 
-# ---- what is no text, or has a mark before it ------------------------------------------------------------
+# ---- files that are no text; byte order marks ------------------------------------------------------------
 refused()
 {
     printf "$3" > "$work/$1"
@@ -175,7 +175,7 @@ check "--resume with other data" fails_with 1 "no longer what the run began with
 check "--resume with the text given: as it is now" sh -c "build/finetune --resume $work/changed --steps 3 \
     --data $work/changing > $work/stdout"
 
-# ---- what validates changes: the best of before counts no longer, and what is saved is of now --------------
+# ---- other validation data: the earlier best no longer counts, and the present weights are saved --------------
 i=0
 while [ $((i += 1)) -le 1000 ]; do printf 'abc '; done > "$work/easy"
 build/finetune $run --data "$work/easy" --validation "$work/easy" --retention-data "$work/general" --eval-iters 1 --steps 6 \
@@ -373,7 +373,7 @@ check "a table is learned as text" says "^note   --data: .*table.csv is read as 
 printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
 check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
 
-# ---- chats, kinds of lines, what is learned of them ---------------------------------------------------------
+# ---- chats, kinds of lines, and the tokens trained on ---------------------------------------------------------
 awk 'BEGIN { for (i = 0; i < 60; i++) printf("{\"messages\": [{\"role\": \"user\", \"content\": \"%d+%d\"}, {\"role\": \"assistant\", \"content\": \"%d%s\"}]}\n",
     i, i % 7, i + i % 7, i % 9 ? "" : ", which is a longer answer"); for (i = 0; i < 9; i++) {
     printf("{\"instruction\": \"add\", \"input\": \"%d %d\", \"output\": \"%d\"}\n{\"text\": \"abc %d\"}\n", i, i, 2 * i, i)
@@ -463,7 +463,7 @@ check "--export-gguf of another method" fails_with 2 "needs --method lora with -
     build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
 check "--export-gguf of biases" fails_with 2 "a GGUF holds LoRA's A and B only; omit" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
-# a Llama of a block, matrices as Q8_0, tokens that are bytes, and a table of its own for the head
+# a Llama with one block, Q8_0 matrices, bytes as tokens, and a head that is not tied to the embeddings
 own_gguf() # FILE
 {
     awk 'function byte(b) { printf("\\%03o", b); at++ }
@@ -760,7 +760,7 @@ check "--adapter with --dora" fails_with 2 "its adapter_config.json determines" 
 check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text --plan --dora \
     --eval-every 0 --method all --save $work/none > $work/all.out && grep -c '^| [a-z-]* | [0-9]' $work/all.out | grep -q '^10\$'"
 
-# ---- other batches of a resumed run; what is broken is named -----------------------------------------------
+# ---- other batches of a resumed run; errors name damaged files -----------------------------------------------
 rm -rf "$work/recut"
 build/finetune $ragged --batch 4 --epochs 1 --save "$work/recut" > "$work/stdout" 2> "$work/stderr"
 build/finetune --resume "$work/recut" --batch 8 --epochs 3 --json - > "$work/more.json" 2> "$work/stderr"
@@ -797,7 +797,7 @@ for gemma in gemma2:3x32x4x2x48 gemma3:7x32x4x2x48; do
     build/finetune $fresh $learns --data "$work/text" --method full --steps 12 --save "$a" > "$a.json" 2> "$work/stderr"
     check "$name: the loss falls" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
     check "$name: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
-    # other text, of which there is more to learn than of this header, whatever stands in it today
+    # another text, from which there is more to learn than from the header, whose contents change
     build/finetune --model "$a" $learns --data "$work/play" --method lora --targets all-linear --store int8 --steps 24 --save "$a.lora" \
         > "$a.json" 2> "$work/stderr"
     check "$name: lora on what was saved, int8" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"

@@ -1,7 +1,9 @@
-/* test_gguf.c - GGUF: blocks of every type to the gguf package's bits; llama.cpp's converter's files
- * of the golden models, and files written here as it writes them, are those models, in every storage;
- * adapters both ways; what lies is refused by name, and no byte that is flipped does harm.
- *     build/test_gguf [folder for what is saved] */
+/* test_gguf.c - GGUF: blocks of every type have the bits of the gguf package. Files of the golden
+ * models, written by llama.cpp's converter or here in the same way, give those models in every
+ * storage; adapters are read and written; false claims are refused by name, and no flipped byte
+ * does harm.
+ *
+ *     build/test_gguf [folder for saved files] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -32,7 +34,7 @@ static void put_text(file *b, const char *text)
     file_write(b, text, strlen(text));
 }
 
-/* A key of an architecture, or, architecture "", as it is. */
+/* Appends a key with the architecture as prefix, or without prefix if the architecture is "". */
 static void put_key(file *b, const char *architecture, const char *name, gguf_type type)
 {
     char key[96];
@@ -53,7 +55,7 @@ static void put_real(file *b, const char *architecture, const char *name, double
     put(b, bits_of((float)x), 4);
 }
 
-typedef struct { /* a file that is being made: its three parts */
+typedef struct { /* the three parts of a file under construction */
     file keys, infos, data;
     uint64_t key_count, tensor_count;
 } gguf_builder;
@@ -73,7 +75,7 @@ static void add_tensor(gguf_builder *f, const char *name, int type, int axes, co
     f->tensor_count++;
 }
 
-/* The parts as one file, given back by the caller; the parts are gone. */
+/* Joins the parts into one file, which the caller frees. Frees the parts. */
 static file join_parts(gguf_builder *f)
 {
     file all = { NULL, 0, 0, 0, 0, 0, 0 };
@@ -148,7 +150,7 @@ static void test_blocks(void)
 }
 
 /* ---- models as the converter writes them ------------------------------------------------------ */
-/* What modules are called there. */
+/* The converter's names of modules. */
 static const char *const names[][2] = {
     { "input_layernorm", "attn_norm" },
     { "self_attn.q_proj", "attn_q" },
@@ -175,14 +177,14 @@ static const char *const names[][2] = {
     { "ln_f", "output_norm" },
 };
 
-/* What they are called where there are norms behind both branches. */
+/* The names in models with norms after both branches. */
 static const char *const others[][2] = {
     { "post_attention_layernorm", "post_attention_norm" },
     { "pre_feedforward_layernorm", "ffn_norm" },
     { "post_feedforward_layernorm", "post_ffw_norm" },
 };
 
-/* A tensor's name from a parameter's: "layers.1.mlp.up_proj.weight", "norm.weight". */
+/* Converts a parameter's name: "layers.1.mlp.up_proj.weight", "norm.weight". */
 static void name_of(const model_config *c, const char *parameter, char *name)
 {
     char module[MODEL_NAME];
@@ -203,7 +205,7 @@ static void name_of(const model_config *c, const char *parameter, char *name)
         snprintf(name, MODEL_NAME, "%s%s", found != NULL ? found : "", end);
 }
 
-/* The row of the file that row r is: pairs (j, j + head / 2) lie side by side. */
+/* Returns the row of the file for row r: the converter interleaves the pairs (j, j + head / 2). */
 static int64_t row_of(const model_config *c, const char *name, int64_t r)
 {
     const int paired = strcmp(c->type, "llama") == 0 || strcmp(c->type, "mistral") == 0 ||
@@ -214,7 +216,7 @@ static int64_t row_of(const model_config *c, const char *name, int64_t r)
     return h * head + (in < head / 2 ? 2 * in : 2 * (in - head / 2) + 1);
 }
 
-/* A type that rows of so many fit in. */
+/* Returns the type, or one whose blocks divide rows of `columns`. */
 static int type_for(int type, int64_t columns)
 {
     return columns % gguf_tensor_types[type].values == 0 ? type : GGUF_T_F16;
@@ -226,11 +228,12 @@ static int is_table(const char *name)
            strncmp(name, "lm_head", 7) == 0;
 }
 
-/* Random values of a type, all finite: bytes, and scales that are small. */
+/* Fills random blocks of a type. Scales are small, so that all values are finite. */
 static void random_bytes(int type, int64_t n, unsigned char *to)
 {
     const size_t each = (size_t)gguf_tensor_types[type].bytes, size = gguf_bytes(type, n);
-    const size_t half = type == GGUF_T_F16 || each > 4 ? 1 : 0; /* binary16s begin each */
+    /* scales that are binary16 begin here */
+    const size_t half = type == GGUF_T_F16 || each > 4 ? 1 : 0;
     for (size_t i = 0; i < size; i++)
         to[i] = (unsigned char)below(256);
     for (size_t i = 0; i < size; i += each) {
@@ -238,14 +241,14 @@ static void random_bytes(int type, int64_t n, unsigned char *to)
             to[i + 1] = (unsigned char)((to[i + 1] & 0x83) | 0x20);
         if (type == GGUF_T_Q4_1 || type == GGUF_T_Q5_1)
             to[i + 3] = (unsigned char)((to[i + 3] & 0x83) | 0x20);
-        if (!half) { /* F32, BF16 */
+        if (!half) { /* types F32 and BF16 */
             to[i + each - 1] = (unsigned char)((to[i + each - 1] & 0x80) | 0x3c);
             to[i + each - 2] &= 0x7f;
         }
     }
 }
 
-/* Windows, which layers have them, and what Gemma 2 and 3 have beside them. */
+/* Adds window lengths, the layers that have them, and further keys of Gemma 2 and 3. */
 static void add_windows(gguf_builder *f, const model_config *c, const char *architecture)
 {
     file *b = &f->keys;
@@ -264,7 +267,7 @@ static void add_windows(gguf_builder *f, const model_config *c, const char *arch
     f->key_count += 4;
 }
 
-/* The keys of a model's config. */
+/* Adds the keys for a model's config. */
 static void add_keys(gguf_builder *f, const model_any *m, const char *architecture)
 {
     const model_config *c = &m->config;
@@ -285,7 +288,7 @@ static void add_keys(gguf_builder *f, const model_any *m, const char *architectu
         f->key_count++;
         return;
     }
-    put_key(b, architecture, "attention.head_count_kv", GGUF_ARRAY); /* of each layer */
+    put_key(b, architecture, "attention.head_count_kv", GGUF_ARRAY); /* one for each layer */
     put(b, GGUF_I32, 4);
     put(b, (uint64_t)c->layers, 8);
     for (int64_t i = 0; i < c->layers; i++)
@@ -308,7 +311,7 @@ static void add_keys(gguf_builder *f, const model_any *m, const char *architectu
     f->key_count++;
 }
 
-/* llama3's factors, as the converter makes them. */
+/* Adds llama3's position factors as the converter computes them. */
 static void add_factors(gguf_builder *f, const model_config *c)
 {
     unsigned char bytes[4 * LLAMA_MAX_HEAD_DIM / 2];
@@ -325,8 +328,8 @@ static void add_factors(gguf_builder *f, const model_config *c)
     add_tensor(f, "rope_freqs.weight", GGUF_T_F32, 1, &n, bytes, (size_t)n * 4);
 }
 
-/* A file of a model, its matrices of `type`, all values random; and what its parameters are, one
- * behind the other, as floats. */
+/* Makes a file of a model with random values and matrices of `type`. Returns it, and in *floats all
+ * parameters one after the other. */
 static file make_file(const model_any *m, const char *architecture, int type, file *floats)
 {
     const model_config *c = &m->config;
@@ -368,7 +371,7 @@ static file make_file(const model_any *m, const char *architecture, int type, fi
 
 static double apart(double a, double b) { return a > b ? a - b : b - a; }
 
-/* The same model, but for where it is from. */
+/* The configs are equal, except for their source. */
 static void same_config(const char *what, const model_config *a, const model_config *b)
 {
     float x[LLAMA_MAX_HEAD_DIM / 2], y[LLAMA_MAX_HEAD_DIM / 2];
@@ -391,7 +394,7 @@ static void same_config(const char *what, const model_config *a, const model_con
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
     CHECK_MSG(!a->llama.post_norms || a->llama.score_scale == 0, "%s: scores times %g", what,
-              a->llama.score_scale); /* what no key says: by the head's width */
+              a->llama.score_scale); /* no key has it: it follows from the head's width */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
         llama_frequencies(&a->llama.positions[k], a->head_dim, x);
         llama_frequencies(&b->llama.positions[k], b->head_dim, y);
@@ -402,7 +405,8 @@ static void same_config(const char *what, const model_config *a, const model_con
     }
 }
 
-/* Parameters of a store against floats: to the bit, or as rows of 127 steps hold them. */
+/* Compares the parameters of a store with floats: bit for bit, or within the rounding of int8
+ * rows. */
 static void same_values(const char *what, const model_config *c, gckpt_store *s, const float *want,
                         int as_file, int type)
 {
@@ -453,7 +457,7 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
     }
 }
 
-/* Every kind of model in every type, as floats and as near to the file as can be. */
+/* Every kind of model in every type, as floats and quantised as closely to the file as possible. */
 static void test_models(void)
 {
     static const char *const models[][2] = {
@@ -479,8 +483,9 @@ static void test_models(void)
             snprintf(what, sizeof what, "%s as %s", models[i][0] + 13,
                      gguf_tensor_types[types[k]].name);
             if (strcmp(m.config.type, "mistral") == 0 && m.config.llama.window == 0)
-                m.config.type = "llama"; /* what a GGUF says */
-            memset(m.config.llama.no_rope, 0, sizeof m.config.llama.no_rope); /* each fourth */
+                m.config.type = "llama"; /* the only name that a GGUF has */
+            /* every fourth layer */
+            memset(m.config.llama.no_rope, 0, sizeof m.config.llama.no_rope);
             file all = make_file(&m, architecture, types[k], &floats);
             store_file(in_folder("model.gguf"), all.bytes, all.size);
             for (int as_file = 0; as_file < 2; as_file++) {
@@ -502,12 +507,13 @@ static void test_models(void)
         }
 }
 
-/* Files of the converter and of llama-quantize: within their steps of the weights they are of. */
+/* Files by the converter and llama-quantize: the weights are within a quantisation step of the
+ * originals. */
 static void test_converted(void)
 {
     static const struct {
         const char *file, *folder;
-        double step; /* of a block's greatest magnitude */
+        double step; /* relative to a block's greatest magnitude */
     } golden[] = { { "llama-q8_0.gguf", "tests/golden/llama/gqa", 0.5 / 127 + 1.0 / 2048 },
                    { "gpt2-q4_0.gguf", "tests/golden/gpt2/model", 1.0 / 8 + 1.0 / 2048 } };
     for (int i = 0; i < 2; i++) {
@@ -539,7 +545,7 @@ static void test_converted(void)
     }
 }
 
-/* What is read from a GGUF is written as a folder that is the same model. */
+/* A model read from a GGUF and written as a folder is the same model. */
 static void test_saved_as_folder(void)
 {
     model_any a, b;
@@ -580,8 +586,8 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* The converter's file of a golden adapter is that adapter, and so is what is written of it, but for
- * keys that say nothing of it. */
+/* The converter's file of a golden adapter is that adapter. So is the file that is written from it,
+ * except for keys that do not describe it. */
 static void test_golden_adapter(void)
 {
     tuned t, u;
@@ -618,8 +624,8 @@ static void test_golden_adapter(void)
     end(&u);
 }
 
-/* Written and read again, adapters compute what they did: ranks and alphas of some modules, rsLoRA,
- * a GPT-2. */
+/* Adapters that are written and read again compute the same: ranks and alphas of single modules,
+ * rsLoRA, a GPT-2. */
 static void test_adapters(void)
 {
     static const struct {
@@ -711,8 +717,9 @@ static void test_other_adapters(void)
     }
 }
 
-/* ---- what lies ------------------------------------------------------------------------------- */
-/* Keys of all kinds and two tensors; the last byte of the last one is the file's. */
+/* ---- false claims ---------------------------------------------------------------------------- */
+/* Makes a file with keys of all kinds and two tensors. The last byte of the last tensor ends the
+ * file. */
 static file small_file(void)
 {
     static const unsigned char zeros[64] = { 0 };
@@ -741,7 +748,7 @@ static file small_file(void)
     add_tensor(&f, "one", GGUF_T_F32, 2, one, zeros, 64);
     add_tensor(&f, "two", GGUF_T_Q4_0, 1, two, zeros, 18);
     file all = join_parts(&f);
-    all.size -= 14; /* of padding */
+    all.size -= 14; /* without the padding at the end */
     return all;
 }
 
@@ -776,7 +783,7 @@ static void test_keys(void)
     CHECK(g.error[0] == 0 && gguf_array(&g, "none", GGUF_STRING).count == 0 && g.error[0] == 0);
     CHECK(gguf_int(&g, "a.words", 4) == 4 &&
           strstr(g.error, "key a.words: a whole number expected, found array of string") != NULL);
-    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count == 0); /* the first error stays */
+    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count == 0); /* the first error is kept */
     CHECK(strstr(g.error, "a.words") != NULL);
     gguf_close(&g);
     free(all.bytes);
@@ -785,7 +792,7 @@ static void test_keys(void)
 static void test_refused(void)
 {
     static const struct {
-        const char *behind; /* NULL: of the file's begin */
+        const char *behind; /* text before the place to change, or NULL for the begin of the file */
         int skip, bytes;
         uint64_t value;
         const char *says;
@@ -812,10 +819,10 @@ static void test_refused(void)
         { "general.alignment", 4, 4, 64, "tensor one: 64 bytes at 0 behind the 384 of keys" },
         { "general.alignment", 4, 4, 0x80000000, "cut off or damaged" },
         { "general.alignment", 0, 4, GGUF_F32, "general.alignment: a whole number expected" },
-        { "a.flag", -1, 1, 'x', NULL }, /* another name is fine */
+        { "a.flag", -1, 1, 'x', NULL }, /* another name is allowed */
         { "a.rea", 0, 1, 'x', NULL },
         { "one", 0, 4, 5, "tensor one: 5 axes; 4 at most" },
-        { "one", 4, 8, 0, NULL }, /* no elements are legal */
+        { "one", 4, 8, 0, NULL }, /* a tensor without elements is allowed */
         { "one", 4, 8, (uint64_t)1 << 63, "more than 2^63 elements" },
         { "one", 4, 8, (uint64_t)1 << 61, "more than the file's" },
         { "one", 4, 8, (uint64_t)1 << 62, "more than 2^63 elements" },
@@ -851,7 +858,7 @@ static void test_refused(void)
     gguf_close(&g);
 }
 
-/* Files of models that are not built, or other than their keys say. */
+/* Files of models that are not supported, or that contradict their keys. */
 static void test_other_models(void)
 {
     static const struct {
@@ -898,7 +905,7 @@ static void test_other_models(void)
     free(whole.bytes);
 }
 
-/* No file that is cut off opens; one with a bit that is flipped opens or does not. */
+/* No truncated file opens. A file with a flipped bit either opens or is refused. */
 static void test_damaged(void)
 {
     file all = small_file();
@@ -925,7 +932,7 @@ static void test_damaged(void)
         model_any m;
         gckpt_store *s = gckpt_store_new(NULL);
         const model_source source = { GCKPT_STORAGE_F32, 0, NULL, i % 2 };
-        const size_t n = below(8 * 5600); /* keys and tensors */
+        const size_t n = below(8 * 5600); /* bits of keys and tensors */
         all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
         store_file(path, all.bytes, all.size);
         if (model_load(&m, s, path, &source) != 0)

@@ -1,6 +1,6 @@
-/* test_gguf_tokenizer.c - examples/gguf_tokenizer.h: the tokens of Hugging Face's tokenizers
- * package by keys of GGUF files (golden/make_gguf_tokenizer.py), chat templates, what is refused and
- * how it is said, every failing allocation, damaged files. */
+/* test_gguf_tokenizer.c - examples/gguf_tokenizer.h: tokenizers made from the keys of GGUF files
+ * give the tokens of Hugging Face's tokenizers package (golden/make_gguf_tokenizer.py). Also tests
+ * chat templates, refusals and their texts, every failing allocation, and damaged files. */
 #include <math.h>
 #include "check.h"
 #include "counted.h"
@@ -12,9 +12,12 @@
 
 /* ---- files ----------------------------------------------------------------------------------- */
 typedef struct {
-    const char *name, *text; /* NULL: the key goes; ".." of a string: that; else: */
-    int type, of;            /* an array's items, */
-    int64_t count, at;       /* so many of them (-1: as before), of which one (-2: each) becomes */
+    /* If text is NULL, the key is removed. A string gets text as its new value. An array of type
+     * `type` with items of type `of` gets `count` items (if -1, as many as before), and its item
+     * `at` (if -2, each) gets `value`. */
+    const char *name, *text;
+    int type, of;
+    int64_t count, at;
     double value;
 } change;
 
@@ -46,7 +49,7 @@ static void put_value(file_bytes *f, int type, double value)
     put_number(f, type == GGUF_F32 ? bits : (uint64_t)(int64_t)value, gguf_types[type].bytes);
 }
 
-/* An array, changed: of strings and of numbers. */
+/* Writes an array of strings or numbers with the change. */
 static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c)
 {
     gguf_items all = gguf_array(g, k->name, k->item_type);
@@ -67,7 +70,7 @@ static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c
     }
 }
 
-/* The file with other keys, at SCRATCH. */
+/* Writes the file with changed keys to SCRATCH. */
 static void put_changed(const char *path, const change *changes, int n)
 {
     static file_bytes f;
@@ -85,7 +88,7 @@ static void put_changed(const char *path, const change *changes, int n)
             c = strcmp(changes[j].name, k->name) == 0 ? &changes[j] : c;
         const int type = c != NULL ? c->type : (int)k->type;
         if (type < 0 || (k == NULL && gguf_find(&g, name) != NULL))
-            continue; /* it goes, or was changed */
+            continue; /* the key is removed, or was written above */
         put_number(&f, strlen(name), 8);
         put(&f, name, strlen(name));
         put_number(&f, (uint64_t)type, 4);
@@ -145,7 +148,7 @@ static void open_changed(gguf *g, const char *path, const change *changes, int n
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* What a line says of a form; the file's own where it says nothing. */
+/* Returns the line's value for a form, or the file's if the line has none. */
 static uint32_t expected(json *d, const char *kind, const char *key)
 {
     char name[64];
@@ -174,7 +177,8 @@ static int check_cases(bpe *b, const char *path, const char *kind)
         ids = ids ? ids : json_find(&d, JSON_ROOT, "ids");
         plain = plain ? plain : json_find(&d, JSON_ROOT, "ids");
         whole =
-            whole == 0 && n < 20 ? json_find(&d, JSON_ROOT, "ids") : whole; /* as long as these */
+            /* "ids" has one entry for each of these */
+            whole == 0 && n < 20 ? json_find(&d, JSON_ROOT, "ids") : whole;
         check_ids(&d, ids, b, s, n, BPE_SPECIALS);
         check_ids(&d, plain, b, s, n, 0);
         if (whole != 0)
@@ -233,7 +237,8 @@ static void test_kinds(void)
         check_kind(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
 }
 
-/* Where a converter had no scores and gave all one, the order of ids counts: the same here. */
+/* In files whose converter had no scores and set all to one, the order of ids counts instead, also
+ * here. */
 static void test_unscored(void)
 {
     static const char text[] = "intaoi ain, plain; memory";
@@ -253,7 +258,8 @@ static void test_unscored(void)
     }
 }
 
-/* Special tokens that a text spells out are made neither by merges nor as whole words. */
+/* The names of special tokens within a text give special tokens neither through merges nor as whole
+ * words. */
 static void test_plain(void)
 {
     static const struct {
@@ -284,7 +290,7 @@ static void test_plain(void)
 /* ---- chats ----------------------------------------------------------------------------------- */
 static void test_chat(void)
 {
-    static const char template[] = /* of the tests of chat.h: chatml */
+    static const char template[] = /* chatml, as in the tests of chat.h */
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
         "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
         "{{ '<|im_start|>assistant\n' }}{% endif %}";
@@ -310,7 +316,7 @@ static void test_chat(void)
     gguf_close(&g);
 }
 
-/* What a folder would have; and of paths. */
+/* Reads the values that a model's folder would have, and refuses other paths. */
 static void test_config(void)
 {
     static const char config[] =
@@ -336,7 +342,7 @@ static void test_config(void)
     CHECK(gguf_open_chat(&c, SCRATCH, "x") == -1 && strstr(c.error, "x: allowed is chatml"));
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 static void check_refused(const char *path, const change *c, int n, const char *error)
 {
     gguf g;
@@ -427,7 +433,7 @@ static void test_refusals(void)
     check_refused(GOLDEN "bpe.gguf", ends, 2, "a text ends with key tokenizer.ggml.eos_token_id");
 }
 
-/* ---- memory ends, files are damaged ---------------------------------------------------------- */
+/* ---- failing allocations, damaged files ------------------------------------------------------ */
 static void test_allocations(void)
 {
     static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
@@ -462,8 +468,8 @@ static uint32_t some(uint32_t below)
     return (seed >> 8) % below;
 }
 
-/* Bytes changed anywhere: a tokenizer that works, or an error; that of the keys, never of the text
- * that is made of them. */
+/* Changes bytes anywhere: the result is a working tokenizer or an error, which names keys and never
+ * the text that is made from them. */
 static void test_damage(int rounds)
 {
     static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
@@ -502,8 +508,8 @@ static void test_damage(int rounds)
     CHECK_MSG(made > rounds / 50 && refused > rounds / 10, "%d, %d", made, refused);
 }
 
-/* With folders (golden/make_gguf_tokenizer.py DIR N): their cases only; with -N: so many damaged
- * files. */
+/* With folders as arguments (golden/make_gguf_tokenizer.py DIR N), only tests their cases. With -N,
+ * tests N damaged files. */
 int main(int argc, char **argv)
 {
     char cases[512], file[512];

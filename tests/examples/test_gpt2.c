@@ -1,6 +1,8 @@
 /* test_gpt2.c - GPT-2 in Hugging Face's files (golden/gpt2.py): logits, ten steps of fine-tuning
- * and generated tokens are those of transformers, in both directions; what is wrong in a file is
- * refused by name.     build/test_gpt2 [folder for what is saved] */
+ * and generated tokens equal those of transformers, for files read and files written. Errors in a
+ * file are refused by name.
+ *
+ *     build/test_gpt2 [folder for saved files] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "tuning.h"
@@ -23,7 +25,8 @@ static void test_loading(void)
     }
 }
 
-/* Parameters of the same names (a mapped file has them in another order) have the same bits. */
+/* Returns whether parameters of the same names have the same bits; a mapped file has them in
+ * another order. */
 static int same_weights(gckpt_store *a, gckpt_store *b)
 {
     gckpt_parameter p, q;
@@ -35,7 +38,7 @@ static int same_weights(gckpt_store *a, gckpt_store *b)
     return same;
 }
 
-/* The same weights come out of every plan and split, and of a file that is mapped. */
+/* Every plan and split of the batch gives the same weights, and so does a mapped file. */
 static void test_training(void)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
@@ -62,7 +65,8 @@ static void test_training(void)
     model_close(&m[0]);
 }
 
-/* What config.json says beside sizes stays as it was, known or not; what saving changes does not. */
+/* Saving keeps the keys of config.json other than sizes, known or not, except those that saving
+ * itself must change. */
 static void test_config(void)
 {
     static const tuning_edit edits[] = {
@@ -96,7 +100,7 @@ static void test_config(void)
     }
 }
 
-/* What is saved as BF16 or F16 is what PyTorch's rounding gives. */
+/* Saving as BF16 or F16 rounds like PyTorch. */
 static void test_rounding(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };

@@ -1,5 +1,5 @@
-/* test_images.c - examples/images.h: bytes give the floats that images_read makes, what chance cuts
- * out and mirrors is what a plain loop finds, folders of pictures, and what is refused of them. */
+/* test_images.c - examples/images.h: images stored as bytes give the same floats as images_read; random crops and
+ * mirrored images equal those of a plain loop. Also tests folders of pictures, and refusals. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include "gradckpt.h"
 #include "check.h"
 #include "counted.h"
-#include "examples/images.h" /* in any order */
+#include "examples/images.h" /* the order of includes does not matter */
 #include "examples/layers.h"
 #include "examples/train.h"
 
@@ -30,7 +30,7 @@ static void test_bytes(void)
     images_free(&whole), images_free(&narrow);
 }
 
-/* A set of one image of 5 x 7 x 2; its bytes are their places. */
+/* Makes a set of one image of 5 x 7 x 2 whose bytes are their positions. */
 static void numbered(images_set *s, unsigned char *bytes)
 {
     memset(s, 0, sizeof *s);
@@ -42,7 +42,8 @@ static void numbered(images_set *s, unsigned char *bytes)
         s->value[i] = (float)i;
 }
 
-/* Which cut, of all there are, is it? 1: found; from and mirrored say which. */
+/* Searches all possible crops for the given one. Returns 1 if it is found and sets its offsets and whether it is
+ * mirrored. */
 static int find(const images_set *s, const float *got, int from[2], int *mirrored)
 {
     const int side[2] = { (int)images_side(s, 0), (int)images_side(s, 1) }, pad = (int)s->padding;
@@ -88,7 +89,7 @@ static void test_augmentation(void)
                 }
                 const int down = (int)(5 + 2 * s.padding - images_side(&s, 0)),
                           right = (int)(7 + 2 * s.padding - images_side(&s, 1));
-                for (int y = 0; y <= down; y++) /* every place is as likely */
+                for (int y = 0; y <= down; y++) /* every offset is equally likely */
                     for (int x = 0; x <= right; x++) {
                         const int n = times[y + 2 - s.padding][x + 2 - s.padding];
                         least = n < least ? n : least;
@@ -98,7 +99,7 @@ static void test_augmentation(void)
             }
 }
 
-/* Trained with shifts: the same weights for any micro-batch, others than without. */
+/* Training with random shifts gives the same weights for any micro-batch, but others than training without shifts. */
 static void model(train_net *net, void *user)
 {
     (void)user;
@@ -125,7 +126,7 @@ static void test_training(void)
             o.batch = NULL, data.column[0].values = whole.pixels;
         CHECK_MSG(train_fit(weights, model, &data, &o, &r) == 0, "%s", r.error);
         hash[way] = gckpt_store_hash(weights);
-        static float out[300][10], plain[300][10]; /* what is predicted of is not shifted */
+        static float out[300][10], plain[300][10]; /* images for prediction are not shifted */
         CHECK(train_predict(weights, model, &data, &o, out[0], &r) == 0);
         o.batch = NULL, data.column[0].values = whole.pixels;
         CHECK(train_predict(weights, model, &data, &o, plain[0], &r) == 0);
@@ -158,7 +159,7 @@ static void refused(const char *why)
     CHECK(s.bytes == NULL && s.names == NULL);
 }
 
-/* What a file says of itself takes no memory before its pixels are there; no images are no set. */
+/* A file's claims take no memory before their pixels are there. A set without images is refused. */
 static void test_lies(void)
 {
     static const char *const files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "train/tea/1.ppm",
@@ -196,7 +197,7 @@ static void test_lies(void)
     memset(&s, 0, sizeof s);
     CHECK_MSG(images_read_u8(&s, AT) == 0, "%s", s.error);
     CHECK(s.rows == 2 && s.validation == 1 && s.label[0] == 1 && s.label[1] == 2 && s.channels == 3);
-    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* reds begin with 3 and 4, as do greens and blues */
+    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* the red values begin with 3 and 4, and so do green and blue */
         CHECK(s.bytes[3072 + i] == 3 + i / 3);
     images_free(&s);
     remove(AT "/test_batch.bin");
@@ -227,7 +228,7 @@ static void test_folders(void)
         put(files[i], i == 1 ? "P6 # a comment\n# another\n2\t3\n#\n255\n" : "P6\n2 3\n255\n", 18, 20 * i);
     put("train/tea/.hidden", "", 0, 0);
     put("train/tea/Thumbs.db", "", 0, 0), put("train/desktop.ini", "", 0, 0),
-        put("val/coffee/Desktop.ini", "", 0, 0); /* Windows' */
+        put("val/coffee/Desktop.ini", "", 0, 0); /* written by Windows */
     mkdir(AT "/names", 0777);
     for (int i = 0; i < 6; i++)
         snprintf(path, sizeof path, "names/%s", more[i]), put(path, "", 0, 0);
@@ -254,7 +255,7 @@ static void test_folders(void)
         CHECK(failed == (n <= allocations));
         images_free(&s);
     }
-    /* one of two is as large as no other: nothing is taken for both */
+    /* pictures of this size would take more bytes than all files have: refused before memory is allocated */
     put("train/coffee/x.ppm", "P6\n60 70\n255\n", 12600, 0), put("train/tea/a.ppm", "P6\n60 70\n255\n", 12600, 0);
     refused("train/tea/a.ppm: 2 pictures of its size take 25200 bytes, their files have 12642");
     put("train/coffee/x.ppm", "P6\n2 3\n255\n", 18, 40), put("train/tea/a.ppm", "P6\n2 3\n255\n", 18, 20);

@@ -1,5 +1,6 @@
-/* test_lengths.c - a step of rows is the same whatever T they are padded to, for GPT-2 and a Llama: loss, gradient and
- * updated weights; and training in turns by plans of several T, which share the store and an arena, is training by one. */
+/* test_lengths.c - for GPT-2 and a Llama, loss, gradient and updated weights of a step do not depend on the T to which
+ * rows are padded. Training alternately with plans of several T, which share the store and an arena, equals training
+ * with one plan. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -33,7 +34,7 @@ static void plan_step(step_run *r, model_any *m, gckpt_store *s, int64_t T, int6
     gckpt_graph_free(g);
 }
 
-/* Rows of 2 to `most` tokens, some not targets, padded to T. */
+/* Makes rows of 2 to `most` tokens, some of which are no targets, padded to T. */
 static void fill(step_run *r, int64_t T, int64_t most, int step)
 {
     for (int64_t i = 0; i < ROWS; i++)
@@ -44,7 +45,7 @@ static void fill(step_run *r, int64_t T, int64_t most, int step)
         }
 }
 
-/* Trains by a plan of each step's T (classes 1), or of the longest for all. */
+/* Trains with a plan for each step's T (classes 1), or with the plan for the longest T. */
 static void train(const char *folder, int classes, int64_t micro, double *losses, double *norms, gckpt_store **out)
 {
     static step_run runs[STEPS];
@@ -55,7 +56,7 @@ static void train(const char *folder, int classes, int64_t micro, double *losses
     gckpt_exec_desc e = { 0 };
     e.arena = arena + (64 - (uintptr_t)arena % 64) % 64;
     e.arena_size = sizeof arena - 64;
-    for (int i = 0; i < STEPS; i++) /* all are planned before the first step */
+    for (int i = 0; i < STEPS; i++) /* makes all plans before the first step */
         plan_step(&runs[i], &m, s, classes ? lengths[i] : longest, micro);
     for (int i = 0; i < STEPS; i++) {
         runs[i].exec = gckpt_exec_new(runs[i].plan, s, &e);

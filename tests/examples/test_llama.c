@@ -1,7 +1,9 @@
-/* test_llama.c - Llama-like models and adapters of them in Hugging Face's files (golden/llama.py):
- * logits, gradients, ten steps of training and generated tokens are those of transformers and peft,
- * in both directions; every method begins and ends as it says; what is wrong in a file is refused by
- * name.     build/test_llama [folder for what is saved] */
+/* test_llama.c - Llama-like models and their adapters in Hugging Face's files (golden/llama.py):
+ * logits, gradients, ten steps of training and generated tokens equal those of transformers and
+ * peft, for files read and files written. Every method starts and ends as documented; errors in a
+ * file are refused by name.
+ *
+ *     build/test_llama [folder for saved files] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -27,8 +29,8 @@ static void open_base(tuned *t, const char *base, const model_source *source)
     t->how.hooks = &t->a.hooks;
 }
 
-/* ---- what transformers computes ---- */
-/* The same bits from every plan, and from a file that is mapped. */
+/* ---- comparison with transformers ---- */
+/* Every plan gives the same bits, and so does a mapped file. */
 static void test_golden_model(int i)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
@@ -60,7 +62,7 @@ static void test_golden_model(int i)
     }
 }
 
-/* Other types, names and files of the same weights. */
+/* The same weights in other types, under other names and in other files. */
 static void test_files(void)
 {
     static const char *const models[] = { "bare", "sharded", "gqa" };
@@ -74,7 +76,7 @@ static void test_files(void)
     }
 }
 
-/* generation_config.json has more tokens that end a text; one that is wrong is refused by name. */
+/* generation_config.json has further end tokens; invalid ones are refused by name. */
 static void test_ends(void)
 {
     static const tuning_edit none = { "gqa", "config.json", "\"use_cache\"", "\"use_caches\"", NULL,
@@ -97,7 +99,7 @@ static void test_ends(void)
     }
 }
 
-/* Angles of positions as transformers makes them, of real models' sizes. */
+/* Rotary angles of positions equal those of transformers, for sizes of real models. */
 static void test_positions(void)
 {
     char folder[96], path[128];
@@ -127,7 +129,7 @@ static void test_positions(void)
 }
 
 /* ---- methods ---- */
-/* Merged, the weights do what the branches did; unmerged, they are what they were. */
+/* Merged weights compute the same as the branches; unmerging restores the old weights. */
 static void test_merge(void)
 {
     tuned t;
@@ -148,7 +150,7 @@ static void test_merge(void)
     end(&t);
 }
 
-/* Token by token, with caches, the logits of one call. */
+/* Token by token, with caches, the logits are those of one call. */
 static void test_tokens(tuned *t, const char *name)
 {
     const sample_options greedy = { 0, 0, 0, 0 };
@@ -169,7 +171,7 @@ static const struct {
     adapters_options options;
     const char *base;
     int64_t trains;
-    int begins; /* 1: as the model, to 1e-4 */
+    int begins; /* if nonzero, starts as the model, to 1e-4 */
 } methods[] = {
     { { .method = ADAPTERS_FULL }, "gqa", V *C + L *BLOCK + C, 1 },
     { { .method = ADAPTERS_LAST }, "gqa", BLOCK + C, 1 },
@@ -211,9 +213,9 @@ static const struct {
     { { .method = ADAPTERS_PROMPT, .size = 3 }, "gqa", 3 * C, 0 },
 };
 
-/* Every method: how many parameters it trains, whether it begins as the model itself, that training
- * lowers the loss, that its texts are those of one call, and that its file brings back what was
- * trained. */
+/* For every method: the number of trained parameters, whether it starts as the unchanged model,
+ * that training lowers the loss, that texts generated with caches are those of one call, and that
+ * its saved file restores the trained parameters. */
 static void test_methods(void)
 {
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
@@ -256,7 +258,7 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
+/* LoRA on quantised weights: close to the model, and the same bits from any plan. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
@@ -280,7 +282,8 @@ static void test_packed(void)
 }
 
 /* ---- config.json ---- */
-/* Layers that a method has added are in what is said of each layer. */
+/* Layers that a method has added appear in the lists of config.json that have an entry for each
+ * layer. */
 static void test_added(void)
 {
     static const char *const says[] = {
@@ -313,7 +316,7 @@ static void test_added(void)
     end(&t);
 }
 
-/* What a changed config.json says is taken: windows, older names of keys. */
+/* Changes of config.json that must have an effect: windows, older names of keys. */
 static void test_taken(void)
 {
     static const struct {
@@ -371,7 +374,7 @@ static void test_taken(void)
     }
 }
 
-/* Compares the logits of a folder's model with golden_tied[i]'s. */
+/* Compares the logits of a folder's model with golden_tied[i]. */
 static void tied_logits(const model_any *m, gckpt_store *s, int i)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -394,9 +397,9 @@ static void tied_logits(const model_any *m, gckpt_store *s, int i)
     util_free(e, p, g, NULL);
 }
 
-/* A head that differs from the embeddings which config.json ties it to is the head, a note says so
- * and saving keeps it; one of the same values stays tied. Of tensors that share memory either name
- * may be there (golden/tied.py). */
+/* config.json ties the head to the embeddings. A head with other values in the file is used, with a
+ * note, and saved; one with the same values stays tied. If tensors share memory, the file may have
+ * either name (golden/tied.py). */
 static void test_tied(void)
 {
     for (int i = 0; i < 2 * (int)(sizeof golden_tied / sizeof golden_tied[0]); i++) {
@@ -427,7 +430,7 @@ static void test_tied(void)
     }
 }
 
-/* Writes the config.json of golden_types[type] with one key changed, and reads it. */
+/* Reads the config.json of golden_types[type] with one key changed. */
 static int read_changed(int type, const char *key, const char *value, model_any *m)
 {
     char folder[96], path[128], base[1024];
@@ -453,7 +456,7 @@ static int read_changed(int type, const char *key, const char *value, model_any 
     return model_read_config(m, folder);
 }
 
-/* Returns 1 if an error names the key, or one that its value has. */
+/* Returns whether an error names the key, or a key within its value. */
 static int names(const char *error, const char *key, const char *value)
 {
     const char *end = strstr(error, ": expected"), *at = end;
@@ -466,8 +469,8 @@ static int names(const char *error, const char *key, const char *value)
 }
 
 /* Every key of config.json that transformers reads (golden/config_keys.py) is obeyed, refused by
- * name, or listed in docs/finetuning.md as having no effect; the last two only where transformers
- * computes the same with it. */
+ * name, or listed in docs/finetuning.md as having no effect. Keys without effect must have none in
+ * transformers either. */
 static void test_keys(void)
 {
     file page = tuning_read("docs/finetuning.md");
@@ -601,7 +604,7 @@ static void test_wrong(void)
     }
 }
 
-/* Text patterns of exclude_modules match whole names only, as in peft, and are written as they were
+/* Text patterns of exclude_modules match only whole names, as in peft, and are saved as they were
  * read. */
 static void test_excluded(void)
 {
@@ -632,7 +635,7 @@ static void test_excluded(void)
     }
 }
 
-/* Folders that have something else than weights and config.json that are read say what to do. */
+/* Folders that lack the expected weights and config.json are refused with an advice. */
 static void test_instead(void)
 {
     static const tuning_edit pickle = { "lora", "adapter_model.safetensors", NULL, NULL, NULL, 0 };
@@ -677,7 +680,8 @@ static void test_instead(void)
     }
 }
 
-/* Numbers that are not finite are not written: a config.json stays as it was, an event has null. */
+/* Numbers that are not finite are not written: a config.json stays unchanged, and an event has
+ * null. */
 static void test_not_finite(void)
 {
     char path[128], text[96], event[] = "{\"nan\":%g,\"x\":[%g,%g,%g],\"y\":\"inf -nan\"}\n";
@@ -711,7 +715,7 @@ static void test_not_finite(void)
     end(&t);
 }
 
-/* LoRA's "bias": "all" of a model that has none, as peft loads it. */
+/* LoRA's "bias": "all" for a model without biases is accepted, as in peft. */
 static void test_no_biases(void)
 {
     static const tuning_edit all = { "lora", "adapter_config.json", "\"bias\": \"none\"",
@@ -723,7 +727,7 @@ static void test_no_biases(void)
     end(&t);
 }
 
-/* Adapters that do not fit a model are refused, with what there is. */
+/* Adapters that do not fit the model are refused, and the error names the parts of the model. */
 static void test_refused(void)
 {
     static const struct {

@@ -1,6 +1,6 @@
-/* test_loop.c - examples/train.h in pieces: rows stored as u8 and f16 or from a callback give the bits
- * of the same floats given whole, for every budget, and where a training ends and goes on; schedules
- * beside PyTorch's and transformers'; ticks of an event loop; the log. */
+/* test_loop.c - examples/train.h in pieces. Rows stored as u8 or f16, or from a callback, give the bits of the same
+ * rows as floats, for every budget and wherever training stops and resumes. Also compares schedules with PyTorch's and
+ * transformers', and tests ticks of an event loop and the log. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE
 #include <sys/resource.h>
@@ -44,7 +44,7 @@ static int watch(void *user, const train_report *now)
     return now->step > 0 && v->steps == v->stop_at;
 }
 
-/* Fills x, which is nowhere else as far as train.h knows; augments: moves it by chance. */
+/* Fills x, which train.h has nowhere else. If augmenting, changes it at random. */
 static int fill(void *user, train_batch *b)
 {
     training_log *v = (training_log *)user;
@@ -89,7 +89,7 @@ static train_options options(training_log *v)
     return o;
 }
 
-/* A training in a store of its own; its hash, 0 when it fails. `instructions` at a tick. */
+/* Trains in a new store. Returns its hash, or 0 if training fails. `instructions` is their number in a tick. */
 static uint64_t train(const train_data *data, train_options *o, int instructions, train_report *r)
 {
     train_run t;
@@ -101,7 +101,7 @@ static uint64_t train(const train_data *data, train_options *o, int instructions
     while (more)
         more = train_tick(&t, instructions) > 0;
     const int failed = train_end(&t) != 0;
-    CHECK(train_tick(&t, 0) == -1); /* it is over */
+    CHECK(train_tick(&t, 0) == -1); /* training is finished */
     const uint64_t hash = gckpt_store_hash(s);
     CHECK(failed == (r->error[0] != 0) && !v->wrong);
     gckpt_store_free(s);
@@ -143,14 +143,15 @@ static void test_rows(void)
     o.batch = fill;
     for (o.micro_batch = 1; o.micro_batch <= BATCH; o.micro_batch *= 2) {
         CHECK(train(&nowhere, &o, 0, &other) == hash && same(&r, &other));
-        CHECK(v.calls == EPOCHS * (STEPS + 3) && v.checked == EPOCHS * 3); /* a step, or batch for validation */
+        /* one call for each step and each validation batch */
+        CHECK(v.calls == EPOCHS * (STEPS + 3) && v.checked == EPOCHS * 3);
     }
     o.micro_batch = 0;
-    CHECK(train(&narrow, &o, 0, &other) == hash && same(&r, &other)); /* filled, then filled again */
+    CHECK(train(&narrow, &o, 0, &other) == hash && same(&r, &other)); /* filled twice with the same result */
     o.batch = NULL;
     const uint64_t of_half = train(&whole, &o, 0, &r);
     CHECK(of_half != 0 && of_half != hash && train(&half, &o, 0, &other) == of_half && same(&r, &other));
-    /* what is changed by chance depends on seed, epoch and row alone */
+    /* random changes depend only on seed, epoch and row */
     o = options(&v);
     o.batch = fill;
     v.augments = 1;
@@ -169,7 +170,7 @@ static void test_rows(void)
     CHECK(train(&nowhere, &o, 0, &other) == moved && same(&r, &other));
 }
 
-/* Bits of chance: each as often 1 as 0, others for another row, epoch, seed, number. */
+/* Random bits are 1 as often as 0, and differ for another row, epoch, seed or number. */
 static void test_augmentation(void)
 {
     static const int64_t rows[2] = { 3, 4 };
@@ -197,7 +198,7 @@ static void test_augmentation(void)
     CHECK(fabs(sum / 4000 - 0.5) < 0.02);
 }
 
-/* x, and for y what cannot be right, where it is asked for. */
+/* Fills x, and invalid values into y where y is requested. */
 static int guess(void *user, train_batch *b)
 {
     (void)user;
@@ -228,7 +229,7 @@ static void test_predict(void)
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss == 0);
     CHECK(memcmp(out, again, sizeof out) == 0);
     memset(again, 0, sizeof again);
-    all.column[0].values = NULL; /* the callback's; of the last one it would know nothing */
+    all.column[0].values = NULL; /* filled by the callback, which does not know the last column */
     o.batch = guess;
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss > 1e6);
     o.known = 1;
@@ -241,7 +242,7 @@ static void test_predict(void)
 static void schedule(schedule_kind kind, int warmup, int steps, float least, const double *want, const char *what)
 {
     for (int i = 0; i < steps; i++) {
-        const int ahead = i < warmup && kind != SCHEDULE_ONE_CYCLE; /* of theirs, whose first rate is 0 */
+        const int ahead = i < warmup && kind != SCHEDULE_ONE_CYCLE; /* the first rate of a warm-up is 0 there */
         const double got = (double)schedule_lr(kind, i, warmup, steps, 5e-3f, least);
         CHECK_MSG(fabs(got - want[i + ahead]) <= 2e-9, "%s, step %d: %.9g, not %.9g", what, i, got, want[i + ahead]);
     }
@@ -282,7 +283,7 @@ static void test_ticks(void)
     const uint64_t hash = train(&data, &o, 0, &r);
     for (int instructions = 1; instructions < 40; instructions += 7)
         CHECK(train(&data, &o, instructions, &other) == hash && same(&r, &other) && v.steps == EPOCHS * STEPS);
-    /* sizes of pieces mixed; a tick with 0 does the rest of a step */
+    /* pieces of mixed sizes; a tick of 0 runs the rest of a step */
     train_run t;
     gckpt_store *s = gckpt_store_new(NULL);
     int ticks = 0, more = train_begin(&t, s, model, &data, &o, &other) == 0;
@@ -291,13 +292,13 @@ static void test_ticks(void)
     CHECK(train_end(&t) == 0 && gckpt_store_hash(s) == hash && same(&r, &other));
     CHECK(ticks > EPOCHS * STEPS + 20);
     gckpt_store_free(s);
-    s = gckpt_store_new(NULL); /* nothing is done at all */
+    s = gckpt_store_new(NULL); /* without a single tick */
     CHECK(train_begin(&t, s, model, &data, &o, &other) == 0 && train_end(&t) == 0);
     CHECK(gckpt_store_step(s) == 0 && other.epoch == 0);
     gckpt_store_free(s);
 }
 
-/* The log. */
+/* The contents of the log. */
 static const char *got(void)
 {
     static char text[4000];
@@ -311,8 +312,8 @@ static const char *got(void)
 static volatile sig_atomic_t terminated;
 static void terminate(int number) { terminated = number; }
 
-/* Ends after so many ticks, by a signal, wherever that is: within a step, an epoch, validation. Then
- * goes on in another store, ends again after as many, .. to the same bits and the same log. */
+/* Stops after a number of ticks, by a signal, wherever that is: within a step, an epoch or validation. Then resumes in
+ * another store and stops again after as many ticks, and so on, to the same bits and the same log. */
 static void test_resume(void)
 {
     static training_log v;
@@ -334,7 +335,7 @@ static void test_resume(void)
             remove(path);
             remove(best);
             int more = 1, times = 0;
-            for (const int least = sizes[piece] == 0 ? 4 : 60 /* all of validation is done at once */;
+            for (const int least = sizes[piece] == 0 ? 4 : 60 /* a tick of 0 runs a whole validation */;
                  more && times < 400; times++) {
                 train_run t;
                 gckpt_store *s = gckpt_store_new(NULL);
@@ -358,12 +359,12 @@ static void test_resume(void)
     remove(log_path);
 }
 
-/* With save_steps a process that was killed goes on from the file that it left: here a copy of it. */
+/* With save_steps, a killed process resumes from its last checkpoint. This callback copies that checkpoint. */
 static int copy_at(void *user, const train_report *now)
 {
     const int enough = watch(user, now);
     static char all[1 << 20];
-    if (((training_log *)user)->steps != 14) /* epoch 2, step 5: saved were 4 */
+    if (((training_log *)user)->steps != 14) /* epoch 2, step 5; the checkpoint is of step 4 */
         return enough;
     for (int i = 0; i < 2; i++) {
         char from[64], to[64];
@@ -394,7 +395,7 @@ static void test_killed(void)
     o.watch = watch;
     CHECK(train(&data, &o, 0, &other) == hash && same(&r, &other) && v.steps == EPOCHS * STEPS - STEPS - 4);
     remove("build/test_loop.copy"), remove("build/test_loop.copy.best");
-    /* within the first epoch there is no best one yet, and one of another training does no harm */
+    /* within the first epoch there is no best file yet, and one of another training does no harm */
     remove(path);
     v.stop_at = 3;
     train(&data, &o, 0, &other);
@@ -424,7 +425,7 @@ static void test_log(void)
     train_report r;
     char first[200], whole[2000], torn[2100];
     o.log = log_path;
-    put(""); /* an empty one is one */
+    put(""); /* an empty file is a valid log */
     CHECK(train(&data, &o, 0, &r) != 0 && r.log_failed == 0);
     snprintf(whole, sizeof whole, "%s", got());
     snprintf(first, sizeof first, "epoch,step,lr,loss,validation,accuracy,best\n1,9,%.9g,",
@@ -433,8 +434,8 @@ static void test_log(void)
     char last[100];
     snprintf(last, sizeof last, ",%.9g,%.9g,,1\n", r.loss, r.validation);
     CHECK_MSG(strstr(whole, last) != NULL, "%s; wanted %s", whole, last);
-    CHECK(train(&data, &o, 0, &r) != 0 && strcmp(got(), whole) == 0); /* begun anew */
-    /* gone on with behind epoch 2: a torn line and later epochs go, and no head is there twice */
+    CHECK(train(&data, &o, 0, &r) != 0 && strcmp(got(), whole) == 0); /* started from the beginning */
+    /* resumes after epoch 2; an incomplete line and later epochs are removed, and the header is not repeated */
     o.save = path;
     v.stop_at = 2 * STEPS + 1;
     CHECK(train(&data, &o, 0, &r) != 0);
@@ -448,7 +449,8 @@ static void test_log(void)
     remove(path);
     v.stop_at = 2 * STEPS + 1;
     CHECK(train(&data, &o, 0, &r) != 0);
-    snprintf(torn, sizeof torn, "%.*s2,18,0.", (int)two, whole); /* torn where it would count */
+    /* incomplete in the line of the epoch to resume from */
+    snprintf(torn, sizeof torn, "%.*s2,18,0.", (int)two, whole);
     put(torn);
     v.stop_at = 0;
     CHECK(train(&data, &o, 0, &r) != 0);
@@ -466,7 +468,7 @@ static void test_log(void)
 }
 
 #ifdef TEST_LIMITS
-/* No room for the second line: the training goes on, and says so. */
+/* The disk is full at the second line: training goes on and reports it. */
 static void test_full_disk(void)
 {
     static training_log v;
@@ -504,7 +506,7 @@ static void test_text(void)
         CHECK_MSG(strstr(train_format(want[i].x, text), want[i].text) != NULL, "%s, not %s", text, want[i].text);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 static void test_refusals(void)
 {
     static training_log v;
@@ -517,9 +519,9 @@ static void test_refusals(void)
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "options.batch returned 5: row ") &&
           strstr(r.error, " is damp"));
     CHECK(v.steps == 3);
-    v.fails_at = STEPS + 2; /* for validation */
+    v.fails_at = STEPS + 2; /* during validation */
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "rows 76 ..: options.batch returned 5: row 83 is damp"));
-    o.save = path; /* and nothing is saved then: the file is that of the last epoch */
+    o.save = path; /* and then nothing is saved: the file is that of the last epoch */
     v.fails_at = STEPS + 3 + 2;
     CHECK(train(&data, &o, 0, &r) == 0);
     v.fails_at = 0;
@@ -554,7 +556,7 @@ static void test_refusals(void)
     remove(best);
 }
 
-/* Classes: a target that is none is named by its row of the data, by steps in pieces, too. */
+/* Class indices: a target out of range is named by its row in the data, also when a step runs in pieces. */
 static void classifier(train_net *net, void *user)
 {
     (void)user;
@@ -576,7 +578,7 @@ static void test_classes(void)
     for (int way = 0; way < 5; way++) {
         train_run t;
         gckpt_store *s = gckpt_store_new(NULL);
-        const int row = way < 3 ? 41 : way < 4 ? 70 : -1; /* trained on, for validation, none */
+        const int row = way < 3 ? 41 : way < 4 ? 70 : -1; /* a training row, a validation row, or no row */
         const int32_t was = row >= 0 ? class_of[row] : 0;
         char want[64];
         snprintf(want, sizeof want, "\"class\": index 3 at row %d, position 0", row);
@@ -595,8 +597,8 @@ static void test_classes(void)
     }
 }
 
-/* Three losses that count unlike things: targets below 0 do not count, squares are one a row and
- * place, a regulariser is one a step. */
+/* Three losses with different counts: targets below 0 do not count, squares count once for each row and position, a
+ * regulariser once for each step. */
 static void losses(train_net *net, void *user)
 {
     static const gckpt_term none = { NULL, 0, 0 };
@@ -637,7 +639,8 @@ static void test_losses(void)
         o.save = way >= 2 ? path : NULL;
         gckpt_store *s = gckpt_store_new(NULL);
         int more = train_begin(&t, s, losses, &data, &o, &other) == 0;
-        for (int k = 0; more && (way != 2 || k < 29); k++) /* 2: ends within an epoch, 3 goes on, 4 finds it done */
+        /* way 2 stops within an epoch, 3 resumes, 4 finds the training finished */
+        for (int k = 0; more && (way != 2 || k < 29); k++)
             more = train_tick(&t, 0) > 0;
         CHECK_MSG(train_end(&t) == 0, "%s", other.error);
         CHECK(way > 0 || (hash = gckpt_store_hash(s)) != 0);
@@ -647,7 +650,7 @@ static void test_losses(void)
             CHECK(r.term_loss[i] == other.term_loss[i] && r.term_validation[i] == other.term_validation[i] &&
                   r.term_validation[i] > 0);
         CHECK(way == 2 || same(&r, &other));
-        if (way == 0) { /* the sums of all rows at once */
+        if (way == 0) { /* sums over all rows at once */
             alone = data;
             alone.rows = VALID;
             alone.column[0].values = x[ROWS - VALID];

@@ -1,6 +1,7 @@
-/* test_methods.c - examples/adapters.h, generate.h, sample.h and pattern.h without another
- * program's files: each method gives the same weights by every plan and the same logits token by
- * token; what options name is what is trained; tokens are drawn as their options say.
+/* test_methods.c - examples/adapters.h, generate.h, sample.h and pattern.h without reference files:
+ * each method gives the same weights with every plan and the same logits token by token, the
+ * options select the trained parameters, and tokens are drawn as the options say.
+ *
  *     build/test_methods */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
@@ -12,7 +13,7 @@
 
 enum { ROWS = 4, T = 10, V = 40, CONTEXT = 24, LAYERS = 3, C = 8 };
 
-static const gckpt_backend *backend; /* NULL: the processor */
+static const gckpt_backend *backend; /* if NULL, the processor */
 static int32_t tokens_of[ROWS * T], targets_of[ROWS * T];
 static char folder[] = "/tmp/gckpt-methods-XXXXXX";
 
@@ -22,7 +23,8 @@ typedef struct {
     adapters a;
 } tuned;
 
-/* A new model with weights large enough to tell tokens apart; 0 or -1 as adapters_begin. */
+/* Makes a new model with weights large enough to tell tokens apart. Returns 0 or -1, as
+ * adapters_begin does. */
 static int begin(tuned *t, const adapters_options *o)
 {
     const gckpt_store_desc desc = { { 0 }, 5 };
@@ -41,7 +43,7 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* `steps` steps of ROWS rows, with dropout; the last loss. */
+/* Takes `steps` steps of ROWS rows, with dropout. Returns the last loss. */
 static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t rows, int steps)
 {
     const model_options how = { 0.1, 0, 0, hooks };
@@ -63,7 +65,7 @@ static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t
     return r.loss;
 }
 
-/* Logits (ROWS,T,V) of one call. */
+/* Computes the logits (ROWS,T,V) in one call. */
 static void logits_of(tuned *t, const model_hooks *hooks, float *to)
 {
     const model_options how = { 0, 0, 0, hooks };
@@ -83,8 +85,8 @@ static void logits_of(tuned *t, const model_hooks *hooks, float *to)
 
 static const struct {
     adapters_options o;
-    int64_t trains; /* parameters */
-    int same;       /* begins as the model itself */
+    int64_t trains; /* number of trained parameters */
+    int same;       /* whether it starts as the model itself */
 } methods[] = {
     { { .method = ADAPTERS_FULL }, 40 * 8 + 24 * 8 + 3 * 872 + 16, 1 },
     { { .method = ADAPTERS_LAST, .layers = 2 }, 2 * 872 + 16, 1 },
@@ -132,7 +134,8 @@ static const struct {
 };
 enum { CASES = sizeof methods / sizeof methods[0] };
 
-/* Whether what was frozen has kept its bits, in the order of the store. */
+/* Returns whether frozen parameters have the same bits in both stores, in the order of the
+ * store. */
 static int frozen_same(gckpt_store *a, gckpt_store *b)
 {
     gckpt_parameter p, q;
@@ -164,9 +167,9 @@ static void test_plans(void)
     end(&base);
 }
 
-/* Token by token as in one call, for prompts in chunks of any length; nothing of the last prompt is
- * left in the next one. */
-static void test_generation(int every) /* of the cases */
+/* Token by token gives the logits of one call, for prompts in chunks of any length, and nothing of
+ * the last prompt affects the next one. */
+static void test_generation(int every) /* a stride over the cases */
 {
     static float all[ROWS * T * V], plain[ROWS * T * V];
     tuned base;
@@ -182,7 +185,8 @@ static void test_generation(int every) /* of the cases */
             .samples = 2, .chunk = 1 + i % 5, .hooks = &t.a.hooks, .backend = backend
         };
         generator p;
-        if (CHECK(generator_new(&p, &t.m, t.store, &desc) == 0)) /* of before: leaves nothing */
+        /* an earlier generator leaves no trace */
+        if (CHECK(generator_new(&p, &t.m, t.store, &desc) == 0))
             generator_free(&p);
         train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
         logits_of(&t, &t.a.hooks, all);
@@ -229,12 +233,12 @@ static void test_texts(void)
     const generator_desc two = { .samples = 2 };
     generator p;
     CHECK(generator_new(&p, &t.m, t.store, &two) == 0);
-    /* to the end of the context: what is drawn last is not computed with */
+    /* to the end of the context: the last drawn token is not fed */
     const int64_t n = generator_text(&p, tokens_of, 4, &how, 30, NULL, a, watch, &w);
     CHECK_MSG(n == CONTEXT - 4 + 1 && w.calls == n, "%lld: %s", (long long)n, t.m.error);
     CHECK(memcmp(a, a + 30, (size_t)n * sizeof *a) != 0);
     CHECK(memcmp(w.seen, a + 30, (size_t)n * sizeof *a) == 0);
-    /* the same again; each row stops on its own */
+    /* the same options give the same tokens; each row stops separately */
     CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, NULL, NULL) == n);
     CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0 &&
           memcmp(a + 30, b + 30, (size_t)n * sizeof *a) == 0);
@@ -253,7 +257,7 @@ static void test_texts(void)
     memset(&w, 0, sizeof w);
     w.stop_at = 3;
     CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, watch, &w) == 3);
-    /* a prompt that fills the context, and one that is too long, or none */
+    /* a prompt that fills the context, one that is too long, and an empty one */
     static int32_t prompt[CONTEXT + 1];
     CHECK(generator_text(&p, prompt, CONTEXT, &how, 30, NULL, b, NULL, NULL) == 1);
     CHECK(generator_text(&p, prompt, CONTEXT + 1, &how, 30, NULL, b, NULL, NULL) == -1);
@@ -264,7 +268,7 @@ static void test_texts(void)
     CHECK(generator_text(&p, prompt, 3, &how, 30, NULL, b, NULL, NULL) == -1);
     const size_t bytes = p.bytes;
     generator_free(&p);
-    /* in fewer bytes, to the end of what was asked for */
+    /* in fewer bytes, to the end of the requested capacity */
     const generator_desc small = { .samples = 2, .capacity = 9 };
     CHECK(generator_new(&p, &t.m, t.store, &small) == 0);
     CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, NULL, NULL) == 6);
@@ -276,7 +280,8 @@ static void test_texts(void)
     end(&t);
 }
 
-/* Whichever of the store's allocations fails: an error with a text, and all is given back. */
+/* Allocation n of the store fails, for every n: the call returns an error with a text, and
+ * everything is freed. */
 static void test_memory(void)
 {
     for (int method = 0; method < 3; method++)
@@ -307,7 +312,7 @@ static void test_memory(void)
         }
 }
 
-/* ---- patterns, and what is targeted ---- */
+/* ---- patterns, and the modules that they select ---- */
 static void test_patterns(void)
 {
     static const struct {
@@ -342,7 +347,7 @@ static void test_patterns(void)
     text[PATTERN_MAX_TEXT + 1] = 0;
     CHECK(pattern_match(text, 1, "a*", 2) == -1);
     char deep[2 * PATTERN_MAX_DEPTH + 3];
-    for (int n = PATTERN_MAX_DEPTH; n <= PATTERN_MAX_DEPTH + 1; n++) { /* groups */
+    for (int n = PATTERN_MAX_DEPTH; n <= PATTERN_MAX_DEPTH + 1; n++) { /* nested groups */
         memset(deep, '(', (size_t)n);
         deep[n] = 'a';
         memset(deep + n + 1, ')', (size_t)n);
@@ -390,7 +395,7 @@ static void test_options(void)
         CHECK_MSG(strstr(t.m.error, wrong[i].says) != NULL, "%s: %s", wrong[i].says, t.m.error);
         end(&t);
     }
-    /* virtual tokens need room in the context */
+    /* virtual tokens take places of the context */
     const adapters_options many = { .method = ADAPTERS_PREFIX, .size = CONTEXT - T + 1 };
     tuned t;
     CHECK(begin(&t, &many) == 0);
@@ -402,7 +407,8 @@ static void test_options(void)
     end(&t);
 }
 
-/* What is kept in fewer bytes is not trained, and does not leave by another name. */
+/* Quantised parameters are not trained, and the file has no second copy of them under another
+ * name. */
 static void test_packed(void)
 {
     static const adapters_method refused[] = { ADAPTERS_FULL, ADAPTERS_LAST };
@@ -415,8 +421,8 @@ static void test_packed(void)
         CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
         end(&t);
     }
-    /* a module that is to be trained stays floats where that is asked for, and is unpacked where no
-     * digits are lost */
+    /* a module to be trained stays floats if the options say so; a quantised one is converted to
+     * floats if that loses no digits */
     for (int i = 0; i < 3; i++) {
         const adapters_options o = { .method = ADAPTERS_LORA, .modules_to_save = "wte,h.1.mlp" };
         tuned t;
@@ -443,7 +449,8 @@ static void test_packed(void)
     CHECK(model_save(&t.m, t.store, folder, GCKPT_STORAGE_F32) == -1);
     CHECK(strstr(t.m.error, "int8") != NULL);
     end(&t);
-    static float a[ROWS * T * V], b[ROWS * T * V]; /* the copied head is what ops see of wte */
+    /* the copied head holds the values of wte that ops see */
+    static float a[ROWS * T * V], b[ROWS * T * V];
     begin(&t, NULL);
     CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
     logits_of(&t, NULL, a);
@@ -453,11 +460,11 @@ static void test_packed(void)
     end(&t);
 }
 
-/* Options come back from a file as they were; it loads to the same logits. */
+/* Options are saved and restored by a file, and the loaded adapter gives the same logits. */
 static void test_files(void)
 {
     static float a[ROWS * T * V], b[ROWS * T * V];
-    for (int i = 1; i < CASES; i++) { /* FULL is a model */
+    for (int i = 1; i < CASES; i++) { /* FULL is a model, not an adapter */
         tuned t, u;
         begin(&t, &methods[i].o);
         begin(&u, NULL);
@@ -478,8 +485,8 @@ static void test_files(void)
     }
 }
 
-/* The model's own file: read, mapped, or packed on the way; what is trained in a mapped one is not
- * trained in the file. An index of shards beside a whole file is one that was there before it. */
+/* A model's own file is read, mapped, or quantised while it is read. Training a mapped model does
+ * not change the file. An index of several files next to a whole file is ignored as a leftover. */
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
@@ -515,7 +522,7 @@ static void test_model(void)
     }
     end(&t);
     static const char *const files[] = { "model.safetensors", "config.json", NULL };
-    for (int i = 0; i < 3; i++) { /* without them: what the index names is not there either */
+    for (int i = 0; i < 3; i++) { /* without the files that the index names */
         memset(&u, 0, sizeof u);
         u.store = gckpt_store_new(NULL);
         CHECK(i == 0 || model_load(&u.m, u.store, folder, NULL) == -1);
@@ -534,7 +541,7 @@ static void test_model(void)
 static void test_sampling(void)
 {
     enum { N = 6, DRAWS = 20000 };
-    const float nan = float_of(0x7fc00000u), low = float_of(0xff800000u); /* -infinity */
+    const float nan = float_of(0x7fc00000u), low = float_of(0xff800000u); /* minus infinity */
     const float logits[N] = { 1, 2, nan, 0.5f, 2, low };
     static const struct {
         sample_options o;
@@ -546,7 +553,8 @@ static void test_sampling(void)
                 { { 1, 3, 0, 7 }, { 0.155388, 0.422306, 0, 0, 0.422306, 0 } },
                 { { 1, 0, 0.38, 7 }, { 0, 1, 0, 0, 0, 0 } },
                 { { 1, 0, 0.8, 7 }, { 0.155388, 0.422306, 0, 0, 0.422306, 0 } },
-                { { 1, 3, 0.8, 7 }, { 0, 0.5, 0, 0, 0.5, 0 } }, /* of 3: 0.8446 > 0.8 by two */
+                /* of 3 tokens: two have 0.8446 > 0.8 */
+                { { 1, 3, 0.8, 7 }, { 0, 0.5, 0, 0, 0.5, 0 } },
                 { { 1, 100, 0, 7 }, { 0.141871, 0.385646, 0, 0.0860491, 0.385646, 0 } },
                 { { 0, 0, 0, 7 }, { 0, 1, 0, 0, 0, 0 } } };
     sample_entry room[N];
@@ -554,7 +562,7 @@ static void test_sampling(void)
         int drawn[N] = { 0 };
         for (int k = 0; k < DRAWS; k++)
             drawn[sample_token(logits, N, &all[i].o, 3, (uint64_t)k, room)]++;
-        for (int c = 0; c < N; c++) { /* within 4.5 deviations */
+        for (int c = 0; c < N; c++) { /* within 4.5 standard deviations */
             const double p = all[i].p[c], off = (double)drawn[c] / DRAWS - p;
             CHECK_MSG(off * off <= 20 * p * (1 - p) / DRAWS, "case %d, token %d: %d", (int)i, c,
                       drawn[c]);
@@ -569,7 +577,7 @@ static void test_sampling(void)
         same[1] += token == sample_token(logits, N, &o, 1, k, room);
         same[2] += token == sample_token(logits, N, &o, 0, k + 1, room);
     }
-    for (int i = 0; i < 3; i++) /* by chance 325 */
+    for (int i = 0; i < 3; i++) /* 325 expected */
         CHECK_MSG(same[i] > 250 && same[i] < 400, "%d", same[i]);
     const float none[2] = { nan, nan }, most[2] = { 0, float_of(0x7f800000u) };
     CHECK(sample_token(none, 2, &o, 0, 0, room) == 0 && sample_token(most, 2, &o, 0, 0, room) == 1);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests build/finetune --objective dpo and distill as a user meets them: what is learned, bytes, budgets, resuming,
-# references, teachers, wrong combinations.
+# Tests build/finetune --objective dpo and distill through the command line: losses, bytes, budgets, resuming, references,
+# teachers, wrong combinations.
 work=build/objectives
 . tests/checks.sh
 

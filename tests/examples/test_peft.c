@@ -1,8 +1,10 @@
 /* test_peft.c - DoRA, modules_to_save and layers_to_transform of peft (golden/adapters.py): logits,
- * gradients, ten steps of training, generated tokens and merged weights are those of peft, in both
- * directions; they begin as the model itself, by any plan and from packed weights; what is wrong is
- * refused by name, and a full disk leaves weights and their config together, or neither.
- *     build/test_peft [folder for what is saved] */
+ * gradients, ten steps of training, generated tokens and merged weights equal those of peft, for
+ * files read and files written. They start as the unchanged model, with any plan and on quantised
+ * weights. Errors are refused by name, and a full disk leaves both weights and their config, or
+ * neither.
+ *
+ *     build/test_peft [folder for saved files] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -39,8 +41,8 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* ---- what peft computes ---- */
-/* A file's name of what is trained; NULL: it is not. */
+/* ---- comparison with peft ---- */
+/* Returns the name of parameter i in a file, or NULL if it is not trained. */
 static const char *named(tuned *t, int i, char *name)
 {
     adapters_files files;
@@ -52,7 +54,8 @@ static const char *named(tuned *t, int i, char *name)
     return found != NULL ? strcpy(name, found) : NULL;
 }
 
-/* Of each gradient the sum of squares and a sum with signs, as golden/adapters.py has them. */
+/* Compares the sum of squares and a signed sum of each gradient with those of
+ * golden/adapters.py. */
 static void test_gradients(tuned *t, const char *what)
 {
     const int count = gckpt_store_count(t->s);
@@ -107,7 +110,8 @@ static void test_gradients(tuned *t, const char *what)
     free(fetches);
 }
 
-/* The same bits from every plan; what we save comes back, and peft has accepted its bytes. */
+/* Every plan gives the same bits. A saved adapter loads again; its bytes are those that peft has
+ * accepted. */
 static void test_golden(int i)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
@@ -125,7 +129,7 @@ static void test_golden(int i)
                   t.m.error);
         if (k == 0)
             tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
-        t.a.options.dropout = 0; /* peft's gradients and losses are of an evaluating model */
+        t.a.options.dropout = 0; /* peft's gradients and losses are without dropout */
         if (k == 0)
             test_gradients(&t, name);
         if (k < 2)
@@ -148,8 +152,8 @@ static void test_golden(int i)
     end(&t);
 }
 
-/* Merged, the weights do what the adapter did, also as a whole model of transformers'; unmerged,
- * they are what they were. */
+/* Merged weights compute the same as the adapter, also as a whole model in transformers' files;
+ * unmerging restores the old weights. */
 static void test_merge(int i)
 {
     const char *name = golden_adapters[i].name;
@@ -171,8 +175,8 @@ static void test_merge(int i)
     end(&t);
 }
 
-/* ---- what must hold beside that ---- */
-/* The loss of the first step, and the gradients' norm. */
+/* ---- further rules ---- */
+/* Returns the loss of the first step and the norm of its gradients. */
 static gckpt_report first_step(tuned *t, gckpt_mode mode, int64_t rows)
 {
     gckpt_graph *g = gckpt_graph_new(t->s, NULL);
@@ -196,8 +200,8 @@ static gckpt_report first_step(tuned *t, gckpt_mode mode, int64_t rows)
 
 static int close_to(double a, double b, double by) { return a - b <= by * b && b - a <= by * b; }
 
-/* As peft: what is dropped changes only what DoRA adds. Where it adds nothing yet the loss is the
- * model's; where next to nothing is dropped it is that without dropout. */
+/* As in peft, dropout changes only the term that DoRA adds. While that term is zero, the loss is
+ * the model's; with a tiny dropout rate, it is close to the loss without dropout. */
 static void test_dropout(void)
 {
     const adapters_options fresh = {
@@ -233,8 +237,8 @@ static void test_dropout(void)
     }
 }
 
-/* From weights in fewer bytes: m is the length of what is stored, so that it begins as that model;
- * the same bits by any plan. W is never in the arena as floats. */
+/* On quantised weights: m is the norm of the quantised rows, so that DoRA starts as the quantised
+ * model. Any plan gives the same bits. W never exists in the arena as floats. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
@@ -262,7 +266,7 @@ static void test_packed(void)
     }
 }
 
-/* A file has what is trained as a whole, so it loads over weights that are packed. */
+/* A file contains whole trained modules, so it also loads into quantised weights. */
 static void test_saved_over_packed(void)
 {
     const model_source packed = { .storage = GCKPT_STORAGE_I8 };
@@ -281,7 +285,7 @@ static void test_saved_over_packed(void)
     end(&u);
 }
 
-/* A row of zeros has no direction: it stays where it is, and nothing is NaN. */
+/* A row of zeros has no direction: it stays unchanged, and nothing becomes NaN. */
 static void test_zeros(void)
 {
     const adapters_options dora = { .method = ADAPTERS_LORA, .dora = 1 };
@@ -346,7 +350,7 @@ static void test_wrong(void)
         end(&t);
     }
     static const tuning_edit taken[] = {
-        /* other ways to say the same */
+        /* other spellings of the same options */
         { "llama_dora", config, "[\n    0\n  ]", "0", NULL, 0 },
         { "llama_dora", config, "[\n    0\n  ]", "[7, 0, 0]", NULL, 0 },
         { "llama_dora", config, "\"layers_pattern\": \"layers\"", "\"layers_pattern\": []", NULL,
@@ -364,7 +368,7 @@ static void test_wrong(void)
     }
 }
 
-/* A head and embeddings that are trained as one, and differ in the file, are refused. */
+/* A trained head and trained embeddings that are tied, but differ in the file, are refused. */
 static void test_twice(void)
 {
     static const tuning_edit same = {
@@ -399,7 +403,7 @@ static void test_twice(void)
     }
 }
 
-/* 1: DIR/NAME is there. */
+/* Returns 1 if DIR/NAME exists. */
 static int is_there(const char *dir, const char *name)
 {
     char path[160];
@@ -407,8 +411,8 @@ static int is_there(const char *dir, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* Whatever a file may grow to, weights and what describes them are both written, or neither; what
- * was there before stays. */
+/* Wherever the disk is full, weights and config are both written or neither, and existing files are
+ * kept. */
 static void test_full_disk(void)
 {
     static const rlim_t sizes[] = { 100, 3000, RLIM_INFINITY, 3000 };
@@ -441,7 +445,8 @@ static void test_full_disk(void)
     end(&t);
 }
 
-/* Whichever allocation of the store fails: an error with a text, and nothing is lost. */
+/* Allocation n of the store fails, for every n: the call returns an error with a text, and nothing
+ * is lost. */
 static void test_memory(void)
 {
     int failed = 1;

@@ -1,7 +1,7 @@
-/* test_power_cut.c - the flash store of examples/mcu, cut off at every erase and every word: what is read
- * afterwards is the state before that save or after it, and training goes on to the same bits. The
- * firmware itself does so in QEMU at some of them (test_mcu.sh). An argument: every way that an
- * operation can be cut, not one of the four for each (make check). */
+/* test_power_cut.c - the flash store of examples/mcu with the power cut at every erase and every
+ * written word. The state read afterwards is the one before that save or after it, and training
+ * continues to the same bits. test_mcu.sh runs the firmware in QEMU with some of these cuts. With
+ * an argument (make check), cuts each operation in all ways instead of one of four. */
 #define PLAN
 #include "examples/mcu/job.h"
 #include "examples/mcu/transformer.h"
@@ -28,11 +28,11 @@ size_t board_write(size_t at, const void *bytes, size_t size)
     return size;
 }
 
-/* What is lost with the power, and what is not. */
+/* Objects in memory that a power cut loses; went_on and the medium survive. */
 static gckpt_store *store;
 static gckpt_exec *executor;
 static const gckpt_plan *plan;
-static uint64_t went_on; /* from this step */
+static uint64_t went_on; /* the step from which it continued */
 
 static void lose(void)
 {
@@ -41,7 +41,7 @@ static void lose(void)
     executor = NULL, store = NULL;
 }
 
-/* Starts, goes on from what is there, to the end or until `saves` were made. */
+/* Boots, resumes from the stored state, and trains to the end or until `saves` saves were made. */
 static void run(int saves)
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0.02f);
@@ -63,7 +63,7 @@ static void run(int saves)
     }
 }
 
-static int boot(int cut, int saves) /* 0: the power failed */
+static int boot(int cut, int saves) /* returns 0 if the power failed */
 {
     chip_fail_at = cut, chip_operations = 0;
     if (setjmp(power))
@@ -73,9 +73,9 @@ static int boot(int cut, int saves) /* 0: the power failed */
 }
 
 static unsigned char before[SAVES + 1]
-                           [CHIP_BYTES]; /* the medium before each save, and at the end */
-static int operations[SAVES];            /* that each takes */
-static uint64_t final_hash;                    /* the weights in the end */
+                           [CHIP_BYTES]; /* the medium before each save and at the end */
+static int operations[SAVES];            /* operations of each save */
+static uint64_t final_hash;                    /* hash of the final weights */
 
 static void without_cuts(void)
 {
@@ -89,12 +89,13 @@ static void without_cuts(void)
     }
     memcpy(before[SAVES], medium, sizeof medium);
     memset(medium, 0xff, sizeof medium);
-    CHECK(boot(-1, SAVES) && gckpt_store_hash(store) == final_hash); /* at one go */
+    CHECK(boot(-1, SAVES) && gckpt_store_hash(store) == final_hash); /* in one run */
     CHECK(!memcmp(before[SAVES], medium, sizeof medium));
     lose();
 }
 
-/* The power fails in this save, there, and a second time in the boot after it (again < 0: no). */
+/* The power fails in this save at operation `cut`, and, unless `again` is negative, a second time
+ * in the next boot. */
 static int survives(int save, int cut, int again)
 {
     memcpy(medium, before[save], sizeof medium);
@@ -110,7 +111,7 @@ static int survives(int save, int cut, int again)
     return fine;
 }
 
-/* Whatever byte of the newest state is wrong, the older one is taken. */
+/* With any byte of the newest state damaged, the older state is read. */
 static void damaged(void)
 {
     const size_t begin = flash_slot(&chip, (SAVES - 1) % 2);
@@ -124,7 +125,7 @@ static void damaged(void)
     }
 }
 
-/* A chip with a word that is not erased, or keeps a wrong bit. */
+/* A chip with a word that cannot be erased, or that keeps a wrong bit. */
 static size_t worn_page;
 static int worn_erase(size_t at)
 {

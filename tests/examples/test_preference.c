@@ -1,6 +1,7 @@
-/* test_preference.c - examples/preference.h and teacher.h: DPO and distillation as PyTorch computes them in float64
- * (golden/preference.py, which has TRL beside it): losses, norms, each parameter's gradient, ten steps; the same bits by
- * every plan, micro-batch, number of threads and size of pieces; bytes as planned. And pairs from lines of JSON. */
+/* test_preference.c - examples/preference.h and teacher.h: DPO and distillation equal PyTorch in float64
+ * (golden/preference.py, which also compares with TRL): losses, norms, each parameter's gradient, ten steps. Every
+ * plan, micro-batch, number of threads and size of pieces gives the same bits within the planned bytes. Also tests
+ * pairs from JSON lines. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -21,10 +22,10 @@ typedef struct {
     double lr, beta, smoothing;
 } run_desc;
 
-typedef struct { /* how it is planned: of no consequence */
+typedef struct { /* how the run is planned, which must not change its bits */
     gckpt_mode mode;
     int64_t rows, piece;
-    int threads, least; /* least: in the fewest bytes */
+    int threads, least; /* least: with the smallest budget */
 } run_how;
 
 typedef struct {
@@ -102,7 +103,7 @@ static void build_taught(built *b, const loaded *l, int64_t rows, int64_t piece)
 
 static float reference[2 * PREFERENCE_PAIRS], labels[PREFERENCE_PAIRS];
 
-/* Log-probabilities of all answers, by an inference plan of two pairs at a time. */
+/* Computes log-probabilities of all answers with an inference plan of two pairs at a time. */
 static void logps_of(const loaded *l, const run_desc *d, int64_t piece, float *to)
 {
     built b = { 0 };
@@ -134,7 +135,7 @@ static int apart(double a, double b, double tolerance)
     return !(d <= most && -d <= most);
 }
 
-/* Gradients of all that is trained, against the oracle's sums. */
+/* Compares the gradients of all trained parameters with sums by PyTorch. */
 static void check_gradients(gckpt_exec *e, const loaded *l, const built *b, int64_t rows, const preference_sums *want,
                             int count, const char *what)
 {
@@ -252,7 +253,8 @@ static void check_same(const result *r, const result *first, const char *what, i
     CHECK_MSG(r->bytes == r->measured, "%s: plan %d: %zu bytes planned, %zu touched", what, how, r->bytes, r->measured);
 }
 
-/* The first is compared with the oracle, the others with it; with a trained head pieces count. */
+/* The first is compared with PyTorch, the others with the first. If the head is trained, the size of pieces changes
+ * bits. */
 static const run_how hows[] = {
     { GCKPT_STORE_ALL, 2, 5, 1, 0 },   { GCKPT_STORE_ALL, 5, 5, 1, 0 }, { GCKPT_MEMORY_POOR, 1, 5, 2, 0 },
     { GCKPT_OPTIMAL, 1, 5, 1, 1 },     { GCKPT_OPTIMAL, 3, 5, 2, 1 },   { GCKPT_SEGMENTS, 2, 5, 1, 0 },
@@ -345,7 +347,8 @@ static void test_taught(int i)
     }
 }
 
-/* A teacher as int8: the same bits by every plan, near those of floats, and in fewer bytes; nothing of it is changed. */
+/* A teacher as int8: every plan gives the same bits, close to those of floats, in fewer bytes, and the teacher is
+ * unchanged. */
 static void test_packed_teacher(void)
 {
     run_desc d = taught[1].d;
@@ -376,7 +379,7 @@ static void test_wrong_teacher(void)
     model_close(&m);
 }
 
-/* Ops of these files against finite differences, and what they refuse. */
+/* Compares ops of these files with finite differences, and tests their refusals. */
 static void test_ops(void)
 {
     enum { N = 3, LONG = 5, V = 7 };

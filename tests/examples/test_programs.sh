@@ -1,8 +1,7 @@
 #!/bin/sh
-# Tests the programs as a user meets them: the README's program, the manual's snippet, the examples, and
-# gpt's options, JSON, hashes, bytes, files and failures. Needs build/gpt and the other examples. LINKED
-# compiles what only uses the header's public names (make test: against build/gradckpt.o, with which C++ is
-# linked, too).
+# Tests the programs through their command lines: the README's and the manual's programs, the examples, and
+# gpt's options, JSON, hashes, bytes, files and failures. Needs build/gpt and the other examples. LINKED is the
+# command that compiles programs of public names (in make test, linked with build/gradckpt.o, also for C++).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
 work=build/programs
@@ -23,7 +22,7 @@ for CXX in ${CXX:-} c++ g++ clang++; do
     fi
 done
 
-# LINKED in C++: its object and what that needs, without its other options
+# LINKED for C++: only its object and the libraries that the object needs
 linked_cxx="$CXX -std=c++11 -I."
 for word in $LINKED; do
     case $word in -DGRADCKPT_IMPLEMENTED | -fopenmp | -L* | -l*) linked_cxx="$linked_cxx $word" ;; esac
@@ -64,24 +63,24 @@ if [ $has_cxx -eq 1 ]; then
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
 fi
 
-# ---- the manual's snippet ------------------------------------------------------------------------------
+# ---- the manual's program ------------------------------------------------------------------------------
 {
-    printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n#include <stdio.h>\n'
-    printf 'static float x_data[32], y_data[4] = { 1, 2, 3, 4 };\nint main(void)\n{\n'
-    printf '    for (int i = 0; i < 32; i++)\n        x_data[i] = (float)i;\n'
-    sed -n '/^ \* 1\. Walk through/,/^ \* 2\. Errors/s/^ \*        \(.*\)/    \1/p' gradckpt.h
-    printf '    if (ok != GCKPT_OK)\n        puts(gckpt_error_text(e));\n'
-    printf '    gckpt_exec_free(e);\n    gckpt_plan_free(p);\n    gckpt_graph_free(g);\n    gckpt_store_free(s);\n'
-    printf '    return ok != GCKPT_OK || report.count != 4 || report.step != 1;\n}\n'
+    printf '#define GRADCKPT_IMPLEMENTATION\n'
+    sed -n '/^ \* 1\. A first program/,/^ \*    It prints/s/^ \*        \(.*\)/\1/p' gradckpt.h
 } > "$work/manual.c"
-check "the manual has a snippet" grep -q gckpt_step "$work/manual.c"
-check "the manual's snippet compiles as C99" $LINKED -std=c99 -Wall -Wextra -Werror "$work/manual.c" \
-    -o "$work/manual_c"
-check "the manual's snippet runs" "$work/manual_c"
+tr -s '\n *' '   ' < gradckpt.h | sed -n 's/.* It prints "\([^"]*\)".*/\1/p' > "$work/manual.out"
+echo >> "$work/manual.out"
+check "the manual has a program and its output" test -s "$work/manual.c" -a -s "$work/manual.out"
+check "the manual's program compiles as C99" $LINKED -std=c99 -Wall -Wextra -pedantic -Werror "$work/manual.c" -o "$work/manual_c"
+check "the manual's program prints what the manual says" sh -c "$work/manual_c | diff $work/manual.out -"
+sed 's/budget = 40000/budget = 0/' "$work/manual.c" > "$work/manual_free.c"
+check "without its budget it compiles" $LINKED -std=c99 "$work/manual_free.c" -o "$work/manual_free"
+check "without its budget it takes the manual's bytes" sh -c "tr -s '\n *' '   ' < gradckpt.h |
+    grep -q \"Without the budget it takes \$($work/manual_free | sed 's/ bytes, 0 %.*//') bytes\""
 if [ $has_cxx -eq 1 ]; then
     cp "$work/manual.c" "$work/manual.cpp"
-    check "the manual's snippet compiles as C++11" of_cxx "$work/manual.cpp" "$work/manual_cxx"
-    check "the manual's snippet runs as C++" "$work/manual_cxx"
+    check "the manual's program compiles as C++11" of_cxx "$work/manual.cpp" "$work/manual_cxx"
+    check "the manual's program runs as C++" sh -c "$work/manual_cxx | diff $work/manual.out -"
 fi
 
 # ---- the other examples --------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ check "simulate: what does not fit" sh -c "build/simulate --model gpt2 --ranks 8
     grep -q 'needs [0-9]'"
 check "simulate: JSON" sh -c "build/simulate --model gpt2 --ranks 1,64 --shard values --bandwidth 5 --latency 3 \
     --json - > $work/simulate.json"
-# one rank sends nothing and waits for nobody; 64 send 63 / 64 of 8 P, and twice of P where values are gathered
+# one rank sends nothing and does not wait; 64 ranks send bytes
 check "simulate: one rank" grep -q '"ranks":1,.*"exposed":0,"communication_seconds":0,"bytes_sent":0,' "$work/simulate.json"
 check "simulate: 64 ranks" grep -q '"ranks":64,.*"network":"given".*"bytes_sent":[1-9]' "$work/simulate.json"
 
@@ -383,7 +382,7 @@ check "--eval-iters looks at some, or at all" sh -c "
     test '$(field "$work/more.json" eval val_loss)' = '$(field "$work/all.json" eval val_loss)' &&
     test -n '$(field "$work/some.json" eval val_loss)' &&
     test '$(field "$work/some.json" eval val_loss)' != '$(field "$work/all.json" eval val_loss)'"
-# ---- make shakespeare: what the target runs, for two steps, beside what it claims
+# ---- make shakespeare: the command of the target, for two steps, compared with its claims
 MAKEFLAGS= make --no-print-directory -n shakespeare | sed -n '/build\/gpt --data/,$p' > "$work/shakespeare"
 check "make shakespeare names its text and a budget" grep -q -e '--data examples/shakespeare.txt .*' "$work/shakespeare"
 check "the text is the usual one" sh -c "cksum < examples/shakespeare.txt | grep -q '^1901475708 1115394\$'"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# examples/digits.c and examples/small: each below 80 lines (digits: 45), compiled without a warning by gcc
-# and clang, where they are there; each runs and learns what it claims, which is its exit status.
-# SHOW=1 (make small): prints what they print.
+# Tests examples/digits.c and examples/small: each has fewer than 80 lines (digits: 45), compiles without a warning with gcc
+# and clang, if they are installed, and exits with status 0 because training reached the result that it claims.
+# With SHOW=1 (make small), prints their output.
 #
-# LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o).
+# LINKED is the command that compiles programs of public names (in make test, linked with build/gradckpt.o).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O2 -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/small
@@ -18,14 +18,14 @@ for CXX in ${CXX:-} c++ g++ clang++ none; do
 done
 linked_cxx=$(echo "$LINKED" | sed "s|^[^ ]*|$CXX|; s/-std=[^ ]*//; s/-Wstrict-prototypes//")
 
-# run NAME: what it prints goes to NAME.out
+# run NAME: runs it with its output in NAME.out
 run()
 {
     check "$1 learns" sh -c "$work/$1 > $work/$1.out 2> $work/$1.err || { cat $work/$1.out $work/$1.err; exit 1; }"
     [ -z "$SHOW" ] || { echo "---- $1"; cat "$work/$1.out"; }
 }
 
-# compiles FILE OPTIONS: by all compilers that are there, and linked
+# compiles FILE OPTIONS: compiles and links with every installed compiler
 compiles()
 {
     file=$1

@@ -1,12 +1,12 @@
-/* test_summary.c - examples/summary.h: a table as it is to look; on random nets its sums are those of store, plan
- * and profile, its lines as wide as asked for; writers that fail. */
+/* test_summary.c - examples/summary.h: one table is compared with its expected text. On random nets, sums equal those
+ * of store, plan and profile, and lines are as wide as requested. Also tests writers that fail. */
 #include "gradckpt.h"
 #include "net.h"
 #include "examples/summary.h"
 
 #include <math.h>
 
-/* ---- one small net with all there is: names, none, shared, frozen and measured parameters, dropout ---- */
+/* ---- a small net with every case: named, unnamed, shared, frozen and quantised parameters, dropout ---- */
 static gckpt_graph *small_net(gckpt_store *s, gckpt_term *term)
 {
     const gckpt_init normal = { 0.1f, 0, 0 }, none = { 0, 0, 0 }, one = { 0, 0, 1 };
@@ -86,7 +86,7 @@ static double tick(void *user)
     return *t += 0.001 * (double)(1 + below(50));
 }
 
-/* Every line is at most this wide. */
+/* Checks that no line is wider than `columns`. */
 static void check_width(const char *text, int columns, unsigned seed)
 {
     for (const char *end; *text; text = end + (*end != 0)) {
@@ -121,7 +121,7 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
             gckpt_store_peek(net.s, gckpt_store_find(net.s, n.name), &q) == GCKPT_OK)
             parameters += q.elements;
     for (int id = 0; gckpt_graph_node(net.g, id, &n) == GCKPT_OK; id++)
-        for (int i = 0; i < n.inputs && strcmp(n.op, "reshape") != 0; i++) /* what is read has a row */
+        for (int i = 0; i < n.inputs && strcmp(n.op, "reshape") != 0; i++) /* inputs have a row */
             CHECK(m->row_of[n.input[i]] >= 0);
     CHECK_MSG(counted == parameters, "seed %u: %d parameters of %d", seed, (int)counted, (int)parameters);
     int last_forward = 0;
@@ -132,13 +132,13 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
     }
     CHECK_MSG(work == planned, "seed %u: work %u of %u", seed, (unsigned)work, (unsigned)planned);
     gckpt_plan_usage(p, last_forward, &u);
-    waits = u.live; /* but for gradients and workspace, what lives as the backward begins */
+    waits = u.live; /* all bytes that are live when the backward begins, except gradients and workspace */
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
         waits -= b.kind > GCKPT_BUFFER_SAVED && b.start <= last_forward && b.end >= last_forward ? b.size : 0;
     CHECK_MSG(!last_forward || kept == waits, "seed %u: %zu bytes kept, not %zu", seed, kept, waits);
 }
 
-/* Milliseconds of the lines add up to the whole. */
+/* The milliseconds of the lines add up to the total. */
 static void check_time(const char *text, const gckpt_profile *p, unsigned seed)
 {
     double sum = 0, all = 1e3 * p->total_seconds / (double)p->steps;
@@ -151,7 +151,7 @@ static void check_time(const char *text, const gckpt_profile *p, unsigned seed)
             ends = (size_t)(head - text) + 9;
             sum = lines = 0;
         } else if (next - text > (ptrdiff_t)ends && text[0] != '-') {
-            size_t at = ends, extra = 0; /* bytes of what is no ASCII */
+            size_t at = ends, extra = 0; /* `extra`: further bytes of UTF-8 characters */
             for (const char *c = text; c < next; c++)
                 extra += ((unsigned char)*c & 0xc0) == 0x80;
             at += extra;
@@ -178,7 +178,7 @@ static void test_random(unsigned seed)
         gckpt_store_freeze(net.s, "*1*", 1);
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, NULL) : NULL;
-    if (!e) { /* nothing is left to train */
+    if (!e) { /* no trained parameter is left */
         util_free(e, p, NULL, NULL);
         destroy();
         return;
@@ -213,7 +213,7 @@ static void test_random(unsigned seed)
     free(prof.entries);
     free(f.bytes);
     summary_close(&m);
-    CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* before there is a plan */
+    CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* without a plan */
     f = (file){ 0 };
     CHECK(!strstr(report_of(summary_print(&m, 80, file_write, &f), &f), "kept"));
     CHECK(summary_time(&m, &prof, 80, file_write, &f) == GCKPT_E_ARG);

@@ -1,6 +1,6 @@
-/* test_tokenizer.c - examples/tokenizer.h and json.h: the tokens of Hugging Face's tokenizers package
- * (golden/make_tokenizer.py), what is refused and how it is said, long words, files of tokens, every
- * failing allocation. */
+/* test_tokenizer.c - examples/tokenizer.h and json.h: tokens equal those of Hugging Face's tokenizers package
+ * (golden/make_tokenizer.py). Also tests refusals and their texts, long words, files of tokens, and every failing
+ * allocation. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "check.h"
@@ -15,7 +15,7 @@
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                         \
     "\"content\":\"                              \"}"
 
-/* The file with `from` replaced once by `to`, at SCRATCH. */
+/* Writes the file with `from` replaced once by `to` to SCRATCH. */
 static void put_edited(const char *path, const char *from, const char *to)
 {
     json d;
@@ -109,7 +109,7 @@ static void test_json_refuses(void)
     json_free(&d);
     CHECK(json_read_file(&d, "tests") == -1 && strstr(d.error, "tests: cannot ") == d.error);
     json_free(&d);
-    FILE *f = fopen("tests", "rb"); /* a directory: on some systems it opens, and is not read */
+    FILE *f = fopen("tests", "rb"); /* a directory: some systems open it, but cannot read it */
     json_init(&d, "tests");
     CHECK(f == NULL || json_read_line(&d, f) == -1);
     CHECK(f == NULL || strstr(d.error, "tests: cannot read it: ") == d.error);
@@ -118,7 +118,7 @@ static void test_json_refuses(void)
     json_free(&d);
 }
 
-/* A byte order mark of UTF-8 says nothing; of other encodings, the file is refused. */
+/* A byte order mark of UTF-8 is ignored; files with one of another encoding are refused. */
 static void test_json_marks(void)
 {
     json d;
@@ -136,7 +136,7 @@ static void test_json_marks(void)
     json_free(&d);
 }
 
-/* What is written reads as the same, and is written the same. */
+/* Written values read as the same values, and writing those gives the same text. */
 static void test_json_writing(void)
 {
     static const char text[] =
@@ -187,7 +187,7 @@ static void test_json_values(void)
     CHECK(json_find(&d, 0, "x") == 0 && json_find(&d, n, "x") == 0 && json_next(&d, 0) == 0);
     CHECK(json_kind_of(&d, d.count) == JSON_NOTHING && d.error[0] == 0);
 
-    /* what is asked for and is not so */
+    /* requests for values of another type */
     const char *const errors[] = {
         "t:2: n: expected a whole number, found an array",
         "t:2: expected a whole number, found a number 12345678901234567890",
@@ -221,7 +221,7 @@ static void test_json_values(void)
     json_free(&d);
 }
 
-/* Writing and reading lines: what was written comes back. */
+/* Written lines are read back unchanged. */
 static void test_json_lines(void)
 {
     static const char all[] = "\x01\n\t\"\\/ \x7f\xc3\xa9\xf0\x9f\x98\x80 \xff\xed\xa0\x80";
@@ -246,8 +246,8 @@ static void test_json_lines(void)
     fclose(f);
 }
 
-/* ---- what Hugging Face's tokenizer makes ----------------------------------------------------- */
-/* The tokens' bytes are the text, but for an added token whose name stands for other bytes. */
+/* ---- comparison with Hugging Face's tokenizers ----------------------------------------------- */
+/* The bytes of the tokens make up the text, except for an added token whose name stands for other bytes. */
 static void check_whole(bpe *b, const char *text, size_t n)
 {
     size_t size, at = 0, valid_size;
@@ -289,7 +289,7 @@ static void check_classes(json *d)
         CHECK(json_int_of(d, i) == counts[k]);
 }
 
-/* NFC of each character. */
+/* Compares NFC of each character. */
 static void check_composed(json *d)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -313,7 +313,7 @@ static void check_composed(json *d)
     CHECK(changed == json_int(d, JSON_ROOT, "composed", 0));
 }
 
-/* How a pre-tokenizer splits, whatever the tokens. */
+/* Compares how a pre-tokenizer splits the text, whatever the tokens are. */
 static void check_split(json *d, const bpe *b)
 {
     uint32_t text = json_find(d, JSON_ROOT, "text");
@@ -329,7 +329,8 @@ static void check_split(json *d, const bpe *b)
     CHECK(s == end);
 }
 
-/* All lines of a folder's cases.jsonl; how many. `files`: by vocab.json and merges.txt, or NULL. */
+/* Checks all lines of a folder's cases.jsonl and returns their number. If `files` is not NULL, also checks this
+ * tokenizer, read from vocab.json and merges.txt. */
 static int check_cases(bpe *b, bpe *files, const char *path)
 {
     json d;
@@ -410,7 +411,7 @@ static void test_golden(void)
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
-/* Merges as slowly as the definition: the lowest rank, the leftmost of those, until there is none. */
+/* Merges literally by the definition: the lowest rank, the leftmost pair of that rank, until no pair can be merged. */
 static size_t merge_slowly(const bpe *b, const char *s, size_t n, int32_t *ids)
 {
     for (size_t i = 0; i < n; i++)
@@ -447,7 +448,7 @@ static void test_words(void)
     for (int k = 0; k < 6000; k++) {
         const char *alphabet = alphabets[k % 5];
         size_t n = 1 + (size_t)k % sizeof word;
-        if (k % 100 == 0) { /* ranks as no training gives them */
+        if (k % 100 == 0) { /* in an order that no training gives */
             for (uint32_t i = 0; i <= b.merge_mask; i++)
                 b.merges[i].rank = b.merges[i].rank * 197 % 1009;
             memset(b.words, 0, BPE_CACHE * sizeof *b.words);
@@ -456,16 +457,16 @@ static void test_words(void)
             state = state * 1664525 + 1013904223;
             word[i] = alphabet[(state >> 16) % strlen(alphabet)];
         }
-        if (k % 2) /* tokens in a row */
+        if (k % 2) /* several tokens in a row */
             memcpy(word, b.bytes + b.start[257] + (state >> 16) % 1000, n);
         size_t count = merge_slowly(&b, word, n, slowly);
-        for (int again = 0; again < 2; again++) { /* the second time remembered, if short */
+        for (int again = 0; again < 2; again++) { /* the second time a short word is in the cache */
             t.count = 0;
             CHECK(bpe_encode_word(&b, word, n, &t) == 0 && t.count == count);
             CHECK(memcmp(t.ids, slowly, count * sizeof *slowly) == 0);
         }
     }
-    /* words and runs of a million bytes: what takes n * n steps would take minutes */
+    /* words and runs of a million bytes: an algorithm of n * n steps would take minutes */
     char *text = (char *)malloc(LONG);
     for (int k = 0; k < 4; k++) {
         static const char *const of[] = { "a", "th", " ", " \n" };
@@ -510,7 +511,8 @@ static void check_same(const bpe_tokens *t, const bpe_tokens *u)
               "%d and %d tokens", (int)t->count, (int)u->count);
 }
 
-/* A chat put together from pieces has the tokens of its text; what a piece spells out is counted. */
+/* A chat encoded in pieces has the tokens of its whole text. Special tokens that a piece contains as text are
+ * counted. */
 static void test_pieces(void)
 {
     bpe b;
@@ -528,7 +530,7 @@ static void test_pieces(void)
     check_same(&t, &u);
     CHECK(b.special_texts == 0 && t.ids[0] == 1 && t.ids[t.count - 1] == 2);
 
-    /* at the start of a text a space is put before it, and is taken off when it is decoded */
+    /* a space is put before the start of a text, and removed by decoding */
     size_t size, count = t.count;
     t.count = u.count = 0;
     encode(&b, "the", 0, &t);
@@ -550,7 +552,7 @@ static void test_pieces(void)
     encode(&b, "", BPE_TEMPLATE, &t);
     CHECK(t.count == 2 && t.ids[0] == 1 && t.ids[1] == 2);
 
-    /* special tokens that text spells out */
+    /* special tokens within a text */
     t.count = 0;
     encode(&b, "[INST] a </s></s", 0, &t);
     CHECK(b.special_texts == 2);
@@ -561,7 +563,7 @@ static void test_pieces(void)
     bpe_free(&b);
     CHECK(bpe_open(&b, GOLDEN "qwen2") == 0);
     t.count = 0;
-    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* not special; special once normalized */
+    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* not special; special only after normalisation */
     CHECK(b.special_texts == 2 && t.ids[0] == 423 && bpe_find_added(&b, "\xc3\x85")->id == 129);
     CHECK(bpe_find_added(&b, "e\xcc\x81t")->id == 424 && bpe_find_added(&b, "\xc3\xa9t") == NULL);
     bpe_free(&b);
@@ -569,8 +571,8 @@ static void test_pieces(void)
     bpe_tokens_free(&u);
 }
 
-/* Where text is split before U+2581 because no merge reaches across, the tokens are those of the
- * whole; where one does, it is not split. */
+/* If no merge crosses a U+2581, the text is split there, and the tokens are those of the whole text. If one does, the
+ * text is not split. */
 static void test_spaces(void)
 {
     static const char *const parts[] = { " ",   "  ",  "\xe2\x96\x81", "the",
@@ -617,16 +619,16 @@ static void test_spaces(void)
     bpe_free(&b);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 static void check_refused(int status, bpe *b, const char *error)
 {
     CHECK_MSG(status == -1 && strstr(b->error, error) != NULL, "expected \"%s\", got \"%s\"", error,
               b->error);
-    CHECK(b->bytes == NULL && b->merges == NULL); /* nothing to free */
+    CHECK(b->bytes == NULL && b->merges == NULL); /* nothing is left to free */
     bpe_free(b);
 }
 
-/* Of the families' files: the folder, what is replaced by what, the error. */
+/* Refusals for files of each family: the folder, the replaced text, the new text, the error. */
 static void test_family_refusals(void)
 {
     static const char *const of[][4] = {
@@ -722,7 +724,7 @@ static void test_family_refusals(void)
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[i][0]);
         put_edited(path, of[i][1], of[i][2]);
-        if (strstr(of[i][3], "once normalized")) /* of a token that is */
+        if (strstr(of[i][3], "once normalized")) /* of a token that matches after normalisation */
             put_edited(SCRATCH, "\"normalized\":false", "\"normalized\":true");
         check_refused(bpe_read_json(&b, SCRATCH), &b, of[i][3]);
     }
@@ -831,7 +833,7 @@ static void test_refusals(void)
     check_refused(bpe_open(&b, "build"), &b,
                   "build: expected a directory with tokenizer.json, or ");
 
-    /* a file that ends early */
+    /* a truncated file */
     json d;
     size_t n = 0;
     const char *s = json_read_text(&d, GOLDEN "tokenizer.json", &n);
@@ -841,7 +843,7 @@ static void test_refusals(void)
     }
     json_free(&d);
 
-    /* the two files found in a directory; an added token without text, which is none */
+    /* a directory in place of each file; an added token without text, which is ignored */
     mkdir(SCRATCH "d", 0777);
     put_edited(GOLDEN "vocab.json", "{", "{ ");
     CHECK(rename(SCRATCH, SCRATCH "d/vocab.json") == 0);
@@ -872,13 +874,13 @@ static void test_refusals(void)
     CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
     bpe_free(&b);
 
-    /* of a merge that stands twice the later rank counts */
+    /* if a merge occurs twice, its later rank counts */
     put_edited(GOLDEN "tokenizer.json", "\"merges\":[", "\"merges\":[[\"\xc4\xa0\",\"t\"],");
     CHECK(bpe_read_json(&b, SCRATCH) == 0);
     CHECK(bpe_merge_slot(&b, b.byte[' '], b.byte['t'])->rank == 2);
     bpe_free(&b);
 
-    /* as the oldest files are: no type, merges as text */
+    /* as in the oldest files: no type, merges as text */
     put_edited(GOLDEN "tokenizer.json", "\"type\":\"BPE\",", "");
     CHECK(bpe_read_json(&b, SCRATCH) == 0);
     bpe_free(&b);
@@ -940,7 +942,7 @@ static void test_bin(void)
           strstr(t.error, "build/none/x: cannot open it"));
     bpe_tokens_free(&back);
 
-    /* a full disk; the link is what is removed */
+    /* the disk is full; the link is removed, not its target */
     ids[1] = 1;
     remove(SCRATCH);
     if (access("/dev/full", W_OK) == 0 && symlink("/dev/full", SCRATCH) == 0) {
@@ -949,8 +951,8 @@ static void test_bin(void)
     }
 }
 
-/* ---- memory ends ----------------------------------------------------------------------------- */
-/* Each family's file read, a text encoded and decoded, with allocation 1, 2, ... failing. */
+/* ---- failing allocations --------------------------------------------------------------------- */
+/* Reads each family's file, encodes and decodes a text, with allocation 1, 2, ... failing. */
 static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
@@ -958,7 +960,7 @@ static void test_family_allocations(void)
     char path[64];
     for (int k = 0; k < 5; k++) {
         long n = 0, before = live_blocks;
-        int stage = 0; /* how far it came: 3: to the end */
+        int stage = 0; /* how far it got; 3 is the end */
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[k]);
         while (stage < 3 && n < 1000) {
             bpe b;
@@ -987,13 +989,13 @@ static void test_family_allocations(void)
     }
 }
 
-/* Each thing that allocates, with allocation number 1, 2, ... failing until none does. */
+/* Runs every function that allocates, with allocation number 1, 2, ... failing until none fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, BIN, TEXTS }; /* from TEXTS on: encoding */
+    enum { JSON, FILES, BIN, TEXTS }; /* TEXTS and above: encoding of a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
-        texts[0][i + 3] = " the"[i % 4]; /* short words: remembered */
+        texts[0][i + 3] = " the"[i % 4]; /* short words, which are cached */
         texts[1][i] = 'a';               /* a long one */
         texts[2][i] = i == 100 ? '\xff' : "a <|user|> b"[i % 12];
     }
@@ -1018,7 +1020,7 @@ static void test_allocations(void)
             const char *error = what < BIN ? b.error : t.error;
             CHECK((status == 0) == done && (done || t.count == 0));
             CHECK_MSG(done || strstr(error, "out of memory for "), "%d: \"%s\"", what, error);
-            if (what >= TEXTS) { /* and it works afterwards */
+            if (what >= TEXTS) { /* the next call succeeds */
                 size_t count = t.count;
                 t.count = 0;
                 CHECK(bpe_encode(&b, s, strlen(s), 1, &t) == 0);
@@ -1035,7 +1037,7 @@ static void test_allocations(void)
     test_family_allocations();
     json d;
     FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
-    for (int i = 1; i < 4 && f != NULL; i++) { /* a line, its values */
+    for (int i = 1; i < 4 && f != NULL; i++) { /* a line and its values */
         rewind(f);
         json_init(&d, "cases");
         allocations = 0;
@@ -1050,7 +1052,7 @@ static void test_allocations(void)
         fclose(f);
 }
 
-/* With folders (golden/make_tokenizer.py DIR N): their cases only. */
+/* With folders as arguments (golden/make_tokenizer.py DIR N), only tests their cases. */
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)

@@ -1,6 +1,6 @@
-/* test_train.c - examples/layers.h beside PyTorch, and examples/train.h: the same bits for every
- * micro-batch and budget, and as a loop by hand; validation, best weights, early end, resume; what
- * is refused, and how; every failing allocation. */
+/* test_train.c - compares examples/layers.h with PyTorch, and tests examples/train.h: every micro-batch and budget
+ * gives the bits of a loop written by hand; validation, best weights, early stopping, resuming; refusals and their
+ * texts; every failing allocation. */
 #define INITIAL_VALUES_REFUSED
 #include "gradckpt.h"
 #include "check.h"
@@ -104,7 +104,7 @@ static void test_more_layers(void)
     t[4] = layers_dense(layers_flatten(t[3]), "fc1", 3);
     gckpt_graph *uneven = gckpt_graph_new(s, NULL);
     gckpt_tensor *six = gckpt_input(uneven, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 6));
-    CHECK(layers_conv2d_transposed(six, "up2", 7, 3, &up, 0) == NULL); /* not 6 channels instead */
+    CHECK(layers_conv2d_transposed(six, "up2", 7, 3, &up, 0) == NULL); /* the weight has 7 output channels, not 6 */
     gckpt_graph_free(uneven);
     for (int i = 0; i < 3; i++)
         t[5] = layers_lstm_cell(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
@@ -136,12 +136,12 @@ static void test_more_layers(void)
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Spread and bounds of initial values, and their names. */
+/* Standard deviations and bounds of initial values, and their names. */
 static void test_initial_values(void)
 {
     static const struct {
         const char *name;
-        double bound, deviation; /* bound 0: normal */
+        double bound, deviation; /* if bound is 0, a normal distribution */
     } want[] = { { "fc.weight", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "fc.bias", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "h.7.attn.c_attn.weight", 0, 0.02 },
@@ -150,9 +150,9 @@ static void test_initial_values(void)
                  { "h.7.mlp.c_proj.weight", 0, 0.02 / 4 },
                  { "h.7.mlp.c_proj.bias", 0, 0 },
                  { "h.7.ln_1.bias", 0, 0 },
-                 { "c.weight", 1 / 12.0, 1 / 12.0 / 1.7320508 }, /* by 9 x 16 of its 64 channels */
+                 { "c.weight", 1 / 12.0, 1 / 12.0 / 1.7320508 }, /* fan-in is 9 x 16 of the 64 channels */
                  { "c.bias", 1 / 12.0, 1 / 12.0 / 1.7320508 },
-                 { "up.weight", 1 / 20.0, 1 / 20.0 / 1.7320508 }, /* by 4 x 100 */
+                 { "up.weight", 1 / 20.0, 1 / 20.0 / 1.7320508 }, /* fan-in is 4 x 100 */
                  { "lstm.weight_ih_l1", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "lstm.bias_hh_l0", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "gn.bias", 0, 0 },
@@ -200,12 +200,12 @@ static void test_initial_values(void)
     gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Layers of one name share their weights, which a line says once, as PyTorch's would be two. */
+/* Layers of the same name share their weights. A line says so once, since PyTorch would have two layers. */
 static void test_shared(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_tensor *state[2] = { NULL, NULL };
-    for (int k = 0; k < 2; k++) { /* another graph of the same store has the same layers */
+    for (int k = 0; k < 2; k++) { /* a second graph of the same store has the same layers */
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "in", GCKPT_F32, gckpt_shape2(2, 8)), *h;
         layers_dense(in, "fc1", 8), layers_dense(in, "fc2", 8);
@@ -215,7 +215,7 @@ static void test_shared(void)
         CHECK_MSG(h != NULL && layers_share == 0, "graph %d", k);
         if (k == 1) {
             const int params = gckpt_graph_size(g);
-            layers_share = 1; /* it is meant */
+            layers_share = 1; /* sharing is intended */
             CHECK(layers_dense(in, "fc1", 8) != NULL && gckpt_graph_size(g) == params + 1);
             layers_share = 0;
             CHECK(layers_dense(in, "fc1", 8) != NULL && layers_share == 1);
@@ -256,12 +256,12 @@ static void classifier(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
-/* What a training is watched for. */
+/* What a progress callback records. */
 typedef struct {
     gckpt_store *store;
     int epochs, stop_after, wrong;
-    int64_t steps, stop_at; /* steps, of all epochs */
-    train_report of[64];    /* at the end of an epoch */
+    int64_t steps, stop_at; /* steps of all epochs */
+    train_report of[64];    /* reports at the end of each epoch */
     uint64_t hash[64];
     uint64_t stopped; /* the hash at that step */
 } training_log;
@@ -297,7 +297,7 @@ static train_options options(training_log *v)
     return o;
 }
 
-/* A training in a store of its own; its hash, 0 when it fails. */
+/* Trains in a new store. Returns its hash, or 0 if training fails. */
 static uint64_t fit(const train_data *data, train_options *o, train_report *r)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -341,13 +341,13 @@ static void test_same_bits(void)
     o.plan.threads = 3;
     CHECK(fit(&data, &o, &other) == hash && same(&r, &other));
     o.plan.budget = 0;
-    o.plan.precision = GCKPT_BF16; /* of validation, too */
+    o.plan.precision = GCKPT_BF16; /* also of validation */
     const uint64_t narrow = fit(&data, &o, &r);
     o.micro_batch = 2;
     CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
     o.plan.bf16_weights = 1;
     CHECK(fit(&data, &o, &r) == narrow && same(&r, &other) && r.bytes > other.bytes);
-    o.plan.budget = r.bytes; /* for one executor with copies of weights, not for two */
+    o.plan.budget = r.bytes; /* enough for one executor with copies of the weights, not for two */
     CHECK(fit(&data, &o, &other) == narrow && same(&r, &other) && other.bytes == r.bytes);
     gckpt_store *s = gckpt_store_new(NULL);
     train_run t;
@@ -361,7 +361,7 @@ static void test_same_bits(void)
     CHECK(fit(&data, &o, &other) != hash);
 }
 
-/* The same by hand. */
+/* The same training, written by hand. */
 static void test_by_hand(void)
 {
     static training_log v;
@@ -371,7 +371,7 @@ static void test_by_hand(void)
     train_options o = options(&v);
     train_report r;
     const uint64_t hash = fit(&data, &o, &r);
-    CHECK(r.epoch == 6 && r.validation == r.loss && r.accuracy == -1); /* the last ones stay */
+    CHECK(r.epoch == 6 && r.validation == r.loss && r.accuracy == -1); /* the final values stay */
     int64_t order[ROWS], at = 0;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -405,7 +405,7 @@ static void test_by_hand(void)
     gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Each row once an epoch, another order each time. */
+/* Each row occurs once an epoch, in another order each time. */
 static void test_order(void)
 {
     int64_t order[ROWS], before[ROWS] = { 0 };
@@ -424,7 +424,7 @@ static void test_order(void)
     }
 }
 
-/* What validation and prediction say of the same rows, and the counted accuracy. */
+/* Validation and prediction agree on the same rows, and accuracy agrees with a count. */
 static void test_validation(void)
 {
     static training_log v;
@@ -456,7 +456,7 @@ static void test_validation(void)
     gckpt_store_free(s);
 }
 
-/* The least validation's weights stay; patience ends. */
+/* The weights of the least validation loss are kept; training stops when patience ends. */
 static void test_best(void)
 {
     static training_log v;
@@ -464,7 +464,7 @@ static void test_best(void)
     train_options o = options(&v);
     train_report r;
     o.schedule = SCHEDULE_CONSTANT;
-    o.hyper.lr = 0.05f; /* too much */
+    o.hyper.lr = 0.05f; /* too large */
     o.epochs = 40;
     uint64_t hash = fit(&data, &o, &r);
     int best = 0;
@@ -481,7 +481,7 @@ static void test_best(void)
     CHECK(v.epochs == r.epoch + 5 && hash == v.hash[r.epoch - 1] && (hash == all || v.epochs <= best));
 }
 
-/* Without rows for validation the last weights stay, wherever it ends. */
+/* Without validation rows the last weights are kept, wherever training stops. */
 static void test_unvalidated(void)
 {
     static training_log v;
@@ -496,7 +496,7 @@ static void test_unvalidated(void)
         CHECK(r.epoch == (v.stop_at + 3) / 4 && r.step == (v.stop_at - 1) % 4 + 1);
     }
     v.stop_at = 7;
-    o.save = path; /* gone on with, and ended at once */
+    o.save = path; /* resumed, and stopped at once */
     remove(path);
     const uint64_t hash = fit(&data, &o, &r);
     train_run t;
@@ -505,13 +505,13 @@ static void test_unvalidated(void)
     CHECK(hash == v.stopped && gckpt_store_hash(s) == hash);
     gckpt_store_free(s);
     remove(path);
-    o.save = NULL; /* with rows for validation it is the best epoch's */
+    o.save = NULL; /* with validation rows it is that of the best epoch */
     const train_data some = rows_of(64 + VALID, VALID);
     CHECK(fit(&some, &o, &r) == v.hash[0] && v.hash[0] != v.stopped && r.epoch == 1 && r.step == 0);
 }
 
-/* Epochs and steps that there are not, in a file's notes: a training that went on there would read rows
- * from before the first one, or never end. */
+/* A checkpoint's notes with an epoch or step that does not exist: a training that resumed there would read rows before
+ * the first one, or never end. */
 static void test_notes(const train_data *data, train_options *o)
 {
     static const char *const wrong[][2] = {
@@ -535,7 +535,7 @@ static void test_notes(const train_data *data, train_options *o)
     gckpt_store_free(s);
 }
 
-/* Ended after some epochs, and within one, then gone on with: as if nothing had happened. */
+/* Training that stops after some epochs, or within one, and resumes gives the same result as without interruption. */
 static void test_resume(void)
 {
     static training_log v;
@@ -557,7 +557,7 @@ static void test_resume(void)
     CHECK(train_fit(s, classifier, &data, &o, &other) == 0 && v.epochs == 6);
     CHECK(gckpt_store_hash(s) == hash && v.hash[5] == last && same(&other, &r));
     gckpt_store_free(s);
-    v.epochs = 6; /* nothing is left to do */
+    v.epochs = 6; /* no epoch is left */
     CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
     o.seed++;
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this one: 150 rows"));
@@ -578,7 +578,7 @@ static void test_resume(void)
     remove(path);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void refused(const train_data *data, train_options *o, const char *why)
 {
@@ -655,7 +655,7 @@ static void test_memory(void)
 enum { T = 5, WORDS = 4 };
 static int32_t tokens[ROWS * T], next_of[ROWS * T];
 
-/* The next word of each, and of two losses; those of targets < 0 do not count. */
+/* Predicts the next word, with two losses; targets below 0 do not count. */
 static void words(train_net *net, void *user)
 {
     (void)user;
@@ -696,7 +696,7 @@ static void test_sequences(void)
     gckpt_store_free(s);
 }
 
-/* Rows are compared with each other: a batch is computed whole, none is short. */
+/* Compares rows with each other: a batch runs whole, and no batch is short. */
 static void pairs(train_net *net, void *user)
 {
     (void)user;
@@ -722,7 +722,7 @@ static void test_mixed(void)
     gckpt_store_free(s);
 }
 
-/* (B,1) minus (B) is (B,B): one prediction less the others' targets. */
+/* (B,1) minus (B) is (B,B): each prediction minus the targets of all rows. */
 static void broadcast(train_net *net, void *user)
 {
     (void)user;
@@ -746,7 +746,7 @@ static void both(train_net *net, void *user)
     net->loss = gckpt_sum_loss(gckpt_mul(miss, miss));
 }
 
-/* What is computed as asked for, but seldom meant, is in the report and on stderr. */
+/* Settings that are obeyed, but probably a mistake, appear in the report and on stderr. */
 static void test_warnings(void)
 {
     static training_log v;
@@ -782,7 +782,7 @@ static void test_warnings(void)
         CHECK_MSG(says[i] != NULL ? strstr(r.notes, says[i]) != NULL : r.notes[0] == 0, "%d: %s", i, r.notes);
         gckpt_store_free(s);
     }
-    /* numbers that rise, that fall, and shuffled ones */
+    /* rising, falling and shuffled numbers */
     for (int i = 0; i < 3; i++) {
         train_data data = rows_of(ROWS, VALID);
         gckpt_store *s = gckpt_store_new(NULL);
@@ -805,7 +805,7 @@ static void test_warnings(void)
     }
 }
 
-/* Rows keep their columns, each is there once, and the seed alone says the order. */
+/* Shuffled rows keep their columns together, each row occurs once, and the order depends on the seed alone. */
 static void test_shuffle_rows(void)
 {
     enum { N = 40 };

@@ -1,9 +1,11 @@
 /* test_windows.c - models with sliding windows and capped scores in Hugging Face's files
- * (golden/windows.py): Gemma 2 and 3, windows of Mistral, Qwen2, Qwen3 and SmolLM3, by newer and by
- * older keys of config.json. Logits, gradients, ten steps and generated tokens, all of rows longer
- * than the windows, are those of transformers and peft, in both directions; caches of layers with a
- * window keep no more than it needs; what is wrong in a file is refused by name.
- *     build/test_windows [folder for what is saved] */
+ * (golden/windows.py): Gemma 2 and 3, and windows of Mistral, Qwen2, Qwen3 and SmolLM3, with newer
+ * and older keys of config.json. Logits, gradients, ten steps and generated tokens, all of rows
+ * longer than the windows, equal those of transformers and peft, for files read and files written.
+ * Caches of layers with a window keep no more positions than they need. Errors in a file are
+ * refused by name.
+ *
+ *     build/test_windows [folder for saved files] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -16,7 +18,7 @@
 
 enum { CASES = sizeof golden_windows / sizeof golden_windows[0] };
 
-/* The folder of a case: a variant's weights are another one's. */
+/* Returns the folder of a case; a variant uses the weights of another case. */
 static const char *folder_of(const char *name)
 {
     static char folder[96];
@@ -40,7 +42,7 @@ static void open_base(tuned *t, const char *name, const model_source *source)
     t->how.hooks = &t->a.hooks;
 }
 
-/* ---- what transformers computes ---- */
+/* ---- comparison with transformers ---- */
 static void test_golden_model(int i)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
@@ -75,8 +77,8 @@ static void test_golden_model(int i)
 }
 
 /* ---- generation ---- */
-/* Texts longer than what a cache of a window keeps: logits, to the bit, those of one call; and what
- * the caches take. `before`: of prefixes or prompts. */
+/* For texts longer than the cache of a window, the logits equal those of one call to the bit. Also
+ * checks the bytes of the caches. `before`: length of a prefix or prompt. */
 enum { LONG = 300, FIRST = 150, ROUND = 63 };
 
 static void test_long(const char *name, const adapters_options *method)
@@ -145,7 +147,7 @@ static void test_rings(void)
 
 /* ---- methods ---- */
 enum {
-    C = 16, /* of gemma2 */
+    C = 16, /* width of gemma2 */
     Q = 24,
     K = 12,
     I = 24,
@@ -156,7 +158,7 @@ enum {
 static const struct {
     adapters_options options;
     int64_t trains;
-    int begins; /* 1: as the model, to 1e-4 */
+    int begins; /* if nonzero, starts as the model, to 1e-4 */
 } methods[] = {
     { { .method = ADAPTERS_FULL }, V *C + L *BLOCK + C, 1 },
     { { .method = ADAPTERS_LAST }, BLOCK + C, 1 },
@@ -172,7 +174,7 @@ static const struct {
     { { .method = ADAPTERS_PROMPT, .size = 3 }, 3 * C, 0 },
 };
 
-/* Every method of Gemma 2: as test_llama.c's. */
+/* Every method on Gemma 2, as in test_llama.c. */
 static void test_methods(void)
 {
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
@@ -220,7 +222,8 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on weights in fewer bytes, or in the file: near the model, the same bits from any plan. */
+/* LoRA on weights quantised while loading or in the file: close to the model, and the same bits
+ * from any plan. */
 static void test_packed(void)
 {
     static const model_source sources[] = { { .storage = GCKPT_STORAGE_BF16 },
@@ -246,13 +249,13 @@ static void test_packed(void)
 }
 
 /* ---- config.json ---- */
-/* Layers that a method adds see all where config.json lists types, and go on as the others where it
- * does not; the saved model says the same. */
+/* A layer that a method adds attends to all positions if config.json lists a type for each layer;
+ * otherwise it follows the pattern of the other layers. The saved model says the same. */
 static void test_added(void)
 {
     static const struct {
         const char *name;
-        int slide; /* of the two, bits */
+        int slide; /* a bit for each of the two added layers that has a window */
         const char *says;
     } all[] = {
         { "gemma3", 0,
@@ -369,7 +372,7 @@ int main(int argc, char **argv)
     }
     char command[96];
     snprintf(command, sizeof command, "rm -rf %s/base", tuning_folder);
-    CHECK(system(command) == 0); /* check_peft.py finds nothing but what was saved */
+    CHECK(system(command) == 0); /* check_peft.py finds only the saved files */
     tuning_close(argc);
     return check_report("windows");
 }

@@ -1,5 +1,5 @@
-/* tokens.h - what Hugging Face's tokenizer makes of texts (golden/tokenizer, golden/gguf_tokenizer)
- * beside examples/tokenizer.h: included behind check.h and that one. */
+/* tokens.h - compares examples/tokenizer.h with the tokens of Hugging Face's tokenizers
+ * (golden/tokenizer, golden/gguf_tokenizer). Include after check.h and tokenizer.h. */
 #ifndef TESTS_TOKENS_H
 #define TESTS_TOKENS_H
 
@@ -32,7 +32,8 @@ static size_t from_hex(char *s)
     return n;
 }
 
-/* The text of tokens; their bytes one by one are the same where they are UTF-8. */
+/* Compares the decoded text of tokens. Decoding byte by byte gives the same where the text is
+ * UTF-8. */
 static void check_decoded(json *d, bpe *b)
 {
     uint32_t list = json_find(d, JSON_ROOT, "decode"), expected = json_find(d, JSON_ROOT, "text");

@@ -1,5 +1,5 @@
-/* tuned.h - what test_llama.c and test_windows.c share: a model with adapters, and what peft
- * computed of one. Include examples/adapters.h and tuning.h before it. */
+/* tuned.h - shared by test_llama.c and test_windows.c: a model with adapters, and the comparison
+ * with peft's results. Include examples/adapters.h and tuning.h before it. */
 #ifndef TESTS_TUNED_H
 #define TESTS_TUNED_H
 
@@ -17,8 +17,9 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* GOLDEN name, an adapter of model `base`, which open_base opens: logits, losses and, behind them,
- * logits are peft's, the same bits by two plans and from its file; generated tokens are. */
+/* Tests the adapter GOLDEN name of the model `base`, which open_base opens: logits, losses and the
+ * logits after training equal peft's, two plans and its saved file give the same bits, and
+ * generated tokens equal peft's. */
 static inline void tuned_adapter(void (*open_base)(tuned *, const char *, const model_source *),
                                  const char *name, const char *base, const double *losses,
                                  const int32_t *made)

@@ -1,6 +1,7 @@
-/* tuning.h - what test_gpt2.c, test_llama.c and test_adapters.c share: golden/gpt2's models, or
- * those of GOLDEN, run, trained and sampled as golden/gpt2.py did, and wrong copies of its files.
- * Tests run in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
+/* tuning.h - shared by test_gpt2.c, test_llama.c and test_adapters.c: runs, trains and samples the
+ * models of golden/gpt2, or of GOLDEN, as golden/gpt2.py did, and makes wrong copies of their
+ * files. Tests run in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before
+ * it. */
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
 #include "check.h"
@@ -14,7 +15,7 @@
 #endif
 #include GOLDEN_SAVED
 #ifndef GOLDEN_EVERY
-#define GOLDEN_EVERY 1 /* of so many logits, one is in the file */
+#define GOLDEN_EVERY 1 /* the file has one logit out of this many */
 #endif
 
 #include <sys/stat.h>
@@ -22,7 +23,7 @@
 
 enum { LOGITS = GOLDEN_ROWS * GOLDEN_CONTEXT * GOLDEN_VOCABULARY };
 
-static gckpt_store *expected; /* GOLDEN expected.safetensors */
+static gckpt_store *expected; /* contents of GOLDEN expected.safetensors */
 
 static inline gckpt_store *tuning_load(model_any *m, const char *folder, const model_source *source)
 {
@@ -31,7 +32,7 @@ static inline gckpt_store *tuning_load(model_any *m, const char *folder, const m
     return s;
 }
 
-/* Logits of the golden tokens; 0: an error. */
+/* Computes the logits of the golden tokens. Returns 0 after an error. */
 static inline int tuning_run(const model_any *m, gckpt_store *s, const model_options *options,
                              const char *what, float *logits)
 {
@@ -51,7 +52,7 @@ static inline int tuning_run(const model_any *m, gckpt_store *s, const model_opt
     return good;
 }
 
-/* The same against expected's `name`; `worst` apart at most. */
+/* Compares these logits with `name` in expected; the difference may be at most `worst`. */
 static inline void tuning_logits(const model_any *m, gckpt_store *s, const model_options *options,
                                  const char *name, double worst)
 {
@@ -65,13 +66,13 @@ static inline void tuning_logits(const model_any *m, gckpt_store *s, const model
     for (int i = 0; i < LOGITS / GOLDEN_EVERY; i++) {
         double d = (double)have[i * GOLDEN_EVERY] - (double)want.values[i];
         d = d < 0 ? -d : d;
-        apart = d <= apart ? apart : d; /* also NaN */
+        apart = d <= apart ? apart : d; /* also true for NaN */
     }
     CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
 }
 
-/* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it, or,
- * losses NULL, all below the first. */
+/* Takes ten steps, with the reference's micro-batches or with `rows`. Each loss must be within
+ * 1e-5, or, if losses is NULL, below the first one. */
 static inline void tuning_train(const model_any *m, gckpt_store *s, const model_options *options,
                                 const char *what, const double *losses, float lr, gckpt_mode mode,
                                 int64_t rows)
@@ -105,8 +106,8 @@ static inline void tuning_train(const model_any *m, gckpt_store *s, const model_
     util_free(e, p, g, NULL);
 }
 
-/* Of each parameter's gradient, as golden/llama.py has them in expected's `name`.gradients; in the
- * order of names. */
+/* Compares each parameter's gradient with `name`.gradients in expected, in order of names, as
+ * golden/llama.py wrote them. */
 static inline void tuning_gradients(const model_any *m, gckpt_store *s, const char *name)
 {
     const int count = gckpt_store_count(s);
@@ -156,9 +157,9 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
     free(fetches);
 }
 
-/* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
- * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four
- * tokens at a time. */
+/* Generates greedily from the golden prompt, with caches of keys and values. Compares the tokens,
+ * and checks that the logits equal those of all tokens in one call, to the bit. Generates two texts
+ * at once and feeds the prompt four tokens at a time. */
 static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hooks *hooks,
                                    const char *what, const int32_t *made)
 {
@@ -207,7 +208,7 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
 }
 
 /* ---- files ---- */
-static char tuning_folder[64]; /* to write in */
+static char tuning_folder[64]; /* folder for written files */
 
 static inline void tuning_open(int argc, char **argv)
 {
@@ -238,8 +239,9 @@ static inline file tuning_read(const char *path)
     return b;
 }
 
-/* Files of golden/gpt2/`name`, copied to tuning_folder/wrong, and one of them changed: `from` is
- * replaced by `to` or, from NULL, only the first `size` bytes are there (0: none, and no file). */
+/* Copies the files of golden/gpt2/`name` to tuning_folder/wrong and changes one: `from` is replaced
+ * by `to`, or, if from is NULL, only the first `size` bytes are kept (if size is 0, there is no
+ * file). */
 typedef struct {
     const char *name, *file, *from, *to, *says;
     size_t size;
@@ -273,7 +275,8 @@ static inline const char *tuning_wrong(const tuning_edit *t)
     return folder;
 }
 
-/* Every file of tuning_folder/`name` is one that transformers and peft have accepted. */
+/* Checks that every file of tuning_folder/`name` is one that transformers and peft have
+ * accepted. */
 static inline void tuning_saved(const char *name)
 {
     int files = 0;

@@ -1,13 +1,13 @@
-/* test_table.c - plans as data: files and C constants. A plan that is read is the plan that was written;
- * another graph, a damaged or a hostile file is refused with the reason, or gives a plan with the same
- * bits; what was compiled in is checked before it runs. tests/firmware/test_firmware.sh compiles the constants. */
+/* test_table.c - plans as data: files and C constants. A plan that is read equals the one that was written. A file for
+ * another graph, or a damaged or malicious one, is refused with a reason or gives a plan with the same bits; compiled
+ * plans are checked before they run. tests/firmware/test_firmware.sh compiles the constants. */
 #include "graph/graph.h"
 #include "ops/ops.h"
 #include "plan/plan.h"
 
 #include "util.h"
 
-/* The graph's hash, on every machine. It changes with the needs, flags and saved of the ops in it. */
+/* The hash of the graph on every machine. It changes with the needs, flags and saved bytes of its ops. */
 #define GOLDEN UINT64_C(0x6440916ab4e91e48)
 
 static uint64_t file_number(const file *f, size_t i)
@@ -24,7 +24,7 @@ static void file_set(file *f, size_t i, uint64_t v)
         f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
 }
 
-/* Makes the hash at the end right again, as one who means harm would. */
+/* Recomputes the hash at the end of a changed file, as an attacker would. */
 static void file_seal(file *f)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -97,7 +97,7 @@ static void net_free(net *n)
     util_free(NULL, NULL, n->g, n->s);
 }
 
-/* A fresh store, a few steps (or forwards) with the plan; what is left, or 0. */
+/* Runs a few steps (or forwards) of the plan on a fresh store. Returns a hash of the store, or 0 on an error. */
 static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *memory)
 {
     int32_t tokens[BATCH * T], targets[BATCH * T];
@@ -208,7 +208,7 @@ static void round_trips(void)
         CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0 && !memcmp(f.bytes, "gkcptpln", 8));
         gckpt_plan *q = gckpt_plan_read(again.g, file_read, &f, NULL);
         CHECK_MSG(q != NULL, "%s", gckpt_error_text(again.g));
-        CHECK(f.at == f.size); /* not a byte more */
+        CHECK(f.at == f.size); /* the reader reads no byte beyond the end */
         CHECK(gckpt_plan_hash(q) == GOLDEN);
         CHECK(same_text(p, q, gckpt_plan_print) && same_text(p, q, gckpt_plan_write) && same_text(p, q, print_c));
         CHECK(gckpt_plan_cost(p) == gckpt_plan_cost(q) && gckpt_plan_step_cost(p) == gckpt_plan_step_cost(q));
@@ -221,7 +221,7 @@ static void round_trips(void)
             CHECK(a.start == b.start && a.end == b.end && a.offset == b.offset && a.size == b.size &&
                   a.id == b.id && a.kind == b.kind);
         }
-        net_free(&n);     /* a plan needs no graph */
+        net_free(&n);     /* a plan does not need its graph */
         net_free(&again);
         uint64_t hash = run(p, 0, NULL);
         CHECK(hash != 0 && run(q, GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE, NULL) == hash);
@@ -231,7 +231,7 @@ static void round_trips(void)
     }
 }
 
-/* What a desc may say is read again: any number of rows, whatever counts as true. */
+/* Unusual fields of a desc survive writing and reading: any number of rows, and any nonzero value for true. */
 static void any_desc(void)
 {
     static const int64_t batches[] = { INT64_MAX, INT64_MAX - 1, INT64_C(1) << 60, INT64_C(1) << 28 };
@@ -275,13 +275,13 @@ static void other_graphs(void)
         CHECK_MSG(!q && strstr(gckpt_error_text(other.g), want[i].text) && gckpt_error(other.g) == want[i].result,
                   "net %d: %s", i, gckpt_error_text(other.g));
         gckpt_plan_free(q);
-        /* and the graph goes on */
+        /* the graph can be used further */
         q = gckpt_plan_new(other.g, other.terms, 2, NULL);
         CHECK(q != NULL && (gckpt_plan_hash(q) == GOLDEN) == (i == OTHER_KEEP || i == FROZEN));
         gckpt_plan_free(q);
         net_free(&other);
     }
-    /* a graph that is the beginning of the plan's, and the other way round */
+    /* a graph that is the beginning of the plan's graph, and the reverse */
     net less = net_new(PLAIN_NET, NULL);
     gckpt_relu(less.top);
     f.at = 0;
@@ -327,7 +327,7 @@ static void damage(int which, int rounds)
         gckpt_plan_free(q);
     }
     size_t numbers = whole.size / 8;
-    for (size_t at = 0; at + 1 < numbers; at++) /* every number takes other values; then sealed */
+    for (size_t at = 0; at + 1 < numbers; at++) /* every number takes other values, with the file's hash recomputed */
         for (int k = 0; k < rounds / 200 + 2; k++) {
             static const uint64_t odd[] = { 0, 1, 2, 0x7fffffff, 0xffffffff, UINT64_C(0x7fffffffffffffff),
                                             UINT64_C(0xffffffffffffffff), 64 };
@@ -341,7 +341,7 @@ static void damage(int which, int rounds)
             q = gckpt_plan_read(n.g, file_read, &f, NULL);
             CHECK(q || gckpt_error(n.g) != GCKPT_OK);
             if (!file_number(&f, 4 + 3 * (size_t)gckpt_graph_size(n.g)))
-                CHECK(!q); /* no step has a least work of 0, with which its overhead would be compared */
+                CHECK(!q); /* a step cannot have a least work of 0, since its overhead is relative to that */
             if (q && q->arena < 1 << 20 && q->alignment >= 4 && gckpt_plan_mode(q) != GCKPT_INFERENCE &&
                 gckpt_plan_mode(p) != GCKPT_INFERENCE && q->batch >= p->batch && q->optimiser == p->optimiser &&
                 q->state_slots == p->state_slots && q->update_in_backward == p->update_in_backward &&
@@ -393,7 +393,7 @@ static void every_allocation(void)
     }
     CHECK(worked);
     worked = 0;
-    for (long i = 1; !worked && i < 1000; i++) { /* gckpt_plan_params: all or none */
+    for (long i = 1; !worked && i < 1000; i++) { /* gckpt_plan_params creates all parameters or none */
         heap h = { .fail_at = i };
         gckpt_store_desc desc = { .memory = heap_memory(&h) };
         gckpt_store *s = gckpt_store_new(&desc);
@@ -404,7 +404,7 @@ static void every_allocation(void)
         CHECK(h.live == 0);
     }
     CHECK(worked);
-    static union { double align; unsigned char bytes[1 << 17]; } room; /* in a block */
+    static union { double align; unsigned char bytes[1 << 17]; } room; /* in a memory block */
     gckpt_memory block = { NULL, NULL, NULL, 0 };
     block.memory = room.bytes;
     for (size_t size = 0; size <= sizeof room.bytes; size += 509) {
@@ -423,14 +423,14 @@ static void every_allocation(void)
     free(f.bytes);
 }
 
-/* ---- what is compiled in is checked; parameters without a graph ---- */
+/* ---- compiled plans are checked; parameters without a graph ---- */
 static void constants(void)
 {
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan *p = request_plan(&n, 2);
     gckpt_plan copy = *p;
     file f = { 0 };
-    copy.block = NULL; /* as a constant */
+    copy.block = NULL; /* like a C constant */
     gckpt_plan_free(&copy);
     CHECK(run(&copy, 0, NULL) == run(p, 0, NULL));
     for (int i = 0; i < 8; i++) {
@@ -466,7 +466,7 @@ static void constants(void)
         gckpt_store_get(s, i, &a);
         gckpt_store_get(n.s, i, &b);
         CHECK(!strcmp(a.name, b.name) && a.elements == b.elements && a.decay_scale == b.decay_scale);
-        a.values[0] = 5; /* what exists is left alone */
+        a.values[0] = 5; /* existing parameters keep their values */
     }
     uint64_t hash = gckpt_store_hash(s);
     CHECK(gckpt_plan_params(p, s) == GCKPT_OK && gckpt_store_hash(s) == hash);
@@ -489,7 +489,7 @@ static void constants(void)
     CHECK(gckpt_plan_c(p, "a", NULL, &f) == GCKPT_E_ARG);
     f.size = 0;
     CHECK(gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK && file_write(&f, "", 1) == 1);
-    char *at = strstr((char *)f.bytes, "a_names[] = {"), life[200]; /* every byte of a name, every life */
+    char *at = strstr((char *)f.bytes, "a_names[] = {"), life[200]; /* each byte of a name, each live range */
     for (size_t i = 0; i < p->name_bytes && at; i++) {
         at = strstr(at, "'\\");
         CHECK(at && strtol(at + 2, &at, 8) == (unsigned char)p->names[i] && *at == '\'');
@@ -506,7 +506,7 @@ static void constants(void)
         free(g.bytes);
     }
     gckpt_plan_free(p);
-    gckpt_op odd = gckpti_op_relu; /* an op of the user's, with no name for C */
+    gckpt_op odd = gckpti_op_relu; /* a user-defined op, which has no name in C */
     odd.name = "my op";
     gckpt_tensor *x = gckpt_apply(&odd, &n.top, 1, NULL, 0);
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
@@ -528,8 +528,8 @@ static int says(const gckpt_plan *p, const char *what)
     return found;
 }
 
-/* What a printed plan tells of builds that lack something: what it needs, be that the first tensor or the last, and
- * nothing else. */
+/* A printed plan lists the features that a build must have for it: exactly those that its tensors need, whether the
+ * first or the last. */
 static void needs(void)
 {
     static const char refusal[] = "#ifdef GCKPT_%s\n#error \"plan a: ";
@@ -565,7 +565,8 @@ static void needs(void)
     }
 }
 
-/* What is beyond GCKPT_SMALL, and what is no plan of this processor and one process; labels that C lets nobody have. */
+/* Plans that exceed GCKPT_SMALL, plans for other backends or for several processes, and labels that are reserved in
+   C. */
 static void beyond(void)
 {
     static const char small[] = "#ifdef GCKPT_SMALL\n#error \"plan a: GCKPT_SMALL is for";
@@ -593,7 +594,7 @@ static void beyond(void)
         CHECK(gckpt_plan_write(&copy, file_write, &f) == (i == 4 ? GCKPT_OK : GCKPT_E_ARG));
     }
     CHECK(gckpt_plan_write(p, NULL, NULL) == GCKPT_E_ARG);
-    for (int i = 0; i < 2; i++) { /* places in slower memory are numbers of the machine's size, too */
+    for (int i = 0; i < 2; i++) { /* offsets in slower memory have the machine's size as well */
         gckpt_plan copy = *p;
         char want[60];
         copy.offloaded = i ? SIZE_MAX / 3 : 64;
@@ -603,7 +604,8 @@ static void beyond(void)
     }
     gckpt_plan_free(p);
     net_free(&n);
-    /* names of more bytes than a word counts; of an input: one that is taken, without letters, with others */
+    /* more bytes of names than a word can count; names of inputs: already taken, without letters, with other
+       characters */
     static const char *const names[] = { "store_bytes", "\xc3\xa4", "x1:", "exec_bytes" };
     static const char *const labels[] = { "a_store_bytes__0 = 0", "a___ = 0", "a_x1_ = 0", "a_exec_bytes__0 = 0",
                                           "a_x = 0" };
@@ -617,7 +619,7 @@ static void beyond(void)
         gckpt_tensor *x = gckpt_input(g, i < 4 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
         gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-        const gckpt_fetch_spec fetch = { y, 0 }; /* an op has its kind's name and its number */
+        const gckpt_fetch_spec fetch = { y, 0 }; /* an unnamed op gets the name of its kind and a number */
         const gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

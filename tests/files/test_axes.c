@@ -1,10 +1,10 @@
-/* test_axes.c - the order of axes in files of other programs: a net of PyTorch's
- * (golden/make_cnn.py) has the same outputs here when its weights are permuted, and is refused
- * until the program has said that they are, whatever reads them, loaded before the graph is built
- * or after; files of this library load without a word; counters of batch norms are left out with a
- * note. desc.axes: the same net is read, mapped and written as PyTorch has it; any order of any
- * number of axes, of values and state, whatever they are stored as, is what moving each element by
- * itself makes; what cannot be is refused by name, and nothing is half read. */
+/* test_axes.c - the order of axes in files of other programs. A PyTorch net (golden/make_cnn.py) has
+ * the same outputs here once its weights are permuted. Loading it is refused until the program has
+ * declared the order, for every op that reads the weights, before and after building the graph. Files
+ * of this library load without a declaration; counters of batch norms are skipped with a note. With
+ * desc.axes, the same net is read, mapped and written in PyTorch's order; any order of any number of
+ * axes, of values and state in any storage, equals moving each element separately. Impossible orders
+ * are refused by name, and no tensor is read halfway. */
 #include "gradckpt.h"
 #include "util.h"
 #include "examples/layers.h"
@@ -22,7 +22,8 @@ static gckpt_store *store_new(void)
 }
 
 /* ---- files ---- */
-/* A file of this header, in which `metadata`, if any, comes first, and these data. */
+/* Returns a file with this header, in which `metadata`, if not NULL, comes first, and with these
+   data. */
 static file file_with(const char *metadata, const char *header, const void *data, size_t bytes)
 {
     char text[2000];
@@ -39,7 +40,7 @@ static file file_with(const char *metadata, const char *header, const void *data
     return f;
 }
 
-/* What PyTorch saved, with metadata of its own or another's. */
+/* Returns PyTorch's file, with its own metadata (NULL) or other metadata. */
 static file golden(const char *name, const char *metadata)
 {
     static char bytes[4000];
@@ -75,7 +76,7 @@ static int has_text(const file *f, const char *text)
     return strstr((const char *)f->bytes + 8, text) != NULL;
 }
 
-/* Both orders, the tensor and the remedy are in an error's text. */
+/* Checks that the error text has both orders, the tensor and the remedy. */
 static void check_axes_error(const void *object, const char *name)
 {
     const char *text = gckpt_error_text(object);
@@ -91,7 +92,7 @@ typedef struct {
     gckpt_tensor *x, *y;
 } net;
 
-/* in_graph: parameters are as in PyTorch, and the graph permutes them. FLAT: by layers_flatten. */
+/* in_graph: parameters are as in PyTorch, and the graph permutes them; FLAT selects layers_flatten. */
 enum { FLAT = 2 };
 static net build(gckpt_store *s, int in_graph)
 {
@@ -114,7 +115,7 @@ static net build(gckpt_store *s, int in_graph)
     return n;
 }
 
-/* How far its outputs are from PyTorch's. */
+/* Returns the largest difference between the net's outputs and PyTorch's. */
 static double distance(gckpt_store *s, const net *n)
 {
     float x[48];
@@ -134,7 +135,7 @@ static double distance(gckpt_store *s, const net *n)
     return most;
 }
 
-/* By hand, in C. */
+/* Permutes the weights by hand, in C. */
 static void permute_all(gckpt_store *from, gckpt_store *to)
 {
     gckpt_parameter a, b;
@@ -151,9 +152,8 @@ static void permute_all(gckpt_store *from, gckpt_store *to)
     }
 }
 
-/* Until the program has said the order, nothing is filled: neither by the file that PyTorch wrote,
- * nor with the metadata that others add. What is said without having been done gives other outputs.
- */
+/* Until the program has declared the order, no parameter is filled, from PyTorch's file or with other
+ * programs' metadata. A wrong declaration gives other outputs. */
 static void test_refused(void)
 {
     static const char *const metadata[] = {
@@ -185,8 +185,8 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* Loaded first, and built later: read or mapped, the building is refused, until the file was loaded
- * again and the order said. */
+/* Loaded first and built later: after reading or mapping the file, building is refused until the file
+ * is loaded again with the order declared. */
 static void test_later(void)
 {
     for (int mapped = 0; mapped < 2; mapped++) {
@@ -208,9 +208,9 @@ static void test_later(void)
     }
 }
 
-/* Three ways to PyTorch's outputs: permuted in C from a second store, permuted in Python, where the
- * file says so, loaded before and after building; permuted by the graph, which reads the file as it
- * is. */
+/* Three ways to PyTorch's outputs: weights permuted in C from a second store; permuted in Python, in a
+ * file that declares it, loaded before and after building; or permuted by the graph, which reads the
+ * original file. */
 static void test_outputs(void)
 {
     file theirs = golden("cnn", NULL), permuted = golden("cnn_hwio", NULL);
@@ -236,10 +236,11 @@ static void test_outputs(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- whatever reads it ---- */
+/* ---- ops through which a convolution may read the weights ---- */
 enum { AS_IT_IS, RESHAPED, SCALED, MASKED, WAYS, PERMUTED = WAYS };
 
-/* Convolution `kind` of a parameter "w" of 81 or 12 elements, read in some way. */
+/* Builds convolution number `kind` of a parameter "w" with 81 or 12 elements, read in one of these
+   ways. */
 static gckpt_graph *convolve(gckpt_store *s, int kind, int way)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -314,7 +315,7 @@ static void test_own_files(void)
     file permuted = golden("cnn_hwio", NULL), theirs = golden("cnn", NULL),
          first = golden("cnn", old);
     for (int i = 0; i < 2; i++)
-        for (int later = 0; later < 2; later++) { /* what is saved loads, without a word */
+        for (int later = 0; later < 2; later++) { /* a saved file loads without a declaration */
             gckpt_store *s = store_new(), *t = store_new();
             CHECK(read_as(s, &permuted, NULL) == GCKPT_OK);
             net n = build(s, 0), m = { NULL, NULL, NULL };
@@ -330,7 +331,8 @@ static void test_own_files(void)
             util_free(NULL, NULL, m.g, t);
             free(f.bytes);
         }
-    for (int later = 0; later < 2; later++) { /* so do those of version 0.1, which said less */
+    /* files of version 0.1, with less metadata, load as well */
+    for (int later = 0; later < 2; later++) {
         gckpt_store *s = store_new();
         net n = { NULL, NULL, NULL };
         if (!later)
@@ -340,7 +342,8 @@ static void test_own_files(void)
         CHECK_MSG(n.y != NULL && gckpt_store_step(s) == 4, "%s", gckpt_error_text(n.g));
         util_free(NULL, NULL, n.g, s);
     }
-    for (int i = 0; i < 2; i++) { /* what was taken without its order being said goes on so */
+    /* weights that were loaded without a declared order are saved as such */
+    for (int i = 0; i < 2; i++) {
         gckpt_store *s = store_new(), *t = store_new();
         CHECK(read_as(s, &theirs, NULL) == GCKPT_OK);
         file f = written(s, &ways[i]);
@@ -359,7 +362,8 @@ static void test_own_files(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
-    gckpt_store *s = store_new(); /* where nothing can be a convolution's, nothing is said */
+    /* if no tensor can belong to a convolution, the file says nothing about the order */
+    gckpt_store *s = store_new();
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "w", gckpt_shape2(2, 3), (gckpt_init){ 0, 0, 0 });
     file f = written(s, &ways[1]);
@@ -368,14 +372,14 @@ static void test_own_files(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, 1, 1, 3));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(2, 3), (gckpt_init){ 0, 0, 0 });
     CHECK(gckpt_conv2d(x, gckpt_reshape(w, gckpt_shape4(1, 1, 3, 2)), NULL, NULL) != NULL);
-    f = written(s, &ways[1]); /* now one of two axes is */
+    f = written(s, &ways[1]); /* now a tensor with two axes is a convolution's */
     CHECK(has_text(&f, "\"convolution_axes\":\"HWIO\""));
     util_free(NULL, NULL, g, s);
     free(f.bytes), free(permuted.bytes), free(theirs.bytes), free(first.bytes);
     CHECK(mem.live == 0);
 }
 
-/* ---- the rest of the desc and of the file ---- */
+/* ---- other fields of the desc and of the file ---- */
 static void test_counters(void)
 {
     static const gckpt_file_desc only = { .values_only = 1, .convolutions = GCKPT_AXES_HWIO };
@@ -403,7 +407,8 @@ static void test_counters(void)
     CHECK(result == GCKPT_OK && mem.live == 0);
     static const char *const refused[] = { "num_batches", "1.num_batches_tracked" };
     static const char *const types[] = { "I64", "I32" };
-    for (int i = 0; i < 2; i++) { /* neither another I64 nor another type of that name */
+    /* accepts neither another I64 tensor nor a tensor of that name with another type */
+    for (int i = 0; i < 2; i++) {
         char header[200];
         snprintf(header, sizeof header,
                  "{\"%s\":{\"dtype\":\"%s\",\"shape\":[],\"data_offsets\":[0,%d]}}", refused[i],
@@ -432,11 +437,11 @@ static void test_arguments(void)
 /* ---- desc.axes ---- */
 enum { PARAMS = 5 };
 typedef struct {
-    int n[PARAMS], axes[PARAMS][GCKPT_MAX_DIMS]; /* of "p0", ..; n 0: as it is */
-    int given;                                   /* 1: n may be wrong */
+    int n[PARAMS], axes[PARAMS][GCKPT_MAX_DIMS]; /* of "p0", ..; n = 0 keeps the order */
+    int given;                                   /* nonzero if n may be wrong */
 } orders;
 
-/* "p0" in the store, "q0" in the file. */
+/* Names: "p0" in the store is "q0" in the file. */
 static const char *in_file_q(void *user, const char *name)
 {
     static char other[8];
@@ -454,7 +459,7 @@ static int order_of(void *user, const char *name, gckpt_shape shape, int *axes)
     return o->n[i];
 }
 
-/* Where a file has a tensor's data, and its shape. NULL: nowhere. */
+/* Returns the tensor's data in the file, and its shape, or NULL if it is not there. */
 static const unsigned char *data_of(const file *f, const char *name, gckpt_shape *shape)
 {
     char key[64];
@@ -470,7 +475,8 @@ static const unsigned char *data_of(const file *f, const char *name, gckpt_shape
     return f->bytes + 8 + length + strtoll(strstr(at, "offsets\":[") + 10, NULL, 10);
 }
 
-/* `turned` has a tensor of `plain`, of elements of `size` bytes, with axis i where axes[i] was. */
+/* Checks that `reordered` has the tensor of `plain`, with elements of `size` bytes, axis i of the new
+   one being axis axes[i] of the old one. */
 static void moved(const file *plain, const file *reordered, const char *name, const int *axes,
                   size_t size)
 {
@@ -490,7 +496,8 @@ static void moved(const file *plain, const file *reordered, const char *name, co
     CHECK_MSG(wrong == 0, "%s: %d elements elsewhere", name, wrong);
 }
 
-/* Parameters of these shapes, and what is minimised: their squares, which begins at terms[1]. */
+/* Builds parameters of these shapes. The loss is the sum of their squares, which begins at
+   terms[1]. */
 static gckpt_graph *any(gckpt_store *s, const gckpt_shape *shapes, gckpt_term *terms)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -502,7 +509,7 @@ static gckpt_graph *any(gckpt_store *s, const gckpt_shape *shapes, gckpt_term *t
     return g;
 }
 
-/* Any shapes, and orders for them: as it is, or any. */
+/* Draws shapes and orders for them: unchanged or any. */
 static void shapes_of(gckpt_shape *shapes, orders *o)
 {
     memset(o, 0, sizeof *o);
@@ -524,7 +531,7 @@ static void shapes_of(gckpt_shape *shapes, orders *o)
     }
 }
 
-/* Written, read and mapped: values and AdamW's state. */
+/* Values and AdamW's state, written, read and mapped. */
 static void test_any(void)
 {
     for (int round = 0; round < 60; round++) {
@@ -564,7 +571,8 @@ static void test_any(void)
             }
         CHECK(has_text(&b, "\"convolution_axes\":\"unsaid\"") == (whole && reordered));
         CHECK(!reordered || !has_text(&b, "HWIO"));
-        for (int way = 0; way < 3; way++) { /* built before, not, mapped */
+        /* graph built before loading, graph not built, file mapped */
+        for (int way = 0; way < 3; way++) {
             gckpt_store *t = store_new();
             gckpt_graph *h = way ? NULL : any(t, shapes, terms);
             CHECK_MSG((way == 2 ? gckpt_store_map(t, b.bytes, b.size, &permuting)
@@ -588,7 +596,8 @@ static void pack_p0(gckpt_store *s, gckpt_storage storage)
     CHECK_MSG(gckpt_store_quantise(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
 }
 
-/* "p0" (4,3,2,5), stored in any way, from a file of any type; what is stored alike keeps its bits. */
+/* "p0" (4,3,2,5) in any storage, from a file of any type; if both types are equal, its bits are
+   unchanged. */
 static void test_quantised(void)
 {
     orders o = { { 4 }, { { 3, 2, 0, 1 } }, 0 };
@@ -601,7 +610,7 @@ static void test_quantised(void)
             gckpt_param(g, "p0", shape, (gckpt_init){ 0, 0, 0 });
             CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
             for (int k = 0; k < 120; k++)
-                p.values[k] = (float)(k - 60) / 4; /* which all hold */
+                p.values[k] = (float)(k - 60) / 4; /* exact in all types */
             const gckpt_storage types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
             const gckpt_file_desc permuting = { .user = &o,
                                            .values_only = 1,
@@ -615,7 +624,9 @@ static void test_quantised(void)
                 if (there)
                     pack_p0(t, types[there]);
             }
-            if (there == 3) { /* of the program, not to be changed: right, and then wrong */
+            /* read-only memory of the program: equal values are accepted, then different ones
+               refused */
+            if (there == 3) {
                 static float own[120];
                 memcpy(own, p.values, sizeof own);
                 CHECK(gckpt_store_external(t, "p0", shape, own, 0) == GCKPT_OK);
@@ -642,8 +653,8 @@ static void test_quantised(void)
     CHECK(mem.live == 0);
 }
 
-/* No order of all axes; shapes that do not agree behind it; I8 and I4, in file or store; F16 beyond
- * what it holds. Nothing is read, nothing written. */
+/* Refused: an order that is not one of all axes, shapes that differ after permuting, I8 and I4 in the
+ * file or the store, values beyond F16's range. Nothing is read or written. */
 static void test_axes_refused(void)
 {
     static const orders wrong[] = { { { 3 }, { { 0, 1, 2 } }, 1 },   { { 2 }, { { 0, 0 } }, 1 },
@@ -670,7 +681,7 @@ static void test_axes_refused(void)
         CHECK(read_as(t, &f, &d) == GCKPT_E_ARG && gckpt_store_count(t) == 0);
         gckpt_store_free(t);
     }
-    d.user = &o; /* (3,32) turned is (32,3) */
+    d.user = &o; /* (3,32) transposed is (32,3) */
     CHECK(read_as(s, &f, &d) == GCKPT_E_SHAPE && gckpt_store_hash(s) == before);
     CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
               "%s", gckpt_error_text(s));
@@ -687,7 +698,7 @@ static void test_axes_refused(void)
         }
         CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA && none.size == 0 &&
               strstr(gckpt_error_text(s), "\"p0\""));
-        gckpt_graph *h = gckpt_graph_new(t, NULL); /* into what is packed */
+        gckpt_graph *h = gckpt_graph_new(t, NULL); /* into a quantised parameter */
         gckpt_param(h, "p0", gckpt_shape2(32, 32), (gckpt_init){ 1, 0, 0 });
         gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
         file square = written(t, &values);
@@ -721,7 +732,7 @@ static void test_axes_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* Each allocation, read and write fails in turn; each bit of the header is another. */
+/* Each allocation, read and write fails in turn; then each bit of the header is flipped. */
 static void test_axes_failing(void)
 {
     gckpt_shape shapes[PARAMS];
@@ -772,8 +783,8 @@ static void test_axes_failing(void)
     CHECK(mem.live == 0);
 }
 
-/* Orders that are others each time that they are asked for: what is written is of no use, but the
- * store's memory is all that is read, values that are not made yet and rows of I8 and I4 included. */
+/* Orders that differ from call to call. The file is useless, but the library must read only the
+ * store's memory, also for uninitialised values and rows of I8 and I4. */
 static int other_order(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user, (void)name;
@@ -827,8 +838,9 @@ static int as_here(void *user, const char *name, gckpt_shape shape, int *axes)
     return shape.n;
 }
 
-/* PyTorch's net, as it saved it: before and after building, read and mapped; saved, it has the bytes
- * that PyTorch's file has. The guard stands where nothing is said, also by a desc that has axes. */
+/* PyTorch's net as PyTorch saved it, loaded before and after building, read and mapped; saved again,
+ * it has the bytes of PyTorch's file. Without a declaration it is refused, also if the desc has an
+ * axes function. */
 static void test_pytorch(void)
 {
     static const char *const names[] = { "0.weight", "0.bias",         "1.weight",      "1.bias",
@@ -869,7 +881,7 @@ static void test_pytorch(void)
     check_axes_error(s, "tensor \"0.weight\"");
     CHECK(strstr(gckpt_error_text(s), "desc.axes") != NULL);
     CHECK(read_as(s, &f, &here) == GCKPT_OK && asked >= 8 && distance(s, &n) > 0.1);
-    asked = 0; /* of a file that says its order nothing is asked */
+    asked = 0; /* the function is not called for a file that declares its order */
     CHECK(read_as(s, &hwio, &here) == GCKPT_OK && asked == 0 && distance(s, &n) < 1e-6);
     CHECK(read_as(s, &hwio, &torch) == GCKPT_OK && distance(s, &n) < 1e-6);
     const gckpt_file_desc whole = { .axes = layers_pytorch_axes };

@@ -1,7 +1,6 @@
-/* test_files.c - floor files: files of other programs, other types, parts of a store.
+/* test_files.c - tests of src/files: files of other programs, other types, parts of a store.
  *
- * As in test_save.c, a load that is refused must leave the store as it was, bit for bit, and leak
- * nothing. */
+ * As in test_save.c, a refused load must leave the store unchanged, bit for bit, and leak no memory. */
 #include "num/num.h"
 #include "store/internal.h"
 #include "files/internal.h"
@@ -24,8 +23,8 @@ static void add_header_text(file_builder *m, const char *text)
     m->length += strlen(text);
 }
 
-/* A tensor of n values x (type F32, F16, BF16: made of floats that these hold exactly) or of n
- * bytes 0 (any other type). */
+/* Adds a tensor: n values x (for F32, F16 and BF16; each must represent the floats exactly), or n zero bytes (for any
+ * other type). */
 static void add_tensor(file_builder *m, const char *name, const char *type, const char *shape, const float *x,
                  size_t n)
 {
@@ -49,7 +48,7 @@ static void add_tensor(file_builder *m, const char *name, const char *type, cons
     add_header_text(m, text);
 }
 
-/* The whole file; the header is padded by `pad` spaces, so the data may begin anywhere. */
+/* Returns the whole file; `pad` spaces in the header let the data begin at any address. */
 static file build_file(file_builder *m, int pad)
 {
     file f = { 0 };
@@ -97,7 +96,7 @@ static const float *values(gckpt_store *s, const char *name)
     return gckpt_store_get(s, gckpt_store_find(s, name), &p) == GCKPT_OK ? p.values : none;
 }
 
-/* As the models of Hugging Face: "transformer." may stand before names; masks are left out. */
+/* Names as in models of Hugging Face, which may have the prefix "transformer."; leaves out the masks. */
 static const char *of_hub(void *user, const char *name)
 {
     ++*(int *)user;
@@ -126,7 +125,7 @@ static void test_hub(void)
     int calls = 0;
     gckpt_file_desc d = { .rename = of_hub, .user = &calls };
     for (int pad = 0; pad < 4; pad++)
-        for (int kind = 0; kind < 3; kind++) { /* an empty store, one without values, one with */
+        for (int kind = 0; kind < 3; kind++) { /* an empty store, one with uninitialised parameters, one with values */
             file f = hub_file(pad);
             gckpt_store *s = store_new();
             if (kind) {
@@ -146,7 +145,7 @@ static void test_hub(void)
     CHECK(calls > 0 && mem.live == 0);
 }
 
-/* ---- everything about a store that a load could change, in one number ---- */
+/* ---- a hash of everything in a store that a load could change ---- */
 static uint64_t snapshot(const gckpt_store *s)
 {
     uint64_t h = gckpti_fnv_number(UINT64_C(0xcbf29ce484222325), s->step);
@@ -179,7 +178,7 @@ static file write_as(gckpt_store *s, const gckpt_file_desc *d)
     return f;
 }
 
-/* Hides the hash of the data, as a file of version 0.1 has none. 0: it has none. */
+/* Renames the hash of the data, so that the file looks like one of version 0.1. Returns 0 if it has no hash. */
 static int hide_hash(file *f)
 {
     char *key = strstr((char *)f->bytes + 8, "\"data_fnv1a\"");
@@ -189,7 +188,7 @@ static int hide_hash(file *f)
 }
 static const char *header_of(const file *f) { return (const char *)f->bytes + 8; }
 
-/* Each read of a load that is right fails in turn, and changes nothing. */
+/* Fails each read of a correct load in turn; the store must be unchanged. */
 static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
 {
     const uint64_t before = snapshot(s);
@@ -205,9 +204,10 @@ static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
 
 /* ---- types ---- */
 static const char *const type_names[] = { "\"F32\"", "\"BF16\"", "\"F16\"", "\"I8\"", "\"U8\",\"shape\":[2,18]" };
-static int columns = 5; /* 32: of I4 */
+static int columns = 5; /* 32 for I4 */
 
-/* (3,5), or (2,32), of numbers that every type but I8 and I4 holds exactly, a vector of 5; stored as asked for. */
+/* Returns a store with a matrix (3,5) or (2,32), whose numbers all types except I8 and I4 represent exactly, and a
+   vector of 5; both in this storage if possible. */
 static gckpt_store *store_of(gckpt_storage storage, int make_values)
 {
     gckpt_store *s = store_new();
@@ -225,7 +225,7 @@ static gckpt_store *store_of(gckpt_storage storage, int make_values)
     return s;
 }
 
-/* Does s hold the bits of what `was` says, stored as s stores it? */
+/* Returns whether s has the values of `was`, converted to the storage of s. */
 static int holds(gckpt_store *s, gckpt_store *was)
 {
     int same = 1;
@@ -247,7 +247,7 @@ static int holds(gckpt_store *s, gckpt_store *was)
     return same;
 }
 
-/* Each type of a file into each storage: made, not made, an empty store. */
+/* Loads each type of a file into each storage: with values, uninitialised, and into an empty store. */
 static void test_types(int types)
 {
     for (int from = 0; from < types; from++) {
@@ -280,11 +280,11 @@ static void test_types(int types)
     CHECK(mem.live == 0);
 }
 
-/* Floats of a file that its store packs may not fit. */
+/* Floats of a file may be beyond the range of the store's storage. */
 static void test_unfit(void)
 {
     static const float large[2] = { 1, 65520 }, nan[2] = { 1, 0.0f };
-    for (int i8 = 0; i8 < 2; i8++) { /* I4: below */
+    for (int i8 = 0; i8 < 2; i8++) { /* I4 follows below */
         file_builder m = { 0 };
         float x[2];
         memcpy(x, i8 ? nan : large, sizeof x);
@@ -343,7 +343,7 @@ static const char *fickle(void *user, const char *name)
     return ++*(int *)user % 7 ? name : "another one";
 }
 
-/* All data are aligned to their elements, and begin at a multiple of 8. */
+/* Checks that data are aligned to their elements, and begin at a multiple of 8. */
 static void check_alignment(const file *f)
 {
     size_t header = 8 + f->bytes[0] + 256u * f->bytes[1];
@@ -385,7 +385,7 @@ static void test_write(void)
     s->params[0].p.values[3] = -65520;
     CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_DATA);
     CHECK(strstr(gckpt_error_text(s), "\"w\" has values beyond 65504"));
-    /* names that collide, that no file can have, that change */
+    /* names that collide, that no file may have, or that change between calls */
     d.storage = GCKPT_STORAGE_F32;
     d.rename = all_one;
     d.user = (void *)text;
@@ -410,7 +410,7 @@ static void test_write(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- a store with some of everything, and all that can fail while it is loaded ---- */
+/* ---- a store with all kinds of parameters, and each failure while it is loaded ---- */
 static gckpt_store *store_mixed(int initialised)
 {
     static const char *const names[] = { "i", "h", "k", "f", "v", "late", "n" };
@@ -448,16 +448,16 @@ static void test_mixed(void)
     gckpt_store *s = store_mixed(2), *unmade = store_mixed(0), *empty = store_new();
     file f = write_as(s, NULL);
     check_alignment(&f);
-    /* to the bit where it is packed the same way; the file again */
+    /* equal to the bit if both are quantised in the same way; and saved again, the same file */
     CHECK_MSG(read_as(unmade, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(unmade));
     CHECK(snapshot(unmade) == snapshot(s));
     file again = write_as(unmade, NULL);
     CHECK(same_file(&f, &again));
-    /* the same order in an empty store, as floats */
+    /* an empty store gets the same order of parameters, as floats */
     CHECK(read_as(empty, &f, NULL) == GCKPT_OK && empty->count == 7 && empty->step == 12);
     CHECK(gckpt_store_hash(empty) == gckpt_store_hash(s) && empty->params[4].p.state[1][0] == 4);
     gckpt_store_free(unmade);
-    /* values alone: state, step and whose state it is stay */
+    /* values only: state, step and the optimiser of the state are unchanged */
     gckpt_file_desc d = { .values_only = 1 };
     gckpti_param *v = &s->params[4];
     v->p.state[1][0] = 99;
@@ -465,7 +465,7 @@ static void test_mixed(void)
     v->updates = s->step = 13;
     CHECK(read_as(s, &f, &d) == GCKPT_OK && v->p.values[0] != 5 && v->p.state[1][0] == 99);
     CHECK(s->step == 13 && v->updates == 13 && v->optimiser == 1);
-    /* what is not made is written as it will be */
+    /* uninitialised values are written as they would be initialised */
     unmade = store_mixed(0);
     file early = write_as(unmade, NULL);
     gckpt_store_free(empty);
@@ -481,7 +481,8 @@ static void test_mixed(void)
     CHECK(mem.live == 0);
 }
 
-/* kind 0: empty; 1: nothing made; 2: all made, no state; 3: all made */
+/* Returns a store: kind 0 is empty; 1 has uninitialised values; 2 has all values but no state; 3 has all values and
+   state */
 static gckpt_store *store_kind(int kind)
 {
     gckpt_store *s = kind ? store_mixed(kind - 1) : store_new();
@@ -491,7 +492,7 @@ static gckpt_store *store_kind(int kind)
     return s;
 }
 
-/* Each allocation and each read fails; the file ends at each byte that matters. */
+/* Fails each allocation and each read, and truncates the file at each important byte. */
 static void test_failures(void)
 {
     gckpt_store *s = store_mixed(2);
@@ -499,7 +500,8 @@ static void test_failures(void)
     CHECK(gckpt_store_set_note(s, "key", "value") == GCKPT_OK);
     file f = write_as(s, NULL);
     for (int kind = 0; kind < 4; kind++)
-        for (int what = 0; what < 3; what++) { /* memory, reading, mapping without memory */
+        /* failing allocations, failing reads, mapping with failing allocations */
+        for (int what = 0; what < 3; what++) {
             int done = 0;
             for (long n = 1; !done && n < 300; n++) {
                 gckpt_store *t = store_kind(kind);
@@ -520,7 +522,7 @@ static void test_failures(void)
                 live = mem.live - live;
                 CHECK(done || live == t->capacity * sizeof *t->params +
                                           t->note_capacity * sizeof *t->notes);
-                CHECK(done || read_as(t, &f, NULL) == GCKPT_OK); /* it still works */
+                CHECK(done || read_as(t, &f, NULL) == GCKPT_OK); /* the store can still be used */
                 CHECK(!kind || what == 2 || gckpt_store_hash(t) == gckpt_store_hash(s));
                 CHECK(gckpt_store_note(t, "old") && !strcmp(gckpt_store_note(t, "key"), "value"));
                 gckpt_store_free(t);
@@ -532,7 +534,7 @@ static void test_failures(void)
     CHECK(mem.live == 0);
 }
 
-/* Each allocation and each write fails while what is not made is saved under other names. */
+/* Fails each allocation and each write while uninitialised values are saved under other names. */
 static void test_save_failures(void)
 {
     for (int what = 0; what < 2; what++) {
@@ -559,7 +561,8 @@ static void test_save_failures(void)
     CHECK(mem.live == 0);
 }
 
-/* Headers damaged bit by bit, files cut off: refused, or loaded; never anything in between. */
+/* Headers with each bit flipped, and truncated files, are either refused, with the store unchanged, or loaded
+   completely. */
 static void test_damage(void)
 {
     gckpt_store *s = store_mixed(2), *like = store_kind(3);
@@ -571,7 +574,8 @@ static void test_damage(void)
     int loaded = 0;
     for (size_t i = 0; i < 8 * header + f.size; i++) {
         size_t size = i < 8 * header ? f.size : i - 8 * header;
-        unsigned char *bytes = (unsigned char *)malloc(size ? size : 1); /* overruns are seen */
+        /* an exact allocation, so that overruns are detected */
+        unsigned char *bytes = (unsigned char *)malloc(size ? size : 1);
         memcpy(bytes, f.bytes, size);
         if (size == f.size)
             bytes[i / 8] ^= (unsigned char)(1u << i % 8);
@@ -603,7 +607,7 @@ static void test_damage(void)
 static const char *first_half(void *user, const char *name)
 {
     (void)user;
-    return *name < 'i' ? name : NULL; /* f, h; base */
+    return *name < 'i' ? name : NULL; /* only names before 'i': f, h and base */
 }
 
 static const char *second_half(void *user, const char *name)
@@ -611,8 +615,8 @@ static const char *second_half(void *user, const char *name)
     return first_half(user, name) ? NULL : name;
 }
 
-/* A bit of the data that flips is seen, however the file is read and whatever of it is read; a file
- * without the hash, or with its tensors in another order, is read as before. */
+/* A flipped bit of the data is detected, however the file is read and whichever part of it. A file without a hash, or
+ * with its tensors in another order, is still readable. */
 static void test_flipped(void)
 {
     int asked = 0;
@@ -635,7 +639,7 @@ static void test_flipped(void)
             CHECK_MSG(read_as(t, &f, how[i % 3]) == GCKPT_OK, "%s", gckpt_error_text(t));
             gckpt_store_free(t);
         }
-        CHECK(hide_hash(&f)); /* nobody can know */
+        CHECK(hide_hash(&f)); /* without the hash, it cannot be detected */
         f.bytes[f.size - 1] ^= 1;
         gckpt_store *t = store_new();
         CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
@@ -643,7 +647,7 @@ static void test_flipped(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
-    /* two tensors of one size change places, in header and data */
+    /* two tensors of equal size change places, in the header and in the data */
     gckpt_store *s = store_new();
     add(s, "p", gckpt_shape1(2));
     add(s, "q", gckpt_shape1(2));
@@ -664,7 +668,7 @@ static void test_flipped(void)
     CHECK(mem.live == 0);
 }
 
-/* What safetensors allows: tensors without elements, other keys, no metadata, any number of axes. */
+/* Features of safetensors: tensors without elements, other keys, no metadata, any number of axes. */
 static const char *no_extras(void *user, const char *name)
 {
     (void)user;
@@ -674,8 +678,8 @@ static const char *no_extras(void *user, const char *name)
 static void test_legal(void)
 {
     static const struct {
-        const char *head, *extra; /* of the header, of another tensor's entry */
-        int left_out;             /* is read only where rename leaves `extra` out */
+        const char *head, *extra; /* head: first entries of the header; extra: the entry of another tensor */
+        int left_out;             /* nonzero if the file is readable only when rename leaves out `extra` */
         const char *says;
     } cases[] = {
         { "", "\"dtype\":\"F32\",\"shape\":[0,3]", 0, "" },
@@ -729,7 +733,7 @@ static void test_legal(void)
         }
         free(f.bytes);
     }
-    /* a parameter that is there and empty in the file is missing; a file of no bytes is empty */
+    /* a parameter that exists but is empty in the file counts as missing; a file of no bytes is empty */
     file_builder m = { 0 };
     add_tensor(&m, "w", "F32", "0", NULL, 0);
     file f = build_file(&m, 0);
@@ -824,7 +828,7 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* Names the first time that it is asked. */
+/* Returns the name at the first call, and NULL later. */
 static const char *once(void *user, const char *name) { return ++*(int *)user > 1 ? NULL : name; }
 
 static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
@@ -834,7 +838,7 @@ static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
     return shape.n;
 }
 
-/* What an empty store refuses; what fails while it is passed over; rows of several lengths that are packed. */
+/* Refusals of an empty store; failures in skipped tensors; quantised rows of several lengths. */
 static void test_refused_more(void)
 {
     file_builder m = { 0 };
@@ -890,10 +894,10 @@ static void test_refused_more(void)
     CHECK(mem.live == 0);
 }
 
-/* A header beyond what the format lets it have is refused before anything is written. */
+/* A header larger than the format allows is refused before anything is written. */
 static void test_large_header(void)
 {
-    enum { N = 16700000 }; /* six letters each in JSON */
+    enum { N = 16700000 }; /* six characters each in JSON */
     gckpt_store *s = store_new();
     char *text = (char *)malloc(N + 1);
     file f = { 0 };
@@ -926,11 +930,11 @@ static void test_map(void)
             memcpy(at.bytes + shift, f.bytes, f.size);
             at.size = f.size + 8;
             gckpt_store *t = store_new();
-            add(t, "h", gckpt_shape2(3, 4)); /* is there: read, not mapped */
+            add(t, "h", gckpt_shape2(3, 4)); /* it exists already, so it is read, not mapped */
             CHECK_MSG(gckpt_store_map(t, at.bytes + shift, f.size, &d) == GCKPT_OK, "%s",
                       gckpt_error_text(t));
             CHECK(holds(t, s) && gckpt_store_count(t) == 7);
-            CHECK(!little || shift || t->elements == 12); /* h's; none of the others are its own */
+            CHECK(!little || shift || t->elements == 12); /* only those of "h"; all others are mapped */
             for (int i = 0; i < 7; i++) {
                 gckpt_parameter p, was;
                 CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
@@ -945,14 +949,14 @@ static void test_map(void)
                 CHECK(p.frozen == (there && (was.storage || !d.writable)));
                 CHECK(p.storage == (there ? was.storage : GCKPT_STORAGE_F32));
             }
-            /* again, into what is mapped: the same may be read, another may not */
+            /* again, into the mapped store: equal values are accepted, others are refused */
             uint64_t before = snapshot(t);
             fail_reads(t, &f, &d);
             CHECK(d.writable || snapshot(t) == before);
             hide_hash(&f);
             for (size_t i4 = 0; i4 < 2; i4++) {
                 unsigned char *last = f.bytes + f.size - 1 - (i4 ? 0 : 2 * 18);
-                int locked = little && (shift == 0 || i4); /* I8 with its scales; I4 anywhere */
+                int locked = little && (shift == 0 || i4); /* I8 with its scales; I4 at any address */
                 *last ^= 1;
                 CHECK(read_as(t, &f, &d) == (locked ? GCKPT_E_DATA : GCKPT_OK));
                 CHECK(!locked || strstr(gckpt_error_text(t),
@@ -969,7 +973,7 @@ static void test_map(void)
     CHECK(mem.live == 0);
 }
 
-/* A model in two files, mapped or read into one that is built. */
+/* A model in two files, mapped or read into a built graph. */
 static void test_shards(void)
 {
     gckpt_store *s = store_mixed(2), *mapped = store_new(), *built = store_mixed(0);
@@ -990,7 +994,7 @@ static void test_shards(void)
     CHECK(mem.live == 0);
 }
 
-/* A fresh load takes no memory beside what it makes and its header: not the data a second time. */
+/* Loading into a new store allocates only the parameters and the header, not the data a second time. */
 static void test_memory(void)
 {
     file_builder m = { 0 };
@@ -1031,7 +1035,7 @@ static void test_notes(void)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_MSG(gckpt_store_set_note(s, wrong[i], "x") == GCKPT_E_ARG, "%s", wrong[i]);
     CHECK(gckpt_store_set_note(s, "c", "\377") == GCKPT_E_ARG && s->note_count == 3);
-    for (int utf8 = 0; utf8 < 2; utf8++) /* a key that is not shown */
+    for (int utf8 = 0; utf8 < 2; utf8++) /* an invalid key, which the error text does not show */
         CHECK_MSG(gckpt_store_set_note(s, utf8 ? "" : "\200", "x") == GCKPT_E_ARG &&
                       !strcmp(gckpt_error_text(s), utf8 ? "note: the key is empty"
                                                         : "note: the key is not UTF-8"),
@@ -1041,7 +1045,7 @@ static void test_notes(void)
     gckpt_file_desc d = { .values_only = 1 };
     CHECK(gckpt_store_set_note(t, "a", "old") == GCKPT_OK);
     CHECK(gckpt_store_set_note(t, "mine", "kept") == GCKPT_OK);
-    for (int only = 0; only < 4; only++) { /* written and read in any case */
+    for (int only = 0; only < 4; only++) { /* notes are written and read with and without values_only */
         file f = write_as(s, only & 1 ? &d : NULL);
         CHECK(gckpt_store_set_note(t, "a", "old") == GCKPT_OK);
         CHECK(read_as(t, &f, only & 2 ? &d : NULL) == GCKPT_OK && t->note_count == 4);
@@ -1050,7 +1054,7 @@ static void test_notes(void)
         CHECK(!strcmp(gckpt_store_note(t, "mine"), "kept"));
         free(f.bytes);
     }
-    /* notes alone, into an empty store */
+    /* only notes, into an empty store */
     gckpt_store *mixed = store_mixed(2), *none = store_new();
     CHECK(gckpt_store_set_note(mixed, "options", "--lr 1e-3") == GCKPT_OK);
     file f = write_as(mixed, NULL);
@@ -1074,8 +1078,8 @@ static void test_notes(void)
     CHECK(mem.live == 0);
 }
 
-/* A file's optimiser state is passed over where there is none: of what is packed, by the store or as it lies in the file.
- * What else there is has its state. */
+/* The optimiser state of a parameter that cannot have any is skipped: it is quantised in the store or in the mapped
+ * file. Other parameters get their state. */
 static void test_state_of_packed(void)
 {
     static const float x[2 * 32] = { 1, -2, 3 };
@@ -1089,7 +1093,7 @@ static void test_state_of_packed(void)
             memcpy(p.values, x, sizeof x);
             memcpy(s->params[i].p.state[1], x, sizeof x);
             s->params[i].optimiser = 1 + GCKPT_ADAMW;
-            s->params[i].updates = (uint64_t)(7 + i); /* so that it is in the file */
+            s->params[i].updates = (uint64_t)(7 + i); /* so that the file has it */
         }
         file f = write_as(s, NULL);
         add(t, "w", gckpt_shape2(2, 32));
@@ -1110,7 +1114,7 @@ static void test_state_of_packed(void)
         gckpt_store_free(t);
     }
     int some = 0;
-    for (int k = 0; k < 8; k++) { /* mapped: BF16 packed, or the store's own where it is not aligned; F32 */
+    for (int k = 0; k < 8; k++) { /* mapped: quantised as BF16, or copied as F32 if it is misaligned */
         file_builder m = { 0 };
         gckpt_store *s = store_new();
         add_tensor(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);
@@ -1127,7 +1131,7 @@ static void test_state_of_packed(void)
     CHECK(some > 0 && mem.live == 0);
 }
 
-/* A file of these notes alone. */
+/* Returns a file with only these notes. */
 static file file_of_notes(const char *notes)
 {
     file f = { 0 };
@@ -1142,7 +1146,7 @@ static file file_of_notes(const char *notes)
     return f;
 }
 
-/* The last note of a key counts, where the first one stands. */
+/* If a key occurs twice, the last note counts, at the place of the first. */
 static void test_order_of_notes(void)
 {
     static const char *const want[] = { "c", "4", "z", "0", "b", "3", "a", "2", "bb", "5" };
@@ -1160,7 +1164,8 @@ static void test_order_of_notes(void)
     CHECK(mem.live == 0);
 }
 
-/* Many notes take little more time than their bytes: four times as many not ten times as much. */
+/* The time for many notes grows nearly in proportion to their bytes: four times as many take less than ten times as
+   long. */
 static void test_many_notes(void)
 {
     enum { FEW = 5000 };
@@ -1183,7 +1188,7 @@ static void test_many_notes(void)
     CHECK_MSG(least[1] < 10 * least[0] + 0.05, "%d notes: %g s, four times as many: %g s", FEW, least[0], least[1]);
 }
 
-/* ---- training that goes on from what was trained only ---- */
+/* ---- training continued from a file of the trained parameters only ---- */
 static const char *only_trained(void *user, const char *name)
 {
     const gckpt_store *s = (const gckpt_store *)user;
@@ -1234,7 +1239,7 @@ static void train(const training *t, int from, int to)
     }
 }
 
-/* What is no safetensors file is refused with what it begins with, and what may help. */
+/* A file that is no safetensors file is refused; the error text shows its first bytes and a remedy. */
 static void test_untrusted(void)
 {
     static const struct {
@@ -1252,9 +1257,9 @@ static void test_untrusted(void)
         { "gckptpln..........", "gckptpln" },
         { "\n1\r\n2\t3,.......", "?1??2?3," },
         { "\1\xff\2\3\4\5\6\1.........", "????????" },
-        { " ~\x1f\x7f}}..........", " ~??}}.." }, /* what is printed, to its ends */
+        { " ~\x1f\x7f}}..........", " ~??}}.." }, /* the first and last printable characters, and their neighbours */
         { "\1\1\1\1\1\1\1\1{\"a\":0}......", "????????" },
-        { "\310\0\0\0\0\0\0\0{\"w\":", "????????" }, /* a header of 200 bytes in 13 */
+        { "\310\0\0\0\0\0\0\0{\"w\":", "????????" }, /* claims a header of 200 bytes, but the file has 13 */
         { "12345", "12345???" },
     };
     gckpt_store *s = store_new();
@@ -1278,10 +1283,10 @@ static void test_untrusted(void)
 static void test_resume(void)
 {
     gckpt_store *base = store_new(), *s = store_new(), *t = store_new();
-    training b = training_new(base); /* makes the base's values */
+    training b = training_new(base); /* initialises the base's values */
     gckpt_file_desc values = { .values_only = 1 };
     file weights = write_as(base, &values);
-    for (int i = 0; i < 2; i++) /* in place, so that nothing writes to it */
+    for (int i = 0; i < 2; i++) /* external, so that nothing can write to it */
         CHECK(gckpt_store_map(i ? t : s, weights.bytes, weights.size,
                               &(gckpt_file_desc){ .rename = first_half, .partial = 1 }) ==
               GCKPT_OK);

@@ -1,5 +1,5 @@
-/* test_resume.c - a training that was saved and resumed goes on as if it had not been; and saving
- * by path harms nothing: links, devices, permissions, killed and simultaneous saves. */
+/* test_resume.c - a training that was saved and resumed continues with the same bits as without the interruption.
+ * Saving by path is safe with links, devices, permissions, killed saves and simultaneous saves. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _XOPEN_SOURCE 700
 #define TEST_POSIX    1
@@ -12,14 +12,14 @@
 #else
 #define TEST_POSIX 0
 #endif
-#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* no hooks in this file: it calls the real system functions */
 #include "num/num.h"
 #include "store/store.h"
 #include "files/internal.h"
 #include "base/test_hooks.h"
 
 #if TEST_POSIX
-static int fsync_calls, fsync_fails, fsync_error; /* the call that fails, from 1; 0: none */
+static int fsync_calls, fsync_fails, fsync_error; /* number of the failing call, from 1; 0 for none */
 static int test_fsync(int fd)
 {
     if (++fsync_calls != fsync_fails)
@@ -27,7 +27,7 @@ static int test_fsync(int fd)
     errno = fsync_error;
     return -1;
 }
-static int stat_calls, stat_fails, stat_keeps; /* keeps: so do those after it */
+static int stat_calls, stat_fails, stat_keeps; /* keeps: nonzero if later calls fail as well */
 static int stat_failed(void)
 {
     stat_calls++;
@@ -68,7 +68,7 @@ static gckpt_result read_all(gckpt_store *s, const file *saved)
     return gckpt_store_read(s, file_read, &b, b.size);
 }
 
-/* The file with `from` in its header replaced by `to`. */
+/* Returns the file with `from` in its header replaced by `to`. */
 static file edited(const file *saved, const char *from, const char *to)
 {
     size_t header = saved->bytes[0] + 256u * saved->bytes[1], n = strlen(to), old = strlen(from);
@@ -94,7 +94,7 @@ static int in_header(const file *saved, const char *what)
            (size_t)(at - (const char *)saved->bytes) < 8 + saved->bytes[0] + 256u * saved->bytes[1];
 }
 
-/* Everything that a load could change. */
+/* Returns a hash of everything that a load could change. */
 static uint64_t snapshot(const gckpt_store *s)
 {
     uint64_t h = gckpti_fnv(UINT64_C(0xcbf29ce484222325), &s->step, 8);
@@ -114,7 +114,7 @@ static uint64_t snapshot(const gckpt_store *s)
 
 /* ---- a small training ---- */
 enum { ROWS = 4, IN = 5, OUT = 3 };
-static uint64_t own_steps[2]; /* what the optimiser saw last, for a and b */
+static uint64_t own_steps[2]; /* the last step numbers that the optimiser received, for a and b */
 
 static void own_optimiser(void *user, const gckpt_update *u)
 {
@@ -198,7 +198,7 @@ static void steps(gckpt_store *s, gckpt_optimiser optimiser, int n)
     training_free(&t);
 }
 
-/* Saved and loaded into a new store, which takes its place. */
+/* Saves the store, loads the file into a new store, and replaces the old one by it. */
 static void reload(gckpt_store **s)
 {
     file b = write_all(*s), again;
@@ -220,11 +220,11 @@ static void freeze(gckpt_store *s, const char *pattern, int frozen)
 /* ---- resuming ---- */
 typedef enum { UNFREEZE, RESET, SGD_BETWEEN, OWN_OPTIMISER, HISTORIES } history;
 
-/* The life of a training, with a save and load after each of its parts or without: the same bits. */
+/* Runs a training in three parts, with or without a save and load after each part; the bits must be equal. */
 static gckpt_store *run_history(history how, int saved)
 {
     gckpt_store *s = store_new();
-    training t = training_new(s, GCKPT_SGD, 0); /* so that the parameters are there */
+    training t = training_new(s, GCKPT_SGD, 0); /* creates the parameters */
     training_free(&t);
     for (int part = 0; part < 3; part++) {
         gckpt_optimiser which = how == OWN_OPTIMISER                        ? GCKPT_CUSTOM_OPTIMISER
@@ -263,8 +263,8 @@ static void test_counts(void)
     CHECK(own_steps[0] == 11 && own_steps[1] == 9);
 }
 
-/* A parameter's first update by AdamW moves it by lr, whatever the betas are, and however often
- * others were updated before, or it was itself before a reset. */
+/* AdamW's first update of a parameter moves it by lr, for any betas, and regardless of earlier updates of other
+ * parameters or, before a reset, of itself. */
 static void test_first_updates(void)
 {
     static const float beta[4][2] = {
@@ -294,8 +294,8 @@ static void test_two_optimisers(void)
 {
     gckpt_store *s[2] = { store_new(), store_new() };
     for (int saved = 0; saved < 2; saved++)
-        for (int round = 0; round < 6; round++) { /* a by AdamW, b by momentum, in turns */
-            training t = training_new(s[saved], GCKPT_SGD, 0); /* so that both are there */
+        for (int round = 0; round < 6; round++) { /* a is trained by AdamW, b by momentum, in turns */
+            training t = training_new(s[saved], GCKPT_SGD, 0); /* creates both parameters */
             training_free(&t);
             freeze(s[saved], "a", round % 2);
             freeze(s[saved], "b", !(round % 2));
@@ -304,14 +304,14 @@ static void test_two_optimisers(void)
                 reload(&s[saved]);
         }
     CHECK(gckpt_store_hash(s[0]) == gckpt_store_hash(s[1]));
-    freeze(s[1], "*", 0); /* each state is still known as what it is */
+    freeze(s[1], "*", 0); /* the store still knows which optimiser each state belongs to */
     training t = training_new(s[1], GCKPT_ADAMW, 0);
     CHECK(!t.exec && strstr(gckpt_error_text(s[1]), "\"b\" holds state of another"));
     training_free(&t);
     t = training_new(s[1], GCKPT_MOMENTUM, 0);
     CHECK(!t.exec && strstr(gckpt_error_text(s[1]), "\"a\" holds state of another"));
     training_free(&t);
-    file b = write_all(s[1]); /* 21 steps; a has 1 + 3 + 5, b 2 + 4 + 6 */
+    file b = write_all(s[1]); /* 21 steps in all; a has 1 + 3 + 5 updates, b has 2 + 4 + 6 */
     CHECK(in_header(&b, "\"step\":\"21\"") && in_header(&b, "\"optimiser\":\"1\""));
     CHECK(in_header(&b, ",\"a#updates\":\"1:9\",\"b#updates\":\"3:12\"}"));
     free(b.bytes);
@@ -319,7 +319,7 @@ static void test_two_optimisers(void)
     gckpt_store_free(s[1]);
 }
 
-/* Bias correction makes AdamW's first step lr in every weight, whatever came before. */
+/* Bias correction makes AdamW's first step lr in every weight, whichever optimiser ran before. */
 static void test_adamw_after_sgd(void)
 {
     for (int saved = 0; saved < 2; saved++) {
@@ -333,7 +333,8 @@ static void test_adamw_after_sgd(void)
         CHECK_MSG(fabsf(fabsf(moved) - 0.01f) < 1e-5f, "moved by %.9g", (double)moved);
         gckpt_store_free(s);
     }
-    gckpt_store *s = store_new(); /* without state there is nothing to count: the store's step */
+    /* without state there is no update count, so the optimiser receives the store's step */
+    gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 3);
     training t = training_new(s, GCKPT_CUSTOM_OPTIMISER, 0);
     CHECK(step_once(&t) == GCKPT_OK && own_steps[0] == 4 && own_steps[1] == 4);
@@ -343,7 +344,7 @@ static void test_adamw_after_sgd(void)
     gckpt_store_free(s);
 }
 
-/* Another optimiser's state, loaded under an executor: its next step is refused, and says why. */
+/* Another optimiser's state is loaded while an executor exists: its next step is refused with a reason. */
 static void test_live_executor(void)
 {
     gckpt_store *s = store_new(), *other = store_new();
@@ -360,7 +361,7 @@ static void test_live_executor(void)
     CHECK(gckpt_store_reset(s, "*") == GCKPT_OK && step_once(&t) == GCKPT_OK);
     CHECK(s->params[0].updates == 1 && gckpt_store_step(s) == 4);
     training_free(&t);
-    t = training_new(s, GCKPT_SGD, 0); /* has no use for state, and leaves it alone */
+    t = training_new(s, GCKPT_SGD, 0); /* SGD uses no state, and leaves it unchanged */
     CHECK(read_all(s, &b) == GCKPT_OK && step_once(&t) == GCKPT_OK);
     CHECK(s->params[0].updates == 3 && s->params[0].optimiser == GCKPT_MOMENTUM + 1);
     training_free(&t);
@@ -369,7 +370,7 @@ static void test_live_executor(void)
     free(b.bytes);
 }
 
-/* Files of version 0.1 have one optimiser and one count. */
+/* Files of version 0.1 have one optimiser and one count for all parameters. */
 static void test_old_files(void)
 {
     gckpt_store *s = run_history(UNFREEZE, 0), *t = store_new();
@@ -379,11 +380,11 @@ static void test_old_files(void)
     CHECK_MSG(read_all(t, &old) == GCKPT_OK, "%s", gckpt_error_text(t));
     CHECK(t->params[0].updates == 9 && t->params[1].updates == 9);
     CHECK(t->params[1].optimiser == GCKPT_ADAMW + 1 && gckpt_store_hash(s) == gckpt_store_hash(t));
-    file again = write_all(t); /* and who has one optimiser and one count writes such files */
+    file again = write_all(t); /* a store with one optimiser and one count still writes such files */
     CHECK(!in_header(&again, "#updates"));
     free(again.bytes);
     free(old.bytes);
-    /* a file of another program: its keys mean nothing here, its state is nobody's */
+    /* a file of another program: its keys have no meaning here, and its state belongs to no known optimiser */
     old = edited(&b, "\"format\":\"gradckpt\"", "\"format\":\"other\"");
     CHECK(read_all(t, &old) == GCKPT_OK && t->params[1].updates == 0 && !t->params[1].optimiser);
     CHECK(gckpt_store_step(t) == 9);
@@ -433,7 +434,7 @@ static void test_wrong_counts(void)
         }
         free(bad.bytes);
     }
-    gckpt_result result = GCKPT_E_MEMORY; /* no memory for anything of it, counts first */
+    gckpt_result result = GCKPT_E_MEMORY; /* each allocation fails in turn, the one for the counts first */
     for (long n = 1; result == GCKPT_E_MEMORY && n < 100; n++) {
         heap h = { .fail_at = 1 + n };
         gckpt_store_desc desc = { .memory = heap_memory(&h), .seed = 3 };
@@ -448,7 +449,7 @@ static void test_wrong_counts(void)
     file most = edited(&b, "\"b#updates\":\"1:7\"", "\"b#updates\":\"4:18446744073709551615\"");
     CHECK(read_all(empty, &most) == GCKPT_OK && empty->params[1].updates == UINT64_MAX);
     free(most.bytes);
-    /* a parameter without state has nothing that could be counted */
+    /* a parameter without state has no count */
     freeze(s, "b", 1);
     gckpt_store *t = store_new();
     freeze(full, "*", 0);
@@ -468,8 +469,8 @@ static void test_wrong_counts(void)
     gckpt_store_free(empty);
 }
 
-/* Every bit of the metadata: refused, and nothing is changed; or loaded, and then what was loaded is
- * what is saved and loaded again. */
+/* Flips each bit of the metadata: the file is refused with the store unchanged, or loaded, and then saving and loading
+ * again gives the same store. */
 static void test_flips(void)
 {
     gckpt_store *s = run_history(UNFREEZE, 0), *full = run_history(RESET, 0);
@@ -500,7 +501,7 @@ static void test_flips(void)
     free(b.bytes);
 }
 
-/* A file of any other contract is loaded, and the result says so; what is wrong stays wrong. */
+/* A file with another contract version is loaded, and the result says so; a damaged file is still refused. */
 static void test_contract(void)
 {
     gckpt_store *s = store_new(), *t = store_new(), *full = run_history(RESET, 0);
@@ -521,12 +522,12 @@ static void test_contract(void)
         CHECK(snapshot(t) == snapshot(s));
         CHECK(read_all(full, &saved) == GCKPT_OTHER_CONTRACT &&
               gckpt_store_hash(full) == gckpt_store_hash(s) && gckpt_store_step(full) == 3);
-        steps(t, GCKPT_ADAMW, 1); /* training goes on, and from here it is of this contract */
+        steps(t, GCKPT_ADAMW, 1); /* training continues under the current contract */
         file again = write_all(t);
         CHECK(in_header(&again, now) && read_all(s, &again) == GCKPT_OK);
         CHECK(read_all(s, &b) == GCKPT_OK && read_all(t, &b) == GCKPT_OK);
         CHECK(gckpt_error(t) == GCKPT_OK);
-        uint64_t before = snapshot(full); /* cut off: refused, and nothing changed */
+        uint64_t before = snapshot(full); /* truncated: refused, and nothing changed */
         saved.size--;
         CHECK(read_all(full, &saved) == GCKPT_E_DATA && snapshot(full) == before);
         free(again.bytes);
@@ -542,7 +543,7 @@ static void test_contract(void)
     gckpt_store_free(full);
 }
 
-/* A damaged dtype cannot speak to the terminal. */
+/* A damaged dtype cannot send control characters to the terminal. */
 static void test_dtype(void)
 {
     static const char header[] = "{\"w\":{\"dtype\":\"\\u001b[31mX\\u007f\",\"shape\":[1],"
@@ -561,7 +562,7 @@ static void test_dtype(void)
 }
 
 #if TEST_POSIX && !defined(GCKPT_NO_STDIO)
-/* ---- saving by path, in a folder of our own, which is the working directory ---- */
+/* ---- saving by path, in a temporary folder, which is the working directory ---- */
 static char folder[64];
 
 static void put_text(const char *path, const char *text)
@@ -570,7 +571,7 @@ static void put_text(const char *path, const char *text)
     CHECK(f && fputs(text, f) >= 0 && !fclose(f));
 }
 
-static mode_t kind_of(const char *path) /* a link is a link */
+static mode_t kind_of(const char *path) /* does not follow links */
 {
     struct stat s;
     return lstat(path, &s) ? 0 : s.st_mode & S_IFMT;
@@ -584,7 +585,7 @@ static int loads(const char *path, uint64_t step)
     return good;
 }
 
-/* Are there temporaries in the working directory, or (with *.st) saved files? */
+/* Returns whether the working directory has no files of this pattern: temporary files, or (with *.st) saved ones. */
 static int nothing_like(const char *pattern)
 {
     char command[80];
@@ -592,7 +593,7 @@ static int nothing_like(const char *pattern)
     return !system(command);
 }
 
-/* What a save and a load by a path take of the store's memory goes back to it, as large as it was. */
+/* The memory that a save and a load by path take from the store is returned in full. */
 static void test_memory_of_paths(void)
 {
     heap h = { 0 };
@@ -611,7 +612,7 @@ static void test_memory_of_paths(void)
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
 }
 
-/* A name as long as file systems allow leaves no room for a suffix. */
+/* A file name of the longest length that file systems allow, so that no suffix fits. */
 static void test_long_names(void)
 {
     for (int n = 230; n <= 256; n++)
@@ -645,7 +646,7 @@ static void test_links(void)
     CHECK_MSG(gckpt_store_save(s, "l.st") == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(kind_of("l.st") == S_IFLNK && kind_of("there/mid") == S_IFLNK);
     CHECK(kind_of("real/x.st") == S_IFREG && loads("real/x.st", 1) && loads("l.st", 1));
-    /* what it points at is not there yet */
+    /* the target of the link does not exist yet */
     CHECK(!symlink("real/new.st", "dangling") && gckpt_store_save(s, "dangling") == GCKPT_OK);
     CHECK(kind_of("dangling") == S_IFLNK && loads("real/new.st", 1));
     CHECK(!symlink("no/such/folder", "nowhere") && gckpt_store_save(s, "nowhere") == GCKPT_E_FILE);
@@ -656,7 +657,7 @@ static void test_links(void)
     CHECK(kind_of("to a folder") == S_IFLNK && kind_of("real") == S_IFDIR);
     CHECK(gckpt_store_save(s, "to a folder/y.st") == GCKPT_OK && loads("real/y.st", 1));
     CHECK(gckpt_store_save(s, "real/y.st/z.st") == GCKPT_E_FILE && strstr(gckpt_error_text(s), strerror(ENOTDIR)));
-    /* as long a chain as is followed, and one link more */
+    /* the longest chain of links that is followed, and a chain with one more */
     char link[8], to[16] = "real/z.st";
     for (int i = 1; i <= 40; i++) {
         snprintf(link, sizeof link, "c%d", i);
@@ -665,21 +666,21 @@ static void test_links(void)
     }
     CHECK(gckpt_store_save(s, "c40") == GCKPT_E_FILE && kind_of("c40") == S_IFLNK && !kind_of("real/z.st"));
     CHECK(gckpt_store_save(s, "c39") == GCKPT_OK && kind_of("c1") == S_IFLNK && loads("real/z.st", 1));
-    char longest[1100]; /* more than there is room for: refused, not cut */
+    char longest[1100]; /* longer than the buffer: refused, not truncated */
     memset(longest, 'a', sizeof longest);
     longest[sizeof longest - 1] = 0;
     for (int i = 200; i < 1099; i += 200)
         longest[i] = '/';
     CHECK(symlink(longest, "long") || gckpt_store_save(s, "long") == GCKPT_E_FILE);
     CHECK(nothing_like("*.gckpt-tmp*") && nothing_like("*/*.gckpt-tmp*"));
-    /* what is no regular file is left as it is, nor waited for */
+    /* a file that is not regular stays unchanged, and the save does not wait for it */
     CHECK(!mkfifo("fifo", 0600) && gckpt_store_save(s, "fifo") == GCKPT_E_FILE && kind_of("fifo") == S_IFIFO);
     CHECK_MSG(strstr(gckpt_error_text(s), "folder, device or pipe; is") &&
                   strstr(gckpt_error_text(s), "\"fifo\""),
               "%s", gckpt_error_text(s));
     CHECK(gckpt_store_save(s, "real") == GCKPT_E_FILE && kind_of("real") == S_IFDIR);
     if (!mknod("device", S_IFCHR | 0600,
-               0)) { /* as root; a driver there is not, nor is it opened */
+               0)) { /* only as root; the device has no driver and is not opened */
         CHECK(gckpt_store_save(s, "device") == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
         CHECK(!symlink("device", "to a device"));
         CHECK(gckpt_store_save(s, "to a device") == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
@@ -727,7 +728,7 @@ static gckpt_result half(const void *what, gckpt_write_fn write, void *user)
     return gckpt_store_write(*(gckpt_store *const *)what, die, user);
 }
 
-/* A save that is killed leaves its temporary; the next one clears it away. */
+/* A killed save leaves its temporary file; the next save removes it. */
 static void test_killed(void)
 {
     gckpt_store *s = store_new();
@@ -747,7 +748,7 @@ static void test_killed(void)
     steps(s, GCKPT_SGD, 1);
     CHECK_MSG(gckpt_store_save(s, "killed.st") == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(loads("killed.st", 2) && nothing_like("*.gckpt-tmp*"));
-    /* what cannot be cleared away: the reason is the right one */
+    /* temporary files that cannot be removed: the error text gives the right reason */
     char name[40];
     for (int i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "killed.st.gckpt-tmp%d", i);
@@ -762,7 +763,7 @@ static void test_killed(void)
     gckpt_store_free(s);
 }
 
-/* As the system is to whoever is not root: what may not be written is not opened for it. */
+/* Opens a file with the rights of an ordinary user: a file without write permission cannot be opened for writing. */
 static int open_as_any(const char *path, int flags, unsigned mode)
 {
     struct stat s;
@@ -773,7 +774,7 @@ static int open_as_any(const char *path, int flags, unsigned mode)
     return -1;
 }
 
-/* So it is where the file is read-only that a save was to replace: its temporary is, too. */
+/* A killed save of a read-only file: its temporary file is read-only as well. */
 static void test_killed_read_only(void)
 {
     const gckpti_test_hooks was = gckpti_hooks;
@@ -801,7 +802,7 @@ static void test_killed_read_only(void)
 
 static int go[2], ready[2]; /* pipes */
 
-/* Writes all, then waits for a line. */
+/* Writes everything, then waits for a line. */
 static gckpt_result paused(const void *what, gckpt_write_fn write_some, void *user)
 {
     char c = 0;
@@ -809,7 +810,7 @@ static gckpt_result paused(const void *what, gckpt_write_fn write_some, void *us
     return write(ready[1], &c, 1) == 1 && read(go[0], &c, 1) == 1 ? result : GCKPT_E_FILE;
 }
 
-/* Saves to one path at the same time: each is whole, and none takes away another's temporary. */
+/* Simultaneous saves to one path: each file is complete, and no save removes another's temporary file. */
 static void test_at_once(void)
 {
     gckpt_store *s = store_new();
@@ -821,7 +822,7 @@ static void test_at_once(void)
     child[0] = fork();
     if (!child[0])
         _exit(save_as(&s, "at once.st", paused) != GCKPT_OK);
-    CHECK(read(ready[0], &c, 1) == 1); /* it is half-way; meanwhile others save, one is killed */
+    CHECK(read(ready[0], &c, 1) == 1); /* the first save is halfway; meanwhile others run, and some are killed */
     steps(s, GCKPT_SGD, 1);
     for (int i = 0; i < 3; i++) {
         CHECK_MSG(gckpt_store_save(s, "at once.st") == GCKPT_OK, "%s", gckpt_error_text(s));
@@ -846,12 +847,13 @@ static void test_at_once(void)
     for (int i = 0; i < 2; i++)
         CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
     CHECK(gckpt_store_save(s, "at once.st") == GCKPT_OK && loads("at once.st", 2));
-    remove("at once.st.gckpt-tmp1"); /* of who was killed while 0 was taken */
+    remove("at once.st.gckpt-tmp1"); /* left by a killed save, when tmp0 was in use */
     CHECK(nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
 }
 
-/* fsync of the file, then of the folder: what a file system cannot do is no error, the rest is. */
+/* fsync of the file, then of the folder: an operation that the file system does not support is no error, other
+   failures are. */
 static void test_flush(void)
 {
     static const int cannot[] = { EINVAL, ENOSYS, ENOTSUP, EOPNOTSUPP, EBADF }, real[] = { EIO, ENOSPC };
@@ -880,7 +882,7 @@ static void test_flush(void)
             CHECK(gckpt_store_save(s, "flush.st") == GCKPT_OK);
         }
     }
-    fsync_fails = 1; /* a first save: there is nothing that could be unharmed */
+    fsync_fails = 1; /* a first save: the error text cannot say that an old file is unharmed */
     fsync_calls = 0;
     CHECK(gckpt_store_save(s, "first.st") == GCKPT_E_FILE && nothing_like("first.st"));
     CHECK_MSG(strstr(gckpt_error_text(s), "No file was there, none is left: \"first.st\""), "%s", gckpt_error_text(s));
@@ -889,7 +891,7 @@ static void test_flush(void)
     gckpt_store_free(s);
 }
 
-/* stat and fstat fail, once or from then on: nothing is left of it, and what was there is whole. */
+/* stat and fstat fail, once or from then on: no temporary file is left, and the old file is complete. */
 static void test_unlooked(void)
 {
     gckpt_store *s = store_new();
@@ -916,8 +918,9 @@ static void test_unlooked(void)
     gckpt_store_free(s);
 }
 
-/* Others meddle between a temporary's creation and its lock: it is removed as if left over, another save's stands in
- * its place, or what is left over cannot be removed. The next name is taken, what is not ours is left alone. */
+/* Other processes interfere between the creation of a temporary file and its lock: one removes it as a leftover,
+ * another save's file takes its name, or a leftover cannot be removed. The save then takes the next name, and files of
+ * others are not touched. */
 static int meddle;
 static int meddling_stat(const char *path, struct stat *s)
 {
@@ -962,7 +965,8 @@ static void test_meddled(void)
 }
 
 #ifdef __linux__
-/* On FAT what is replaced is held open; that it may not be read is no reason not to replace it, any other is. */
+/* On FAT, the save keeps the file to be replaced open. If it may not be read, it is replaced all the same; any other
+   error is reported. */
 static int flock_error;
 static int on_fat(const char *path, struct statfs *s)
 {

@@ -1,7 +1,7 @@
-/* test_save.c - floor files: what was saved is what is loaded, and nothing else ever is.
+/* test_save.c - tests of src/files: a load gives exactly the saved store.
  *
- * A load that is refused must leave the store as it was, bit for bit, and leak nothing; an accepted one
- * must do what the file says. Both are checked after every single load below. */
+ * A refused load must leave the store unchanged, bit for bit, and leak no memory; an accepted load
+ * must follow the file. Both are checked after every single load below. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _XOPEN_SOURCE 700
 #define TEST_POSIX 1
@@ -31,7 +31,7 @@ static file write_all(gckpt_store *s)
 static gckpt_result read_size(gckpt_store *s, const unsigned char *bytes, size_t have, size_t size)
 {
     file b = { 0 };
-    b.bytes = (unsigned char *)malloc(have ? have : 1);     /* its own block: overruns are seen         */
+    b.bytes = (unsigned char *)malloc(have ? have : 1);     /* an exact allocation, so that overruns are detected */
     memcpy(b.bytes, bytes, have);
     b.size = have;
     gckpt_result result = gckpt_store_read(s, file_read, &b, size);
@@ -39,7 +39,7 @@ static gckpt_result read_size(gckpt_store *s, const unsigned char *bytes, size_t
     return result;
 }
 
-/* header text (length computed here, not padded) and `data` bytes 0, 1, 2, ... */
+/* Reads a file with this header (its length is computed, without padding) and `data` bytes 0, 1, 2, ... */
 static gckpt_result read_text(gckpt_store *s, const char *header, size_t header_size, size_t data)
 {
     size_t size = 8 + header_size + data;
@@ -83,7 +83,8 @@ static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states,
             q->p.state[k][i] = float_of(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
 }
 
-/* w and u with state, b and e without; NaNs with payloads, -0, subnormals among the values */
+/* Returns a store in which w and u have state, b and e have none; values include NaNs with payloads, -0 and
+   subnormals. */
 static gckpt_store *store_full(const char *extra)
 {
     gckpt_store *s = store_new();
@@ -101,12 +102,12 @@ static gckpt_store *store_full(const char *extra)
     return s;
 }
 
-/* the same parameters, other values, no state, own step and seed */
+/* Returns a store with the same parameters, other values, no state, and another step and seed. */
 static gckpt_store *store_like(const gckpt_store *other)
 {
     gckpt_store *s = store_new();
     s->step = 5;
-    for (int i = gckpt_store_count(other); i-- > 0;) {      /* created in another order                 */
+    for (int i = gckpt_store_count(other); i-- > 0;) {      /* created in the reverse order */
         gckpt_parameter p;
         gckpt_store_peek(other, i, &p);
         add(s, p.name, p.shape, 0, 0);
@@ -114,7 +115,7 @@ static gckpt_store *store_like(const gckpt_store *other)
     return s;
 }
 
-/* Everything about a store that loading could change, in one number. */
+/* Returns a hash of everything in a store that loading could change. */
 static uint64_t snapshot(const gckpt_store *s)
 {
     uint64_t h = gckpti_fnv(UINT64_C(0xcbf29ce484222325), &s->step, 8);
@@ -131,7 +132,7 @@ static uint64_t snapshot(const gckpt_store *s)
     return h;
 }
 
-static void replace(char *text, const char *from, const char *to)       /* of the same length            */
+static void replace(char *text, const char *from, const char *to)       /* both texts have the same length */
 {
     char *at = strstr(text, from);
     CHECK(at && strlen(from) == strlen(to));
@@ -144,7 +145,8 @@ static void test_layout(void)
 {
     static const char want[] =
         "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"20\",\"seed\":\"3\","
-        "\"optimiser\":\"0\",\"data_fnv1a\":\"12810142865672414875\"}," /* of all tensors: the sum of FNV-1a(name, FNV-1a(data)) */
+        /* over all tensors, the sum of FNV-1a(name, FNV-1a(data)) */
+        "\"optimiser\":\"0\",\"data_fnv1a\":\"12810142865672414875\"},"
         "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
         "\"w#state0\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
         "\"q\\u0022\\u005c\\u000a\\u001f\303\251\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[16,20]}}";
@@ -176,7 +178,7 @@ static void test_round_trip(void)
     uint64_t before = snapshot(s);
     file b = write_all(s), again;
     CHECK(snapshot(s) == before);
-    /* into a store in use: values replaced where they are, surplus state zeroed, missing state created */
+    /* into a store in use: values are replaced in place, surplus state is set to 0, missing state is created */
     CHECK(gckpti_ensure_state(like, &like->params[gckpt_store_find(like, "b")], 2));
     like->params[gckpt_store_find(like, "b")].p.state[1][2] = 9;
     gckpt_parameter p, q;
@@ -225,8 +227,8 @@ static void test_truncation(void)
     gckpt_store_free(empty);
     size_t live = mem.live;
     for (size_t cut = 0; cut < b.size; cut++) {
-        CHECK(read_size(like, b.bytes, cut, cut) == GCKPT_E_DATA);              /* the file is short     */
-        CHECK(read_size(like, b.bytes, cut, b.size) == GCKPT_E_FILE);           /* reading stops         */
+        CHECK(read_size(like, b.bytes, cut, cut) == GCKPT_E_DATA);              /* the file ends early */
+        CHECK(read_size(like, b.bytes, cut, b.size) == GCKPT_E_FILE);           /* reading fails early */
         CHECK(snapshot(like) == before && mem.live == live && *gckpt_error_text(like));
         empty = store_new();
         CHECK(read_size(empty, b.bytes, cut, cut) == GCKPT_E_DATA);
@@ -243,9 +245,8 @@ static void test_truncation(void)
     CHECK(mem.live == 0);
 }
 
-/* The rule for a damaged file that is accepted: saved again, it gives the damaged file back, except that
- * a damaged __metadata__ may have made it another program's file, whose step and seed do not count, or one without
- * a hash. */
+/* The rule for a damaged file that is accepted: saved again, it gives the damaged file back. Exception: a damaged
+ * __metadata__ may make it a file of another program, whose step and seed do not count, or a file without a hash. */
 static void check_accepted(gckpt_store *s, const file *f, uint64_t step, uint64_t seed)
 {
     file b = write_all(s);
@@ -280,7 +281,7 @@ static void test_flips(void)
     for (size_t i = 0; i < 8 * header; i++) {
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
         if (loaded(read_size(like, b.bytes, b.size, b.size))) {
-            /* all names must still be the store's, so only __metadata__ can have changed */
+            /* all names must match the store, so only __metadata__ can have changed */
             accepted++;
             CHECK(i / 8 < 166 && gckpt_store_hash(like) != 0);
             int ours = strstr((char *)b.bytes + 8, "\"format\":\"gradckpt\"") != NULL;
@@ -305,7 +306,7 @@ static void test_flips(void)
         CHECK(mem.live == live);
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
     }
-    /* names are hashed too, so an empty store takes no more */
+    /* the hash includes the names, so an empty store accepts no more files */
     CHECK_MSG(accepted > 10 && accepted < 300 && accepted_empty == accepted,
               "accepted %ld flips of %ld, %ld into an empty store", accepted, (long)(8 * header), accepted_empty);
     done(&b, like, s, NULL);
@@ -324,7 +325,7 @@ static void test_garbage(void)
         unsigned char bytes[1200];
         size_t size = b.size < sizeof bytes ? b.size : sizeof bytes;
         memcpy(bytes, b.bytes, size);
-        if (round % 3 == 0) {                           /* nothing but noise                             */
+        if (round % 3 == 0) {                           /* only noise */
             size = below(1 << 24) % 100;
             for (size_t i = 0; i < size; i++)
                 bytes[i] = (unsigned char)(i < 8 ? 0 : below(1 << 24));
@@ -335,9 +336,9 @@ static void test_garbage(void)
                 size_t length = 1 + below(1 << 24) % 20;
                 length = at + length > header ? header - at : length;
                 length = from + length > header ? header - from : length;
-                if (round % 3 == 1)                     /* letters that mean something                   */
+                if (round % 3 == 1)                     /* characters with a meaning in JSON */
                     bytes[at] = (unsigned char)letters[below(1 << 24) % (sizeof letters - 1)];
-                else                                    /* a piece of the header over another            */
+                else                                    /* a part of the header copied over another part */
                     memmove(bytes + at, bytes + from, length);
             }
         }
@@ -364,7 +365,7 @@ static void test_garbage(void)
 
 static const struct { const char *header; int data; gckpt_result want; const char *text;
 } evil[] = {
-    /* the good ones: any order, any spaces, any key order, escapes, foreign metadata */
+    /* correct headers: any order, any spaces, any order of keys, escapes, unknown metadata */
     { "{" W "," B "}", 12, GCKPT_OK, "" },
     { "{" OURS W "," B "}", 12, GCKPT_OK, "" },
     { "{" B "," W "}  \n ", 12, GCKPT_OK, "" },
@@ -531,7 +532,7 @@ static void test_evil(void)
             unsigned char w[8], first = strstr(evil[i].header, T("2", 12, 20)) ? 12
                                         : strstr(evil[i].header, "[4,12]")     ? 4
                                                                                : 0;
-            for (int k = 0; k < 8; k++) { /* as a file has them, little-endian */
+            for (int k = 0; k < 8; k++) { /* little-endian, as in a file */
                 uint32_t word;
                 memcpy(&word, &s->params[0].p.values[k / 4], 4);
                 w[k] = (unsigned char)(word >> 8 * (k % 4));
@@ -552,7 +553,7 @@ static void test_evil(void)
     CHECK(read_text(s, nul_inside, sizeof nul_inside - 1, 12) == GCKPT_E_DATA);
     CHECK(read_text(s, nul_escaped, sizeof nul_escaped - 1, 0) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "byte 5: a string with a wrong"));
-    /* a long name is cut, behind a whole character */
+    /* a long name is truncated after a whole character */
     char text[300];
     snprintf(text, sizeof text, "{" W "," B ",\"%059d\303\251tail\":" T("1", 12, 16) "}", 0);
     CHECK(read_text(s, text, strlen(text), 16) == GCKPT_E_DATA &&
@@ -572,7 +573,7 @@ static void test_evil(void)
         CHECK(strstr(gckpt_error_text(s), "header of"));
     }
     CHECK(snapshot(s) == before && mem.live == live);
-    /* characters by number, of two, three and four bytes, in letters of either case */
+    /* escaped characters of two, three and four bytes in UTF-8, with digits in either case */
     static const char numbers[] = "{" META "{\"a\":\"\\u00e9\\u20AC\\uD83d\\uDe00\"}," W "," B "}";
     CHECK(read_text(s, numbers, sizeof numbers - 1, 12) == GCKPT_OK &&
           !strcmp(gckpt_store_note(s, "a"), "\303\251\342\202\254\360\237\230\200"));
@@ -599,10 +600,10 @@ static void test_memory(void)
             } else {
                 CHECK_MSG(gckpt_error(t) == GCKPT_E_MEMORY, "%s", gckpt_error_text(t));
                 CHECK(snapshot(t) == before && t->count == count);
-                CHECK(mem.live == live || (kind == 0 && t->capacity > 0));    /* the table may be there */
+                CHECK(mem.live == live || (kind == 0 && t->capacity > 0));    /* the table may exist already */
             }
             mem.fail_at = 0;
-            CHECK(done || read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);   /* and it still works     */
+            CHECK(done || read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);   /* and the store can still be used */
             CHECK(kind || snapshot(t) == snapshot(s));
             gckpt_store_free(t);
         }
@@ -610,7 +611,7 @@ static void test_memory(void)
     }
     gckpt_store_free(s);
     CHECK(mem.live == 0);
-    /* a block: what a load took is given back, when nothing had to be created */
+    /* in a memory block: if no parameter had to be created, a load returns all memory that it took */
     static double memory[1280];
     gckpt_store_desc desc = { .memory.memory = memory, .memory.size = sizeof memory };
     s = gckpt_store_new(&desc);
@@ -694,7 +695,7 @@ static void test_names(void)
     done(NULL, s, t, u);
     free(big);
     free(b.bytes);
-    /* many tensors: sorting and looking for duplicates is not quadratic */
+    /* many tensors: sorting and detecting duplicates is not quadratic */
     size_t n = 20000;
     char *text = (char *)malloc(n * 96), *at = text;
     *at++ = '{';
@@ -727,7 +728,7 @@ static void test_external(void)
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);
     CHECK(other[0] == 5 && other[1] == 6 && t->params[1].p.values == other);
     other[0] = 9;
-    b.bytes[b.size - 4 * 6 + 3] ^= 0x80;                    /* -1 where the flash has 1                  */
+    b.bytes[b.size - 4 * 6 + 3] ^= 0x80;                    /* -1 where the external memory has 1 */
     uint64_t before = snapshot(t);
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_E_DATA && snapshot(t) == before && other[0] == 9);
     CHECK(strstr(gckpt_error_text(t), "\"flash\": is external"));
@@ -736,7 +737,7 @@ static void test_external(void)
     CHECK(mem.live == 0);
 }
 
-/* Written by Python's safetensors 0.8.0: save({"layer.weight":.., "layer.bias":.., "größe":7}, metadata=..) */
+/* Written by Python's safetensors 0.8.0 with save({"layer.weight":.., "layer.bias":.., "größe": 7}, metadata=..) */
 static const char python_file[] =
     "\000\001\000\000\000\000\000\000"
     "{\"__metadata__\":{\"format\":\"pt\",\"note\":\"tab\\there \\\"q\\\" \303\251\"},"
@@ -788,7 +789,7 @@ static void test_path(void)
     t->step = 99;
     CHECK(gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 99);
 #if !TEST_POSIX
-    /* without locks, what is in the way may be another save's: it is left alone */
+    /* without locks, an existing temporary file may belong to another save, so it is not touched */
     FILE *other = fopen(temporary, "wb");
     CHECK(other && fputc('x', other) == 'x' && !fclose(other) && gckpt_store_save(t, path) == GCKPT_OK);
     other = fopen(temporary, "rb");
@@ -801,7 +802,7 @@ static void test_path(void)
     const gckpt_file_desc values = { .values_only = 1 };
     CHECK(gckpt_store_save_as(t, path, &values) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK &&
           gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
-    /* a store of a build that computes wrongly: it says so, and nothing else */
+    /* a store of a build with a failed self-test: the call reports that and nothing else */
     gckpti_error(t, GCKPT_E_BACKEND, "self-test");
     t->object.sticky = GCKPT_E_BACKEND;
     CHECK(gckpt_store_load(t, path) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
@@ -825,7 +826,7 @@ static void test_path(void)
     CHECK(snapshot(s) == before);
     CHECK(gckpt_store_save(s, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
 #if TEST_POSIX
-    /* the disk is full after n bytes: the old file stays whole, the temporary goes */
+    /* the disk is full after n bytes: the old file stays complete, and the temporary file is removed */
     struct rlimit old, small;
     CHECK(!getrlimit(RLIMIT_FSIZE, &old));
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
@@ -846,7 +847,7 @@ static void test_path(void)
         gckpt_store_free(u);
     }
     signal(SIGXFSZ, handler);
-    /* the target is a folder; a read-only folder (which does not stop root) */
+    /* the target is a folder; a read-only folder (which does not restrict root) */
     remove(path);
     CHECK(!mkdir(path, 0700));
     CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));
@@ -870,8 +871,8 @@ static void test_path(void)
 #endif
 
 #if !defined(GCKPT_NO_STDIO) && (TEST_POSIX || defined(_WIN32))
-/* A checkpoint by ranks, here one: what earlier saves have left is removed, and nothing of others, where a folder
- * can be listed (test_shards.c has all cases of POSIX). */
+/* A checkpoint saved by ranks, here by one: leftovers of earlier saves are removed, but no other files, on systems
+ * where a folder can be listed (test_shards.c tests all POSIX cases). */
 static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
 {
     gckpti_rank_save x;
@@ -886,7 +887,7 @@ static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
 
 static void test_left(void)
 {
-    /* what there is before the second save; a number: that file's rank and bytes come from the first */
+    /* files that exist before the second save; part: nonzero if its number and its bytes are those of the first save */
     static const struct {
         const char *name;
         int stays, part;
@@ -894,7 +895,7 @@ static void test_left(void)
                   { ".1-5.safetensors", 1, 0 },            { ".2-0.safetensors", 1, 0 },
                   { ".2-1.safetensors", 1, 1 },            { ".9-3.safetensors.gckpt-tmp4", 0, 0 },
                   { ".gckpt-tmp1", 0, 0 },                 { ".gckpt-tmp2.old", 1, 0 },
-                  { ".gckpt-tmp3", 2 * !TEST_POSIX, 0 } }; /* 2: open, as by a save under way */
+                  { ".gckpt-tmp3", 2 * !TEST_POSIX, 0 } }; /* stays is 2 if the file is open, as in a running save */
     char path[64], name[120];
     sprintf(path, "test_save_%lx.ckpt", (unsigned long)time(NULL) * 1000003u + (unsigned long)(uintptr_t)path);
     gckpt_store *s = store_full("e"), *t = store_new();
@@ -929,7 +930,7 @@ static void test_left(void)
         sprintf(name, "%s%s", path, files[i].name);
         remove(name);
     }
-    sprintf(name, "%s.3-0.safetensors", path); /* 2 was passed over */
+    sprintf(name, "%s.3-0.safetensors", path); /* the save skipped the number 2 */
     CHECK(!remove(name) && !remove(path));
     done(&f, s, t, NULL);
     CHECK(mem.live == 0);

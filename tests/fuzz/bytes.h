@@ -1,5 +1,5 @@
-/* bytes.h - what the fuzz targets of this folder share: decisions read from the input's bytes, odd
- * numbers, what must hold. Include behind gradckpt.h. */
+/* bytes.h - shared by the fuzz targets that make decisions from the input's bytes: reading the
+ * bytes, numbers out of range, the check MUST. Include after gradckpt.h. */
 #ifndef FUZZ_BYTES_H
 #define FUZZ_BYTES_H
 #include <math.h>
@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The input, read from the front; at its end there are zeros. */
+/* The input, read from the front. After its end, every byte read is 0. */
 typedef struct {
     const uint8_t *at;
     size_t left;
-    int odd; /* numbers out of range may come */
+    int odd; /* if nonzero, numbers may be out of range */
 } bytes;
 
 static inline unsigned byte(bytes *b)
@@ -24,7 +24,7 @@ static inline unsigned byte(bytes *b)
 }
 static inline int choose(bytes *b, int n) { return (int)(byte(b) % (unsigned)n); }
 
-/* 0..n-1, or, now and then, where such are allowed, what is not there. */
+/* Returns a number from 0 to n - 1, or sometimes, if odd numbers are allowed, one out of range. */
 static inline int64_t number(bytes *b, int n)
 {
     static const int64_t odd[] = { -1,
@@ -50,7 +50,7 @@ static inline int64_t number(bytes *b, int n)
 static inline int whole(bytes *b, int n)
 {
     const int64_t x = number(b, n);
-    return x >= INT32_MAX ? INT32_MAX - 1 /* some add 1 */ : x < INT32_MIN ? INT32_MIN : (int)x;
+    return x >= INT32_MAX ? INT32_MAX - 1 /* callers add 1 */ : x < INT32_MIN ? INT32_MIN : (int)x;
 }
 static inline float real(bytes *b)
 {
@@ -59,7 +59,7 @@ static inline float real(bytes *b)
     const unsigned x = byte(b);
     return b->odd && x >= 240 ? odd[x % 9] : usual[x % 8];
 }
-/* The next n bytes as an input of their own. */
+/* Splits off the next n bytes as a separate input. */
 static inline bytes part(bytes *b, size_t n)
 {
     bytes p = *b;
@@ -69,7 +69,7 @@ static inline bytes part(bytes *b, size_t n)
     return p;
 }
 
-/* What must hold, or the input is a finding. */
+/* Aborts with a message if the condition is false: libFuzzer then keeps the input as a finding. */
 #define MUST(condition, ...)                                                                       \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -80,8 +80,8 @@ static inline bytes part(bytes *b, size_t n)
         }                                                                                          \
     } while (0)
 
-/* Where FUZZ_SEEDS names a folder: `count` files of pseudo-random bytes there to begin with, behind
- * `head` (size: its bytes), and the end of the program. */
+/* If the environment variable FUZZ_SEEDS names a folder, writes `count` files there, each `head`
+ * (`size` bytes) followed by pseudo-random bytes, and exits. */
 static inline void write_seeds(const char *name, int count, size_t size, const uint8_t *head,
                                size_t head_size)
 {

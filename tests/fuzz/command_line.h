@@ -1,6 +1,6 @@
-/* command_line.h - command lines of a program of examples/, of any words: what fuzz_options.c, fuzz_gpt.c
- * and fuzz_simulate.c share. Include first, with PROGRAM the program's file; `fresh` brings its
- * variables back to how it begins. */
+/* command_line.h - shared by fuzz_options.c, fuzz_gpt.c and fuzz_simulate.c, which parse any words
+ * as the command line of a program of examples/. Include it first, with PROGRAM defined as the
+ * program's file. `fresh` resets the program's variables. */
 #ifndef COMMAND_LINE_H
 #define COMMAND_LINE_H
 #define _GNU_SOURCE
@@ -20,7 +20,8 @@ extern FILE *stderr_of_libc __asm__("stderr");
 enum { WORDS = 24, TEXT = 1 << 14 };
 
 static char message_text[1 << 13];
-static char file[256], missing[256]; /* what the words FILE and GONE stand for: it is there, or not */
+/* paths that replace the words FILE and GONE: the first exists, the second does not */
+static char file[256], missing[256];
 static void fresh(void);
 
 static void reset_messages(void)
@@ -29,7 +30,8 @@ static void reset_messages(void)
     rewind(messages);
 }
 
-/* A text that ended; of status 0 there may be one, too. */
+/* Checks that a message ends in a newline. With status 0 there may be one or none; otherwise there
+ * must be one. */
 static void must_have_message(int status)
 {
     fflush(messages);
@@ -61,7 +63,7 @@ static void must_be_allowed(void)
     }
 }
 
-/* All options as they are now. */
+/* Returns a hash of all option values. */
 static uint64_t hash_of(void)
 {
     uint64_t h = 0;
@@ -77,7 +79,7 @@ static uint64_t hash_of(void)
     return h;
 }
 
-/* Lines as words; how many. `line` is cut up. */
+/* Cuts `line` into words at line ends. Returns their number. */
 static int parse_line(char *line, char **argv)
 {
     int argc = 1;
@@ -97,8 +99,8 @@ static int parse_line(char *line, char **argv)
     return argc;
 }
 
-/* Whether the program takes the words; then the options are what they say, the same if each is
- * written the other way: "--name value" or "--name=value". */
+/* Returns whether the program accepts the words. Checks that the options then have the given
+ * values, and the same ones if each is written the other way: "--name value" or "--name=value". */
 static int parse_both_ways(int argc, char **argv)
 {
     static char joined[2 * TEXT];
@@ -139,8 +141,8 @@ static int parse_both_ways(int argc, char **argv)
     return 1;
 }
 
-/* FILE becomes a training's file with these notes: lines "name=value" of options, ".name=value" of
- * others. */
+/* Writes FILE as the checkpoint of a training with these notes: a line "name=value" is the note of
+ * an option, ".name=value" another note. */
 static void words_note(const char *from, size_t size)
 {
     static gckpt_store *kept;
@@ -167,7 +169,8 @@ static void words_note(const char *from, size_t size)
     must(gckpt_store_save(kept, file) == GCKPT_OK);
 }
 
-/* An option of the table, with a value or without, comes in, goes or gets another value. */
+/* A mutator: inserts or removes an option of the table, with or without a value, or changes its
+ * value. */
 static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned seed,
                            const char *const *values, size_t count)
 {
@@ -175,7 +178,7 @@ static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned se
     reader_state = seed;
     if (reader_draw(4) == 0)
         return reader_mutate_bytes(bytes, size, most);
-    size_t begins[256], n = 0; /* of lines */
+    size_t begins[256], n = 0; /* where lines begin */
     begins[n++] = 0;
     for (size_t i = 0; i + 1 < size && n < 256; i++)
         if (bytes[i] == '\n' || bytes[i] == READER_BETWEEN)
@@ -191,12 +194,12 @@ static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned se
     if (p->kind == OPTIONS_CHOICE && reader_draw(2) == 0)
         value = p->choices[0];
     switch (reader_draw(4)) {
-    case 0: /* away, with its end */
+    case 0: /* removes a line with its line end */
         return reader_splice(bytes, size, most, from, to + (to < size && bytes[to] == '\n'), "", 0);
-    case 1: /* another value */
+    case 1: /* replaces the value */
         snprintf(word, sizeof word, "%s", value);
         return reader_splice(bytes, size, most, from, to, word, strlen(word));
-    default: /* one more */
+    default: /* inserts an option */
         snprintf(word, sizeof word, in_line ? "--%s%s%s\n" : "%s%s%s\n", p->name,
                  !in_line || (p->kind != OPTIONS_FLAG && reader_draw(2)) ? "="
                  : p->kind == OPTIONS_FLAG                               ? ""
@@ -206,11 +209,12 @@ static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned se
     }
 }
 
-/* Before the first input; the end of the program where seeds are asked for. */
+/* Called before the first input. If FUZZ_SEEDS is set, writes the seeds and exits. */
 static void words_begin(const char *const *seeds, size_t count)
 {
     messages = fmemopen(message_text, sizeof message_text, "w");
-    must(messages != NULL && freopen("/dev/null", "w", stdout) != NULL); /* help */
+    /* for the text of --help */
+    must(messages != NULL && freopen("/dev/null", "w", stdout) != NULL);
     snprintf(file, sizeof file, "%s", reader_path("file"));
     snprintf(missing, sizeof missing, "%s.none", file);
     if (reader_seeds() == NULL)

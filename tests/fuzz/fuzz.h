@@ -1,5 +1,5 @@
-/* fuzz.h - what targets share: what must hold, seeds, files in memory, draws, an allocator that is
- * strict and can fail. Included behind gradckpt.h. */
+/* fuzz.h - shared by fuzz targets: the check MUST, seeds, files in memory, random draws, and an
+ * allocator that checks sizes and can fail. Include after gradckpt.h. */
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
 #include <stdint.h>
@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What does not hold is a finding. */
+/* Aborts if the condition is false: libFuzzer then keeps the input as a finding. */
 #define MUST(condition)                                                                            \
     ((condition)                                                                                   \
          ? (void)0                                                                                 \
          : (fprintf(stderr, "SUMMARY: %s:%d: must hold: %s\n", __FILE__, __LINE__, #condition),    \
             abort()))
 
-/* ---- libFuzzer's side ---- */
+/* ---- functions that libFuzzer calls or provides ---- */
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed);
@@ -24,7 +24,7 @@ size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most);
 typedef struct {
     uint8_t *bytes;
     size_t size, capacity, at;
-    size_t fail_at; /* reading and writing end here; 0: they do not */
+    size_t fail_at; /* reading and writing fail from this offset on; if 0, never */
 } fuzz_file;
 
 static inline size_t fuzz_write(void *user, const void *bytes, size_t size)
@@ -59,7 +59,8 @@ static inline void fuzz_file_end(fuzz_file *f)
 }
 
 /* ---- seeds ---- */
-/* With FUZZ_SEEDS=DIR the target writes `size` bytes as DIR/NUMBER. */
+/* If the environment variable FUZZ_SEEDS names a folder, writes `size` bytes as
+ * FUZZ_SEEDS/NUMBER. */
 static inline void fuzz_seed(const char *folder, int number, const void *bytes, size_t size)
 {
     char path[4096];
@@ -68,7 +69,7 @@ static inline void fuzz_seed(const char *folder, int number, const void *bytes, 
     MUST(f != NULL && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
 }
 
-/* ---- draws of mutators ---- */
+/* ---- random numbers of mutators ---- */
 typedef struct {
     uint64_t state;
 } fuzz_draws;
@@ -81,11 +82,12 @@ static inline uint64_t fuzz_draw(fuzz_draws *d, uint64_t n) /* from 0 to n - 1 *
     return (z ^ (z >> 31)) % n;
 }
 
-/* ---- memory: sizes must be passed as they were requested; the call number `fail` gets none ---- */
+/* ---- An allocator: sizes must be passed as they were requested; call number `fail` returns NULL.
+ * ---- */
 typedef struct {
-    long calls, fail; /* 0: none fails */
+    long calls, fail; /* if fail is 0, no call fails */
     size_t live;
-    size_t most; /* more at once there is not; 0: who asks for more than 64 MB is a finding */
+    size_t most; /* larger requests return NULL; if 0, a request of more than 64 MB is a finding */
 } fuzz_memory;
 
 static inline void *fuzz_resize(void *user, void *ptr, size_t old_size, size_t new_size)

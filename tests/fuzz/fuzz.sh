@@ -1,23 +1,26 @@
 #!/bin/sh
-# Bytes that nobody meant, to whatever reads bytes: the targets tests/fuzz/fuzz_NAME.c by clang's libFuzzer, under the
-# address and undefined behaviour sanitizers, which also ask whether a number fits what it is turned into.
+# Fuzzes everything that reads bytes: runs the targets tests/fuzz/fuzz_NAME.c with clang's libFuzzer, under the address and
+# undefined behaviour sanitizers, which also check that numbers fit the type that they are converted to.
 #
-#     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
-#     sh tests/fuzz/fuzz.sh keep [NAME...]        the fewest inputs of build/fuzz/NAME that cover as much, for the next runs
-#                                                 (FUZZ_OPTIONS=-use_counters=0: as many edges, however often)
+#     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for SECONDS; with 0, only the
+#                                                 inputs of earlier findings
+#     sh tests/fuzz/fuzz.sh keep [NAME...]        keeps the fewest inputs of build/fuzz/NAME with the same
+#                                                 coverage, for the next runs
+#                                                 (FUZZ_OPTIONS=-use_counters=0: counts edges, not how often they ran)
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
 #     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
-#     FUZZ_TRACE=1 sh ...                         what targets compare is traced, and put into inputs, at a third of the
-#                                                 executions; without it dictionaries and mutators know the words
+#     FUZZ_TRACE=1 sh ...                         traces comparisons in targets and puts the operands into inputs,
+#                                                 at a third of the speed; by default only dictionaries and mutators
+#                                                 provide words
 #
-# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with those files of src/ that it uses, and says on top
-# what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
+# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with the files of src/ that it uses, and begins with
+# a description of its input and rules. The present library makes its seeds: with FUZZ_SEEDS=DIR in the environment
 # LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
-# tests/fuzz/regressions/NAME has the inputs that once found something: they run first, each time. What grows from run to run
-# is in build/fuzz/NAME; tests/fuzz/corpus/NAME.tar.xz is what was kept of it once, which each run begins with. A
-# finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found, beside a test of what was
-# fixed. A timeout is by the clock: where others take the processor, FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the
-# environment is a folder in memory, of this run.
+# tests/fuzz/regressions/NAME has the inputs of earlier findings: they run first, each time. The corpus
+# build/fuzz/NAME grows from run to run; it starts from tests/fuzz/corpus/NAME.tar.xz, a corpus that was kept. The input of
+# a new finding is left in build/fuzz/NAME.found; add its minimal form to tests/fuzz/regressions/NAME, and a test of the fix.
+# A timeout is in wall-clock time: on a busy machine, use FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the environment is a
+# folder in memory, for this run.
 #
 # The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
 # covered at the begin and at the end, the execution of all that found the last new one, how many of the last 10^6
@@ -58,17 +61,17 @@ rm -f $B/can.$$ $B/can.$$.c
     exit 77
 }
 
-# Each file of src/ by itself: a target is linked with those that it uses. What these compare is never traced, sums and
-# products would be, too.
+# Compiles each file of src/ separately, so that a target is linked with those that it uses. Comparisons in these files are
+# never traced, since those of sums and products would be traced as well.
 libsrc=$B/$san/libsrc.a
 MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
     CFLAGS="$compiled -fsanitize=$sanitizers -fsanitize-coverage=inline-8bit-counters,pc-table" \
     $libsrc build/api/gradckpt.h || exit 1
 
 [ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_\(.*\)\.c,\1,')
-# What a file claims to hold may not be allocated before it is there: 512 MB at once are a finding. No memory is an error.
-# Blocks that were freed are soon used again, and who asked for them is not kept: that saves time and memory. A finding
-# that wants more: ASAN_OPTIONS=malloc_context_size=30.
+# Memory for data that a file only claims to have must not be allocated: 512 MB at once are a finding. A failing allocation
+# is an error. Freed blocks are soon reused, and stacks of allocations are not kept: that saves time and memory. If a
+# finding needs them: ASAN_OPTIONS=malloc_context_size=30.
 export ASAN_OPTIONS="allocator_may_return_null=1:malloc_context_size=1:quarantine_size_mb=4:${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 # FUZZ_DIR: where a target has its files, in memory if it can be
@@ -84,7 +87,7 @@ for name; do
     target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
     [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $libsrc -newer "$target")" ] || {
-        # what it has in the place of __real_NAME, of libc's or the library's
+        # functions of libc or the library that the target replaces: it declares __real_NAME
         wrapped=$("$CLANG" $options -DGRADCKPT_IMPLEMENTED -E "tests/fuzz/fuzz_$name.c" |
             sed -n 's/^[^ ].*__real_\([a-z_]*\)(.*);$/-Wl,--wrap=\1/p')
         once=$(sed -n 's,^#include "once.h",-Isrc tests/fuzz/once.c,p' "tests/fuzz/fuzz_$name.c")
@@ -141,7 +144,7 @@ for name; do
         before=$(cat "$at.$san.runs" 2> /dev/null || echo 0)
         all=$((before + ${runs:-0}))
         echo "$all" > "$at.$san.runs"
-        # which execution of all found new edges: beyond what the corpus and the seeds cover
+        # the number of the last execution that found edges which corpus and seeds do not cover
         awk -v before="$before" '
             /^#[0-9]/ {
                 for (i = 2; i < NF; i++)

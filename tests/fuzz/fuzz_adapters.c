@@ -1,9 +1,10 @@
-/* fuzz_adapters.c - any bytes as an adapter's folder, as peft writes it: adapter_config.json and the
- * head of adapter_model.safetensors.
+/* fuzz_adapters.c - reads any bytes as the folder of a peft adapter: adapter_config.json and the
+ * header of adapter_model.safetensors.
  *
- * Inputs: these two texts with the byte 0x1e between them, for a Llama-like model; with a third part
- * behind, whatever it is, for a GPT-2. Values are made here. Tried: adapters_load; of one input in four
- * what is loaded is saved and loaded again. What must hold: a refusal has an error text; what was saved is the same. */
+ * The input is these two texts with the byte 0x1e between them, for a Llama-like model. A third
+ * part of any content selects a GPT-2 instead. The target adds values. It calls adapters_load, and
+ * for one input in four saves the adapter and loads it again. A refusal must have an error text,
+ * and the saved adapter must equal the loaded one. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "adapters.h"
@@ -21,7 +22,8 @@ static void put_weights(const char *head, size_t size)
     memfs_file *f = memfs_new("adapter_model.safetensors");
     uint8_t length[8];
     size_t most = 0;
-    for (size_t i = 0; i + 1 < size; i++) /* the end of the last values, as far as it can be seen */
+    /* the end of the last tensor, as far as the header can be read */
+    for (size_t i = 0; i + 1 < size; i++)
         if (head[i] == ',' && head[i + 1] >= '0' && head[i + 1] <= '9') {
             const unsigned long end = strtoul(head + i + 1, NULL, 10);
             most = end > most && end <= VALUES_MOST ? end : most;
@@ -33,7 +35,7 @@ static void put_weights(const char *head, size_t size)
     memfs_write(f, values, most);
 }
 
-/* Loads a folder; its hash, or 0: refused. */
+/* Loads a folder. Returns a hash of the adapter, or 0 if it was refused. */
 static uint64_t loaded(const model_any *model, const char *folder, const char *to)
 {
     adapters a;

@@ -1,10 +1,10 @@
-/* fuzz_backend.c - a backend of public calls only, any of whose entries may be missing or fail: with
- * memory of its own, poisoned for all but its functions, or on the host's. Steps are taken whole, by
- * pieces, row by row or timed, with what is fetched fetched or collected.
+/* fuzz_backend.c - a backend written against the public API, of which any function may be missing
+ * or fail. Its memory is its own, poisoned except during its functions, or the host's. Steps are
+ * taken at once, in pieces, row by row or profiled, with fetched or collected tensors.
  *
- * What must hold: nothing that a sanitizer reports, nobody but the backend touches its memory; plan,
- * executor and step are refused with a text, or they give the bits of the processor's store-all plan
- * (by its fast kernels); what was taken of its memory is given back. */
+ * Sanitizers must report nothing and only the backend may touch its memory. Plan, executor and step
+ * are refused with a text, or give the bits of the processor's store-all plan with its fast
+ * kernels. All memory of the backend must be released. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "plans of backends have no files"
@@ -16,7 +16,7 @@ enum { FEEDS = 24, BLOCKS = 64 };
 static heap memory;
 static long tried, planned, executors, ran, equal;
 
-/* ---- its memory: open while one of its functions runs ---- */
+/* ---- the backend's memory: accessible only while one of its functions runs ---- */
 static struct {
     struct {
         unsigned char *at;
@@ -134,7 +134,7 @@ static void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 }
 static void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    (void)call; /* to nearest even: those by chance are not asked for */
+    (void)call; /* rounds to nearest even: this target plans no stochastic rounding */
     opened(1);
     for (int64_t i = 0; i < c->n; i++)
         switch (c->kind) {
@@ -145,7 +145,7 @@ static void convert(const gckpt_call *call, const gckpt_conversion *c)
         }
     opened(0);
 }
-/* The formulas of num/formulas, from the text. */
+/* The formulas of num/formulas, written from their documentation. */
 static void update_one(const gckpt_update_pass *p, int64_t i, float g)
 {
     const gckpt_update_constants *r = &p->rates;
@@ -183,7 +183,7 @@ static void update(const gckpt_call *call, const gckpt_update_pass *p)
     }
     opened(0);
 }
-/* A user's op, by its row; its kernels as they are. */
+/* A user's op, by its descriptor, with its kernels unchanged. */
 static void forward_here(const gckpt_call *call)
 {
     opened(1);
@@ -259,14 +259,14 @@ static void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_
     opened(0);
 }
 
-/* The table, with what the input leaves out. */
+/* Returns the backend's table without the functions that the input leaves out. */
 static gckpt_backend table(bytes *b)
 {
     gckpt_backend t;
     const unsigned few = byte(b);
     const uint32_t left_out =
         few % 2 ? 0 : (uint32_t)byte(b) | (uint32_t)byte(b) << 8 | (uint32_t)byte(b) << 16;
-    /* of memory of its own mostly all is there that is needed */
+    /* with its own memory, it mostly has all required functions */
     const uint32_t out = few % 4 == 2 ? left_out & 0xff0000u : left_out;
     memset(&t, 0, sizeof t);
     t.name = few & 4 ? "fuzz" : "other";
@@ -288,19 +288,19 @@ static gckpt_backend table(bytes *b)
     ENTRY(17, nonfinite, nonfinite);
     ENTRY(18, memory_hint, shortage);
     ENTRY(19, discard_captures, forget);
-    if (!(out >> 20 & 1)) /* both or none */
+    if (!(out >> 20 & 1)) /* both or neither */
         t.replay = repeat, t.captured = recorded;
     if (!(out >> 21 & 1)) /* all four or none */
         t.host_get = host_get, t.host_release = host_release, t.copy_async = move, t.wait_copies = join;
     ENTRY(22, wait_copies_until, join_but);
     ENTRY(23, find_fast, find_none);
 #undef ENTRY
-    if (!t.own_memory) { /* the host's: what copies is the processor's, too */
+    if (!t.own_memory) { /* on the host's memory, the processor's copies are used */
         t.allocate = NULL, t.release = NULL;
         t.copy_in = t.copy_out = NULL;
         t.copy_async = NULL, t.host_get = NULL, t.host_release = NULL, t.wait_copies = NULL;
     }
-    t.writes_back = t.update != NULL; /* it divides in place */
+    t.writes_back = t.update != NULL; /* it writes the gradient divided by the count back */
     return t;
 }
 
@@ -319,12 +319,12 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
     gckpt_profile profile;
     gckpt_result r;
     switch (way) {
-    case 1: /* by pieces */
+    case 1: /* in pieces */
         r = gckpt_step_start(e, f, n, rows, h);
         for (r = r == GCKPT_OK ? GCKPT_MORE : r; r == GCKPT_MORE;)
             r = gckpt_run_some(e, 3, report);
         return r;
-    case 2: /* rows that come one after the other */
+    case 2: /* rows are added one after the other */
         if (of == rows)
             return gckpt_step(e, f, n, rows, h, report);
         r = gckpt_step_begin(e, h);

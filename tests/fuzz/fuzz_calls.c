@@ -1,19 +1,20 @@
-/* fuzz_calls.c - a program of calls of the whole API, read from the input: stores, graphs of any op,
- * plans of any mode and option, executors, steps in all ways, files, in memory, mapped and by paths,
- * caches, packing, in any order that the header allows, with wrong arguments, an allocation that
- * fails somewhere and callbacks that fail or cancel. A call of something that is not there makes it
- * first, so short programs get to steps.
+/* fuzz_calls.c - calls of the whole API in an order that the input chooses: stores, graphs of any op, plans of any mode
+ * and option, executors, steps in all ways, files in memory, mapped and by path, caches and quantising. Calls have
+ * wrong arguments, an allocation fails, callbacks fail or cancel. A call that needs an object which does not exist
+ * creates it first, so that short inputs reach steps.
  *
- * What must hold: nothing that a sanitizer reports. A refused call returns the error that its object
- * then tells, with a text, and no getter of the store tells anything else than before. Two plans of
- * one net, of any micro-batch, take a step to the same bits. The bytes measured are those of the
- * plan, and a plan is what tests/plan_check.h says it must be. A store that is written and read is
- * what it was; one that is refused leaves the file that was there. When all is freed, in any order
- * that is allowed, no byte is left, and no file.
+ * The rules:
+ * - Sanitizers report nothing.
+ * - A refused call returns the error that its object then reports, with a text, and all getters of the store return the
+ *   same as before.
+ * - Two plans of one net, with any micro-batch, give the same bits in a step.
+ * - The measured bytes are the plan's, and tests/plan_check.h accepts the plan.
+ * - A store that is written and read is unchanged; a refused write leaves the existing file.
+ * - After everything is freed, in any allowed order, no byte and no file is left.
  *
  *     FUZZ_SEEDS=DIR ./fuzz_calls      writes seeds
- *     FUZZ_TALK=1 ./fuzz_calls FILE    tells what each call gave
- *     FUZZ_COUNT=1 ./fuzz_calls ..     how often each was called, how often it succeeded */
+ *     FUZZ_TALK=1 ./fuzz_calls FILE    prints the result of each call
+ *     FUZZ_COUNT=1 ./fuzz_calls ..     prints how often each was called, and how often it succeeded */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "it is called where the input says so"
@@ -33,9 +34,9 @@ enum {
     MAPS = 6
 };
 
-static bytes in; /* what is left of the program */
+static bytes in; /* the part of the input that is not yet used */
 static heap memory;
-static long calls[64], accepted[64]; /* by command: calls, and those that succeeded */
+static long calls[64], accepted[64]; /* for each command: calls, and those that succeeded */
 static int verbose;
 
 typedef struct {
@@ -50,24 +51,25 @@ typedef struct {
 } net_slot;
 typedef struct {
     gckpt_plan *p;
-    int store, net;           /* net: -1 when it is gone */
-    uint64_t built_from, frozen; /* which net with which options; what was frozen */
+    int store, net;           /* net: -1 after it was freed */
+    uint64_t built_from, frozen; /* hashes of the net with its options, and of the frozen parameters */
     gckpt_plan_desc d;
     gckpt_fetch_spec fetch[NET_FETCHES];
-    int fetches, fetch_ids[NET_FETCHES];   /* what fetch names */
-    int length, tensors, updates; /* updates: there are some */
+    int fetches, fetch_ids[NET_FETCHES];   /* tensors that `fetch` names */
+    int length, tensors, updates; /* updates: whether there are any */
     int feeds;
     gckpt_feed feed[FEEDS];
     int64_t in_batch;
-    void *block; /* where it lies */
+    void *block; /* memory that contains the plan, if given */
 } plan_slot;
 typedef struct {
     gckpt_exec *e;
-    plan_slot of; /* as the plan was */
+    plan_slot of; /* a copy of the plan's slot when the executor was made */
     unsigned debug;
-    int caches_of, users;  /* an executor's number or -1; how many use this one's */
-    int under_way, has_store; /* within a step; its store is alive */
-    int steps;             /* whole steps that succeeded, of full batches and no other */
+    /* number of the executor whose caches it shares, or -1; number of executors that share its caches */
+    int caches_of, users;
+    int under_way, has_store; /* whether it is within a step; whether its store still exists */
+    int steps;             /* number of complete steps, if all succeeded with full batches */
     void *block;
 } exec_slot;
 
@@ -79,17 +81,18 @@ static struct {
     gckpt_frontier *f;
     int net, store;
     long generation;
-    size_t bytes; /* of the store */
+    size_t bytes; /* the store's bytes */
     gckpt_plan_desc d;
 } frontiers[FRONTIERS];
-static long generation; /* how often what plans are made for was changed: a frontier is of its time */
+/* counts changes to anything that plans depend on; a frontier is only valid in its generation */
+static long generation;
 static struct {
     long progress, offload, exchange, io;
-} fails; /* fails at this call; 0: never */
+} fails; /* number of the call that fails; 0 means none */
 static unsigned char host_memory[1 << 16];
-static void *maps[MAPS]; /* files that stores are mapped from */
+static void *maps[MAPS]; /* files that stores map */
 static const char *folder;
-static int available[GCKPT_ISA_COUNT]; /* by gckpt_isa */
+static int available[GCKPT_ISA_COUNT]; /* indexed by gckpt_isa */
 static struct {
     const char *name;
     long count;
@@ -117,7 +120,7 @@ enum {
     SEEN
 };
 
-/* ---- what getters tell of a store ---- */
+/* ---- a digest of a store's getters ---- */
 static uint64_t mix_number(uint64_t h, uint64_t x)
 {
     h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
@@ -133,9 +136,9 @@ static uint64_t mix(uint64_t h, const void *at, size_t size)
     return mix_number(h, size);
 }
 
-/* MADE: whatever is made yet; writing may make values. */
+/* If INITIALISED, only includes values that exist: writing may create values. */
 enum { VALUES, INITIALISED };
-/* Of a store with a parameter as large as may be said, which nobody could make, there is none. */
+/* Returns the store's hash, or 0 if a parameter is too large to create its values. */
 static uint64_t hash_of(const gckpt_store *s)
 {
     return gckpt_store_bytes(s) < (size_t)8 << 20 ? gckpt_store_hash(s) : 0;
@@ -183,7 +186,7 @@ static uint64_t frozen_of(const gckpt_store *s)
 /* ---- results ---- */
 static int is_error(gckpt_result r) { return r >= GCKPT_E_SHAPE; }
 
-/* Of a call that reports on `object`. */
+/* Checks the result of a call that reports errors on `object`. */
 static int check_result(int command, const void *object, gckpt_result r)
 {
     calls[command]++;
@@ -203,7 +206,7 @@ static int check_result(int command, const void *object, gckpt_result r)
     }
     return !is_error(r);
 }
-/* The same of what is made. */
+/* Checks a call that returns a new object. */
 static int check_object(int command, const void *result, const void *object)
 {
     calls[command]++;
@@ -310,7 +313,7 @@ static void free_net(int i)
     gckpt_graph_free(nets[i].g);
     nets[i].g = NULL;
 }
-/* What belongs to it can only be freed from then on: later, or now. */
+/* Objects that belong to it may now only be freed. Some are freed later, some now. */
 static void free_store(int i)
 {
     for (int k = 0; k < NETS; k++)
@@ -328,7 +331,7 @@ static void free_all(void)
 {
     for (int i = 0; i < FRONTIERS; i++)
         free_frontier(i);
-    if (choose(&in, 2)) /* stores first */
+    if (choose(&in, 2)) /* stores before their objects */
         for (int i = 0; i < STORES; i++)
             free_store(i);
     for (int iteration = 0; iteration < 2; iteration++)
@@ -342,13 +345,13 @@ static void free_all(void)
         free_store(i);
 }
 
-/* ---- which one ---- */
+/* ---- choice of an object ---- */
 static int find_store(void)
 {
     const int from = choose(&in, STORES);
     for (int k = 0; k < STORES; k++) {
         const int i = (from + k) % STORES;
-        /* one with a parameter as large as may be said would be drawn for years */
+        /* creating the values of a huge parameter would take years */
         if (stores[i].s && gckpt_store_bytes(stores[i].s) < (size_t)8 << 20)
             return i;
     }
@@ -386,7 +389,7 @@ static gckpt_memory heap_or_block(void **block, size_t need)
     memset(&m, 0, sizeof m);
     m.size = need - (in.odd ? (size_t)choose(&in, 8) % need : 0);
     *block = malloc(m.size + 1);
-    m.memory = (char *)*block + 1; /* it may begin anywhere */
+    m.memory = (char *)*block + 1; /* it may begin at any address */
     return m;
 }
 static void new_store(int command)
@@ -483,7 +486,7 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
         d.overlap_offload = e / 32 % 2;
         d.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
         d.segment_size = f % 8 == 7 ? whole(&in, 5) : 0;
-        d.segment_size -= d.segment_size > 0 && d.segment_size < 5 ? 2 : 0; /* some below 0 */
+        d.segment_size -= d.segment_size > 0 && d.segment_size < 5 ? 2 : 0; /* some are negative */
         if (f / 32 % 4 == 0 && gckpt_graph_size(n->g) <= 256) {
             for (int i = 0; i < 256; i++) {
                 const uint64_t w = i < 8 ? byte(&in) : 3;
@@ -531,12 +534,12 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     gckpt_plan_rank_rows(p, gckpt_plan_batch(p), 0, &first);
     MUST(gckpt_plan_step_cost(p) >= gckpt_plan_cost(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
          "step work");
-    if (g && choose(&in, 8) == 0) { /* it takes longer than all of the rest */
+    if (g && choose(&in, 8) == 0) { /* this check takes longer than everything else */
         const char *problem = plan_check(p, g, d);
         MUST(!problem, "plan_check: %s", problem);
     }
 }
-/* Notes what a plan is of; net's feeds, for later. */
+/* Stores the options of the plan, and the net's feeds for later. */
 static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
 {
     s->store = nets[net].store, s->net = net, s->d = *d;
@@ -551,7 +554,7 @@ static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
     s->frozen = frozen_of(stores[s->store].s);
     s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
 }
-/* like: NULL, or what another plan of this net, for the same bits, was asked for. */
+/* If `like` is not NULL, the plan must give the same bits as a plan that was made with `like`. */
 static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
 {
     plan_slot fresh;
@@ -569,7 +572,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     const int terms = d.mode == GCKPT_INFERENCE && !like && choose(&in, 2) && d.fetches > 0 ? 0
                       : in.odd && !like ? whole(&in, n->net.terms + 1)
                                         : n->net.terms;
-    if (terms > NET_TERMS) /* not there */
+    if (terms > NET_TERMS) /* a huge number of terms, which the array does not have */
         return;
     const uint64_t before = store_digest(s, VALUES);
     const size_t live = memory.live;
@@ -582,11 +585,11 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
              (long)(memory.live - live));
         return;
     }
-    /* and in less: so something is computed again, or offloaded */
+    /* and again within fewer bytes, so that ops are recomputed or values offloaded */
     const unsigned less = choose(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
-        if (less % 4 == 0) /* at hardly any cost */
+        if (less % 4 == 0) /* offloading at almost no cost */
             d.offload_bytes = 1 << 14, d.offload_cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
         if (check_object(command, smaller, n->g)) {
@@ -606,7 +609,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
         plans[i].built_from = mix_number(plans[i].built_from, (uint64_t)terms);
     if (!d.costs)
         check_plan(p, n->g, &d);
-    plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* others' by then */
+    plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* these arrays are reused */
 }
 static void new_plan(int command)
 {
@@ -640,7 +643,7 @@ static void fit(int command)
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
-    const int digested = timed ? INITIALISED : VALUES; /* what is timed makes values */
+    const int digested = timed ? INITIALISED : VALUES; /* a timed call creates values */
     const uint64_t before = store_digest(s, digested);
     const size_t live = memory.live;
     double clock = 0;
@@ -811,7 +814,7 @@ static void exec_of(int command, int i, int plan)
     static const gckpt_transport alone = { .size = 1, .exchange = exchange };
     memset(&d, 0, sizeof d);
     d.debug = a & 1 ? byte(&in) & 31 : 0;
-    /* to choose fast kernels takes as long as a step: they are compared with the plain ones */
+    /* choosing fast kernels takes as long as a step, since they are compared with the plain ones */
     d.isa = a & 2 ? (gckpt_isa)(byte(&in) % (in.odd ? 9 : GCKPT_ISA_COUNT)) : GCKPT_ISA_PLAIN;
     d.isa = in.odd || available[d.isa] ? d.isa : GCKPT_ISA_AUTO;
     d.copy_feeds = a >> 2 & 1;
@@ -843,7 +846,7 @@ static void exec_of(int command, int i, int plan)
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
-        /* values and state are the store's */
+        /* values and state belong to the store, not to this block */
         MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd ||
                  gckpt_store_bytes(s) > memory.limit / 4,
              "in a block of the bytes that it needs: %s", gckpt_error_text(s));
@@ -880,7 +883,7 @@ static void exec_of(int command, int i, int plan)
             break;
         }
     MUST(gckpt_exec_isa(e) != GCKPT_ISA_AUTO, "which instructions?");
-    /* what a step is compared by */
+    /* properties that steps are compared by */
     x->of.d.mode = gckpt_plan_mode(plans[plan].p);
     x->of.d.batch = gckpt_plan_rows(plans[plan].p);
     x->of.d.as_built = gckpt_plan_split_exact(plans[plan].p, NULL);
@@ -916,7 +919,7 @@ static gckpt_hyper hyper_of(void)
         h.momentum = fraction(), h.eps = fraction();
     return h;
 }
-/* Rows that there are; others are refused, but an inference plan takes any. */
+/* Returns a number of rows that the feeds have. Others are refused, but an inference plan accepts any. */
 static int64_t rows_of(const exec_slot *x)
 {
     const unsigned a = byte(&in);
@@ -925,7 +928,7 @@ static int64_t rows_of(const exec_slot *x)
     return a < 240 || x->of.d.mode == GCKPT_INFERENCE ? (int64_t)(a % NET_ROWS)
                                                       : number(&in, NET_ROWS);
 }
-/* The feeds, or wrong ones. */
+/* Makes feeds, right or wrong ones. Returns their number. */
 static int feeds_of(const exec_slot *x, gckpt_feed *f)
 {
     int n = x->of.feeds;
@@ -998,7 +1001,7 @@ static void step(int command)
                 r = gckpt_run_some(x->e, choose(&in, 3) ? 1000 : 1 + whole(&in, 40), &report);
             while (r == GCKPT_MORE && --turns > 0);
             gckpt_next_instruction(x->e);
-            if (r == GCKPT_MORE) { /* left where it is: the next one abandons it */
+            if (r == GCKPT_MORE) { /* the step stays unfinished: the next one abandons it */
                 x->steps = -1000, x->under_way = 1;
                 check_result(command, x->e, r);
                 return;
@@ -1037,7 +1040,7 @@ static int same_bits(const plan_slot *a, const plan_slot *b)
            a->d.precision != GCKPT_BF16_FAST &&
            (a->d.batch == b->d.batch || (a->d.as_built && b->d.as_built));
 }
-/* Another plan of what executor a runs, and an executor of it: its number, or -1. */
+/* Makes another plan of the net of executor a, and an executor of it. Returns its number, or -1. */
 static int other_exec(int a)
 {
     const plan_slot *of = &execs[a].of;
@@ -1050,7 +1053,7 @@ static int other_exec(int a)
     exec_of(3, i, plan);
     return execs[i].e ? i : -1;
 }
-/* The same step by two executors of a net: the same bits. */
+/* Two executors of a net take the same step: the bits must be equal. */
 static void compare_plans(int command)
 {
     const int a = find_exec();
@@ -1075,7 +1078,7 @@ static void compare_plans(int command)
     memset(report, 0, sizeof report);
     for (int k = 0; k < 2; k++) {
         file kept = { 0 };
-        gckpt_feed f[FEEDS]; /* ids are those of both */
+        gckpt_feed f[FEEDS]; /* both nets have the same ids */
         memcpy(f, x[0]->of.feed, sizeof f);
         const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
         before = store_digest(s, INITIALISED);
@@ -1193,13 +1196,13 @@ static void settings(int command)
         for (int64_t k = 0;
              r == GCKPT_OK && p.values && !p.frozen && k < p.count && k < 4 && in.odd; k++)
             p.values[k] = real(&in);
-        if (r == GCKPT_E_ARG) /* the end of the list: no error of the store */
+        if (r == GCKPT_E_ARG) /* the end of the list, which is no error of the store */
             return;
         break;
     }
     default: {
         r = gckpt_store_ranks(s, whole(&in, 2), 1 << choose(&in, 2), (gckpt_shard)choose(&in, 4));
-        if (r == GCKPT_OK) /* the rest of the program is one rank's */
+        if (r == GCKPT_OK) /* from here on the store is one rank's */
             r = gckpt_store_ranks(s, 0, 1, GCKPT_SHARD_NONE);
     }
     }
@@ -1236,7 +1239,7 @@ static void external(int command)
         snprintf(name, sizeof name, "p%d", choose(&in, 30));
     else
         net_param_name(name, sizeof name, choose(&in, 8), &shape);
-    /* what is not there would be the caller's fault */
+    /* sizes beyond the array would be the caller's error */
     if (store < 0 || (shape.d[0] > 8 && shape.d[1] > 0) || (shape.d[1] > 8 && shape.d[0] > 0))
         return;
     gckpt_store *s = stores[store].s;
@@ -1292,7 +1295,7 @@ static void files(int command)
     }
     free(f.bytes);
 }
-/* A file that a store is mapped from, which may be damaged or lie anywhere. */
+/* Maps a file into a store. The file may be damaged and lie at any address. */
 static void map(int command)
 {
     const int from = find_store(), to = find_store(), slot = choose(&in, MAPS);
@@ -1348,7 +1351,7 @@ static uint64_t file_hash(const char *path)
     fclose(f);
     return h;
 }
-/* Files by path: names of any characters and lengths, folders, what is not there. */
+/* Files by path: names of any characters and lengths, folders, missing files. */
 static void by_path(int command)
 {
     static const char *const names[] = { "plain",
@@ -1373,7 +1376,7 @@ static void by_path(int command)
     int at = snprintf(path, 600, "%s/", folder);
     if (which < NAMES) {
         snprintf(path + at, 64, "%s", names[which]);
-    } else { /* near the most that a name or a path may have */
+    } else { /* lengths near the limits of names and paths */
         const int n = which == NAMES ? 230 + choose(&in, 28) : 4000 + choose(&in, 200);
         for (int i = 0; i < n; i++)
             path[at++] = which > NAMES && i % 2 ? '/' : which > NAMES ? '.' : 'n';
@@ -1384,7 +1387,7 @@ static void by_path(int command)
     d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORAGE_F32;
     d.rename = a & 8 ? net_rename : NULL;
     const int before_entries = entries(folder);
-    FILE *was = a & 16 ? fopen(path, "wb") : NULL; /* another file is there */
+    FILE *was = a & 16 ? fopen(path, "wb") : NULL; /* another file exists under that name */
     if (was)
         MUST(fputs("another", was) >= 0 && fclose(was) == 0, "%s", path);
     const uint64_t old = file_hash(path);
@@ -1414,7 +1417,7 @@ static void by_path(int command)
         MUST(remove(path) == 0, "%s is not there", path);
     MUST(entries(folder) == before_entries, "a save leaves something beside %s", path);
 }
-/* What may be asked of anything at any time. */
+/* Calls that are allowed on any object at any time. */
 static void getters(int command)
 {
     const int net = find_net(), plan = find_plan(), exec = find_exec(), i = whole(&in, 64);
@@ -1466,7 +1469,7 @@ static void getters(int command)
                 gckpt_gather_values(execs[x].e, index, all);
         }
     }
-    /* nothing */
+    /* NULL */
     MUST(gckpt_error(NULL) == GCKPT_E_MEMORY && gckpt_error_text(NULL)[0], "NULL");
     const float f = real(&in);
     gckpt_from_bf16(gckpt_to_bf16(f));
@@ -1544,7 +1547,7 @@ static const struct {
     { failing, 21, NOTHING, "" },
     { freeing, 22, NOTHING, "free" },
 };
-/* Makes what a command needs, where there is none. */
+/* Creates objects that a command needs and that do not exist. */
 static void prepare(int needs)
 {
     int there[5] = { 1, 0, 0, 0, 0 };
@@ -1582,7 +1585,7 @@ static void print_counts(void)
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    /* a store, a net of 2 rows and 60 bytes; calls by chance */
+    /* creates a store and a net of 2 rows from 60 bytes; random calls follow */
     static const uint8_t head[] = { 0, 0, 0, 5, 1, 0, 0, 1, 1, 60 };
     (void)argc, (void)argv;
     verbose = getenv("FUZZ_TALK") != NULL;

@@ -1,16 +1,17 @@
-/* fuzz_chat.c - any bytes as the chat template of a model's folder, as turns of one's own, and as
- * chats to learn from.
+/* fuzz_chat.c - reads any bytes as a model's chat template, as a template given by the user, and as
+ * chats to train on.
  *
- * Inputs: tokenizer_config.json, chat_template.jinja, three lines that say what is around the turns
- * of the system, user and assistant (or a line with a format's name), and lines of JSON with chats,
- * with the byte 0x1e between them; with the tokenizer of SmolLM2, or, of an odd number of bytes,
- * Llama 2's, which puts a space before texts. Tried: chat_open, chat_turns, chat_encode of each chat,
- * dataset_open_as and dataset_open_pairs of all of them. What must hold: a refusal has an error text
- * and leaves the tokens as they were; what is rendered is, to the byte (but for those spaces, and
- * white space where there is a token that takes it), what its tokens decode to; answers alone are
- * learned; rows are whole, whatever their length. One input in eight tries all ways to encode and to
- * open, the others one of each; of these, one in four has tokens of its turns, what is asked of the
- * others is that they are rendered. */
+ * The input is tokenizer_config.json, chat_template.jinja, three lines with the texts around turns
+ * of system, user and assistant (or a line with the name of a format), and JSON lines with chats,
+ * with the byte 0x1e between them. The tokenizer is SmolLM2's or, for inputs with an odd number of
+ * bytes, Llama 2's, which puts a space before texts. The target calls chat_open, chat_turns,
+ * chat_encode of each chat, and dataset_open_as and dataset_open_pairs of all chats.
+ *
+ * A refusal must have an error text and leave the tokens unchanged. The rendered text must equal
+ * the decoded tokens, apart from those spaces and from white space that a token strips. Only
+ * answers are trained on, and rows are complete for every length. One input in eight tries all ways
+ * to encode and open, the rest one each. Among the rest, one in four checks the tokens of its
+ * turns, the rest only render them. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -23,7 +24,7 @@ static bpe tokenizers[2];
 typedef struct {
     char *text;
     size_t size;
-    int cut; /* a part begins within a character, which tokens then have as none */
+    int cut; /* a part begins within a UTF-8 character, which has no token then */
 } rendered;
 
 static int put(void *user, chat_part part, const char *text, size_t n)
@@ -39,8 +40,9 @@ static int put(void *user, chat_part part, const char *text, size_t n)
     return 0;
 }
 
-/* A text without spaces, of which Llama 2's tokenizer has one more behind each special token, and
- * without what it writes them as; `white`: without white space of any kind; its size. */
+/* Removes spaces from a text in place, since Llama 2's tokenizer adds one after each special token,
+ * and the character that it writes for them. If `white` is nonzero, removes all white space.
+ * Returns the new size. */
 static size_t spaceless(char *text, size_t n, int white)
 {
     size_t kept = 0, size;
@@ -54,7 +56,7 @@ static size_t spaceless(char *text, size_t n, int white)
     return kept;
 }
 
-/* Whether a text has an added token that takes the white space beside it. */
+/* Returns whether a text contains an added token that strips the white space next to it. */
 static int is_stripped(const bpe *b, const char *text, size_t n)
 {
     for (int list = 0; list < 2; list++)
@@ -66,8 +68,8 @@ static int is_stripped(const bpe *b, const char *text, size_t n)
     return 0;
 }
 
-/* The chats of lines of JSON, as far as they are what the dataset's reader takes, and turns of any
- * roles from any strings there are. */
+/* Tries the chats in JSON lines, as far as the dataset's reader accepts them, and turns of any
+ * roles made of any of their strings. */
 static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, uint64_t chosen)
 {
     chat_turn turns[TURNS];
@@ -160,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* An input, and the same with an empty line more, for the other tokenizer. */
+/* Writes a seed, and the same with one more empty line, which selects the other tokenizer. */
 static void end_seeds(reader_seed *s, const char *name)
 {
     reader_seed more = { NULL, 0 };
@@ -211,7 +213,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         reader_add_part(&s, i % 2 == 0 ? said : chats, i % 2 == 0 ? sizeof said - 1 : line);
         end_seeds(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
     }
-    /* one empty line more each: its bytes choose how an input is opened */
+    /* each has one more empty line: the bytes choose how an input is opened */
     for (int i = 0; i < 8; i++) {
         char name[16];
         reader_add_part(&s, config, sizeof config - 1);

@@ -1,12 +1,12 @@
-/* fuzz_config.c - any bytes as a model's folder: config.json, generation_config.json, the index of
- * its weights and the heads of one or two files of weights.
+/* fuzz_config.c - reads any bytes as a model's folder: config.json, generation_config.json, the
+ * index of its weights and the headers of one or two weight files.
  *
- * Inputs: these texts with the byte 0x1e between them. Without an index the first head is
- * model.safetensors', else they are those of a.safetensors and b.safetensors. Values are made here, as
- * many as a head says, if that is not too many. Tried: model_load, of one input in sixteen mapped, of
- * another, if it has few layers, quantised; of one input in four that is loaded, it makes a text, is saved
- * and loaded again. What must hold: a refusal has an error text; tokens are of the
- * vocabulary; what was saved is the same model. */
+ * The input is these texts with the byte 0x1e between them. Without an index the first header is
+ * model.safetensors', otherwise they are those of a.safetensors and b.safetensors. The target adds
+ * as many values as a header claims, up to a limit. It calls model_load; one input in sixteen is
+ * mapped, and one in sixteen with few layers is quantised. One loaded model in four generates a
+ * text, is saved and loaded again. A refusal must have an error text, tokens must be in the
+ * vocabulary, and the saved model must equal the loaded one. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "generate.h"
@@ -17,7 +17,7 @@
 
 enum { VALUES_MOST = 1 << 18 };
 
-/* A file of weights: the head's length, the head, small numbers. */
+/* Writes a weight file: the header's length, the header, small numbers. */
 static void put_weights(const char *name, const char *head, size_t size)
 {
     static float values[VALUES_MOST / sizeof(float)];
@@ -88,7 +88,7 @@ static void try_saved(model_any *m, gckpt_store *s)
     reader_remove("saved");
 }
 
-/* Whether packing takes little time: it looks at all parameters for each. */
+/* Returns whether quantising is quick: it searches all parameters once for each. */
 static int is_shallow(const char *folder)
 {
     model_any m;
@@ -132,7 +132,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     for (int i = 3; i < 5 && i < p.count; i++)
         if (sharded || i == 3)
             put_weights(names[i + sharded], p.at[i], p.size[i]);
-    /* only true files are mapped */
+    /* only files on disk can be mapped */
     const char *folder = memfs_folder(chosen % 16 == 1 ? 0 : chosen / 64);
     const model_source *source = chosen % 16 == 1                          ? &mapped
                                  : chosen % 16 == 0 && is_shallow(folder) ? &packed
@@ -142,7 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* The head of a file of weights. */
+/* Adds the header of a weight file to a seed. */
 static void add_head(reader_seed *s, const char *path)
 {
     size_t size, n = 0;
@@ -177,7 +177,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         add_head(&s, path);
         reader_end_seed(&s, models[i]);
     }
-    /* of two shards: all of the head in the second, the first empty */
+    /* two files: the second has the whole header, the first an empty one */
     reader_add_file(&s, "tests/golden/llama/gqa/config.json");
     reader_add_part(&s, "", 0);
     const char index[] = "{\"weight_map\": {\"x\": \"a.safetensors\", \"y\": \"b.safetensors\"}}";

@@ -1,11 +1,11 @@
-/* fuzz_dataset.c - any bytes as what a model learns from: a text, tokens, lines of JSON.
+/* fuzz_dataset.c - reads any bytes as training data: a text, a file of tokens, JSON lines.
  *
- * An input's first byte says what the others are: t a text, b a file of tokens, j lines of JSON; all
- * with the tokenizer of SmolLM2, texts also with Llama 2's. Tried: dataset_open_as and
- * dataset_open_pairs, rows of three lengths, batches of like length. What must hold: a refusal has an
- * error text and leaves nothing; tokens are of the vocabulary; an epoch has each row once; lines that
- * were read have a target; tokens that are written are read again. One input in eight gets all ways
- * to open it and all lengths, the others one of each. */
+ * The first byte selects the kind: t a text, b a file of tokens, j JSON lines. The tokenizer is
+ * SmolLM2's, for texts also Llama 2's. The target calls dataset_open_as and dataset_open_pairs with
+ * rows of three lengths, and batches of similar length. A refusal must have an error text and leave
+ * nothing allocated. Tokens must be in the vocabulary, an epoch must have each row once, accepted
+ * lines must have a target, and written tokens must be read back. One input in eight tries all ways
+ * and lengths, the others one each. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -14,7 +14,7 @@
 
 static bpe tokenizers[2];
 
-/* Tokens of a file, written in both forms. */
+/* Writes the tokens of a file in both formats and reads them back. */
 static void try_tokens(const uint8_t *bytes, size_t size)
 {
     bpe_tokens t = { NULL, 0, 0, "" };
@@ -33,7 +33,7 @@ static void try_tokens(const uint8_t *bytes, size_t size)
             if (bpe_read_bin(to, 50000, &again) == 0)
                 must(again.count == t.count &&
                      (t.count == 0 || memcmp(again.ids, t.ids, t.count * sizeof *t.ids) == 0));
-            else /* tokens that happen to begin as llm.c's files do */
+            else /* the tokens happen to begin like a file of llm.c */
                 must(!header && t.count > 1 && t.ids[0] == (BPE_BIN_MAGIC & 0xffff));
             bpe_tokens_free(&again);
         }
@@ -94,7 +94,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         return 0;
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         reader_add(&s, seeds[i].text, seeds[i].size);
-        if (strcmp(seeds[i].name, "llm.c") == 0) { /* the rest of its head, and two tokens */
+        if (strcmp(seeds[i].name, "llm.c") == 0) { /* the rest of its header, and two tokens */
             static const char zeros[BPE_BIN_HEADER + 4];
             reader_add(&s, zeros, 1 + BPE_BIN_HEADER + 4 - seeds[i].size);
         }

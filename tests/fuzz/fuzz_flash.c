@@ -1,12 +1,14 @@
-/* fuzz_flash.c - the image of a flash chip, examples/mcu/host.c's file, of any bytes: what flash_load
- * of examples/mcu/flash.h takes from it, and what flash_save leaves of it when the power fails.
+/* fuzz_flash.c - the image of a flash chip, examples/mcu/host.c's file, with any bytes: tests what
+ * flash_load of examples/mcu/flash.h reads from it, and what flash_save leaves if the power fails.
  *
- * Six bytes, then the slots: whether the file ends behind what is given (else the chip is erased
- * there), when the power fails, where the second slot's bytes begin. What must hold:
- *   - a state is taken only from a slot whose head and check sums are right, of two the newer one,
- *     and the store is what that slot's bytes alone make of a new one; else it stays as it was;
- *   - a save that says so is what is read next; one that fails, or is cut off by the power, leaves
- *     what was read before, or is what is read next, and then the next save does.
+ * Six bytes say whether the file ends after the given bytes (otherwise the rest of the chip is
+ * erased), when the power fails and where the second slot's bytes begin. The slots follow. The
+ * rules:
+ * - A state is read only from a slot with a valid header and checksums, from the newer one if two
+ *   are valid. The store is then a new one with that slot's state; otherwise it is unchanged.
+ * - The state of a successful save is read next. After a save that failed or was cut off, either
+ *   the earlier state or the new one is read, and the next save succeeds.
+ *
  * One input in four saves. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
@@ -17,7 +19,7 @@
 #include "examples/mcu/chip.h"
 #include <setjmp.h>
 
-/* ---- the file, in memory ---- */
+/* ---- the chip's file, in memory ---- */
 static FILE *image_open(const char *path, const char *mode);
 #define fopen image_open
 #include "examples/mcu/host.c"
@@ -80,7 +82,7 @@ static gckpt_store *new_store(void)
     return s;
 }
 
-/* All that a store has, as it is saved. */
+/* Returns everything in a store as the bytes of a saved file. */
 static fuzz_file all_of(gckpt_store *s)
 {
     fuzz_file f = { NULL, 0, 0, 0, 0 };
@@ -93,7 +95,7 @@ static int same(const fuzz_file *a, const fuzz_file *b)
     return a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
 }
 
-/* The slot's head, and whether it is one of a state that is there. */
+/* Reads the slot's header. Returns whether it is that of a stored state. */
 static int slot_head(int slot, flash_header *h)
 {
     const size_t at = (size_t)slot * SLOT;
@@ -107,7 +109,7 @@ static int slot_head(int slot, flash_header *h)
            h->state_sum == flash_sum(sum, image + at + sizeof *h, h->size);
 }
 
-/* A new store with what flash_load finds; *loaded: it took a state. */
+/* Returns a new store after flash_load, and in *loaded whether it read a state. */
 static gckpt_store *booted(int *loaded)
 {
     gckpt_store *s = new_store();
@@ -115,7 +117,7 @@ static gckpt_store *booted(int *loaded)
     return s;
 }
 
-/* The slot of the newest state, -1: there is none; its head. */
+/* Returns the slot with the newest state and its header, or -1 if no slot has one. */
 static int newest_slot(flash_header *newest)
 {
     flash_header h[2];
@@ -148,7 +150,7 @@ static void try_load(void)
     gckpt_store_free(alone);
 }
 
-/* cut: of chip.h. Sequence numbers end after 2^32 saves, more than a chip lives. */
+/* cut: as in chip.h. Sequence numbers run out after 2^32 saves, more than a chip endures. */
 static void try_save(int cut)
 {
     flash_header h;
@@ -156,7 +158,7 @@ static void try_save(int cut)
     const int there = image_size >= (size_t)(slot + 1) * SLOT;
     if (h.sequence > UINT32_MAX - 4)
         return;
-    static gckpt_store *s, *next; /* as all that is looked at behind longjmp */
+    static gckpt_store *s, *next; /* static, like everything that is read after longjmp */
     static fuzz_file was, is, found;
     static int saved, loaded;
     gckpt_parameter w;
@@ -208,7 +210,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* A head's sums, put right for what lies behind it in bytes[at..end). */
+/* Corrects the checksums in a header for the data at bytes[at..end). */
 static void put_right(uint8_t *bytes, size_t at, size_t end, fuzz_draws *d)
 {
     flash_header h;
@@ -224,8 +226,8 @@ static void put_right(uint8_t *bytes, size_t at, size_t end, fuzz_draws *d)
     memcpy(bytes + at, &h, sizeof h);
 }
 
-/* Any bytes, or a slot's state as what it is, a file of safetensors; mostly with its sums put
- * right. */
+/* Changes any bytes, or a slot's state as a safetensors file; mostly corrects the checksums
+ * afterwards. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed)
 {
     fuzz_draws d = { seed };
@@ -233,13 +235,13 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
         return LLVMFuzzerMutate(bytes, size, most);
     size_t first = HEAD + (size_t)(bytes[3] | bytes[4] << 8);
     first = first < size ? first : size;
-    if (fuzz_draw(&d, 6) == 0) { /* what the power does, and where the second slot is */
+    if (fuzz_draw(&d, 6) == 0) { /* the power failure, and where the second slot begins */
         bytes[fuzz_draw(&d, HEAD)] = (uint8_t)fuzz_draw(&d, 256);
-    } else if (first < size && fuzz_draw(&d, 2) == 0) { /* the second one */
+    } else if (first < size && fuzz_draw(&d, 2) == 0) { /* the second slot */
         const size_t state = first + sizeof(flash_header);
         if (state < size)
             size = state + st_mutate(bytes + state, size - state, most - state, &d);
-    } else { /* the first one: what is behind it moves */
+    } else { /* the first slot; the bytes after it move */
         const size_t rest = size - first, state = HEAD + sizeof(flash_header);
         uint8_t *copy = (uint8_t *)malloc(most);
         MUST(copy != NULL);
@@ -263,7 +265,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     return size;
 }
 
-/* ---- seeds: no save, one, two and three ---- */
+/* ---- seeds: without a save, and with one, two and three ---- */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     const char *folder = getenv("FUZZ_SEEDS");

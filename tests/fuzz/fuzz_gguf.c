@@ -1,9 +1,10 @@
-/* fuzz_gguf.c - any bytes as a GGUF file: its keys, a model, a tokenizer, an adapter.
+/* fuzz_gguf.c - reads any bytes as a GGUF file: its keys, a model, a tokenizer, an adapter.
  *
- * What must hold: a refusal has an error text; values that keys and tensors are said to have are there;
- * texts of keys that were accepted are never what the tokenizer made of them is refused for; tokens
- * are of the vocabulary. What cannot be opened gets one of the readers of models, adapters and
- * tokenizers, what can be two of them, one input in eight all. Numbers of the head (lengths, counts, types, places) are changed as such. */
+ * A refusal must have an error text. The values that keys and tensors claim must exist. If the keys
+ * of a tokenizer are accepted, the text made from them must be accepted by the tokenizer, and
+ * tokens must be in the vocabulary. A file that cannot be opened is tried with one of the readers
+ * of models, adapters and tokenizers, one that can be opened with two, and one input in eight with
+ * all. The mutator changes numbers of the header (lengths, counts, types, offsets) as numbers. */
 #define _GNU_SOURCE
 #define BPE_CACHE 256 /* as in fuzz_tokenizer.c */
 #include "gradckpt.h"
@@ -14,16 +15,16 @@
 #include "once.h"
 #include "reader.h"
 
-static char path[64]; /* where the bytes lie */
+static char path[64]; /* path of the file with the bytes */
 static model_any golden;
 
-/* Whether it can be opened. */
+/* Reads all keys and tensors. Returns whether the file can be opened. */
 static int try_keys(void)
 {
     gguf g;
     const int opened = gguf_open(&g, path) == 0;
     if (opened) {
-        uint64_t sum = 0; /* so that all are read */
+        uint64_t sum = 0; /* a sum, so that all values are read */
         for (size_t i = 0; i < g.key_count; i++) {
             gguf_items all = gguf_array(&g, g.keys[i].name, g.keys[i].item_type);
             while (gguf_next(&all))
@@ -67,7 +68,8 @@ static void try_tokenizer(void)
     bpe_tokens t = { NULL, 0, 0, "" };
     must(gguf_open_chat(&c, path, NULL) == 0 || c.error[0] != 0);
     if (gguf_open_tokenizer(&b, path) != 0) {
-        const size_t n = strlen(path); /* line 1 would be of what was made of the keys */
+        /* "PATH: line 1" would be an error in the text made from the keys */
+        const size_t n = strlen(path);
         must(b.error[0] != 0 &&
              (strncmp(b.error, path, n) != 0 || strncmp(b.error + n, ":1:", 3) != 0));
         return;
@@ -110,7 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* A file of two keys of each type, and a tensor. */
+/* Writes a seed with two keys of each type and a tensor. */
 static void small_seed(void)
 {
     static const unsigned char sizes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
@@ -147,7 +149,8 @@ static void small_seed(void)
                                            0 };
             if (type == GGUF_ARRAY)
                 continue;
-            reader_add(&s, name, 10); /* then the type, of an array also its items' and how many */
+            /* then the type; for an array also the type and number of its items */
+            reader_add(&s, name, 10);
             reader_add(&s, array ? name + 10 : name + 14, array ? 16 : 4);
             for (int i = 0; i < 1 + array; i++)
                 reader_add(&s, type == GGUF_STRING ? (const void *)"\1\0\0\0\0\0\0\0x" : zeros,
@@ -158,7 +161,7 @@ static void small_seed(void)
     reader_end_seed(&s, "small");
 }
 
-/* A file without keys, with a tensor of 256 values of each type that is read. */
+/* Writes a seed without keys, with a tensor of 256 values of each supported type. */
 static void blocks_seed(void)
 {
     static const int types[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
@@ -174,7 +177,7 @@ static void blocks_seed(void)
     must(COUNT == 11);
     for (int i = 0; i < COUNT; i++) {
         unsigned char entry[33] = { 1, 0, 0, 0, 0, 0, 0, 0, (unsigned char)('a' + i), 1 };
-        entry[14] = 1; /* an axis of 256 */
+        entry[14] = 1; /* one axis of 256 */
         entry[21] = (unsigned char)types[i];
         entry[25] = (unsigned char)at;
         entry[26] = (unsigned char)(at >> 8);
@@ -206,8 +209,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     exit(0);
 }
 
-/* Some bytes of the head, mostly, or a number of 4 or 8 that is small, huge, or near to what was
- * there; a text with its length put right; or the file ends early. */
+/* Mostly changes some bytes of the header, or a number of 4 or 8 bytes to one that is small, huge
+ * or close to the old one. Or changes a text and its length, or cuts the file off. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const uint64_t odd[] = { 0,
@@ -234,7 +237,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
         const size_t wide = reader_draw(3) == 0 ? 8 : reader_draw(2) == 0 ? 4 : 1;
         const size_t at = reader_draw(head - 8);
         const uint64_t was = gguf_read_le(bytes + at, 8);
-        if (wide == 8 && was > 0 && was < 64 && at + 8 + was <= size) { /* a text, it seems */
+        /* probably the length of a text */
+        if (wide == 8 && was > 0 && was < 64 && at + 8 + was <= size) {
             uint8_t text[72];
             memcpy(text, bytes + at + 8, was);
             const size_t length = reader_mutate_bytes(text, was, sizeof text);

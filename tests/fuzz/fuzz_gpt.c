@@ -1,11 +1,13 @@
-/* fuzz_gpt.c - command lines of examples/gpt.c: any words, and any file to go on from, or to learn.
+/* fuzz_gpt.c - any words as the command line of examples/gpt.c, and any file to resume from or to
+ * train on.
  *
- * The input has parts: the words, a line each (FILE is the file, GONE is not there), then notes of
- * options, "name=value", which FILE is a training's file with, or, in a third part, FILE's bytes: an
- * index of ranks, a checkpoint, a text. What must hold, beside what command_line.h asks:
- *   - an index of ranks is known by its first eight bytes, and by nothing else;
- *   - what cannot be gone on from has a line on stderr; what can has options that are allowed;
- *   - a text that is taken has a window to learn and one to validate with, of bytes. */
+ * The input has parts: the words, one a line (FILE is the file, GONE does not exist); notes of
+ * options, "name=value", for FILE as a checkpoint; or, in a third part, the bytes of FILE: an index
+ * of ranks, a checkpoint, a text. In addition to the rules of command_line.h:
+ * - An index of ranks is recognised by its first eight bytes alone.
+ * - A file from which training cannot resume gives a line on stderr; otherwise its options are
+ *   allowed ones.
+ * - An accepted text has a window for training and one for validation, made of bytes. */
 #define PROGRAM "examples/gpt.c"
 #include "command_line.h"
 

@@ -1,10 +1,10 @@
-/* fuzz_images.c - any bytes as files of images: CIFAR-10's, MNIST's, folders of pictures.
+/* fuzz_images.c - reads any bytes as image files: CIFAR-10's, MNIST's, folders of pictures.
  *
- * An input is a row of files: a byte, which of NAMES it is called, two with its length, lowest first,
- * and its bytes. Tried: images_read_u8 of a folder with these, then what a training does with them:
- * rows cut and mirrored by chance, and images_read. What must hold: a refusal has an error text; what
- * is read has rows, labels below its classes and finite values; memory is taken only for pixels that
- * are there. */
+ * The input is a series of files: a byte that selects one of NAMES, two bytes with the length,
+ * lowest first, and the contents. The target calls images_read_u8 on a folder of these files, crops
+ * and mirrors rows at random as a training does, and calls images_read. A refusal must have an
+ * error text. Accepted data must have rows, labels below the number of classes and finite values.
+ * Memory may only be allocated for pixels that exist. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "images.h"
@@ -121,8 +121,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     exit(0);
 }
 
-/* A big number that a file says of itself, one file's bytes with its length put right, or a file more
- * or less. */
+/* Puts a large number in place of a number in a header, mutates the bytes of a file and corrects
+ * its length, or adds or removes a file. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const char *const numbers[] = { "0",     "1",      "2",     "16384", "16385", "1000000",
@@ -149,7 +149,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     memcpy(copy, bytes + at, length + 3);
     switch (reader_draw(5)) {
     case 0:
-        copy[0] = (uint8_t)reader_draw(NAMES); /* under another name, too */
+        copy[0] = (uint8_t)reader_draw(NAMES); /* sometimes under another name */
         size = reader_splice(bytes, size, most, at, reader_draw(2) == 0 ? at : at + 3 + length,
                              copy, length + 3);
         free(copy);

@@ -1,15 +1,15 @@
-/* fuzz_json.c - any bytes as JSON and as JSON lines.
+/* fuzz_json.c - reads any bytes as JSON and as JSON lines.
  *
- * Tried: json_parse of all bytes, json_read_line of their lines, each getter at each value of what
- * was read. What must hold: a refusal has an error text; values lie within the text and know what
- * is beside them; every key is found, or stands twice; what is written of it is JSON again, with the
- * same values, and written anew the same bytes. */
+ * The target calls json_parse on all bytes, json_read_line on their lines, and every getter on
+ * every value. A refusal must have an error text. Values must lie within the text and know their
+ * neighbours. Every key must be found, or occur twice. A written value must be JSON again with the
+ * same values, and writing that again must give the same bytes. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "json.h"
 #include "reader.h"
 
-/* Every value of d, and that getters complain of what they cannot give. */
+/* Visits every value of d and checks that getters refuse values of other types. */
 static void try_values(json *d)
 {
     must(d->count > JSON_ROOT);
@@ -53,7 +53,7 @@ static void try_values(json *d)
     d->error[0] = 0;
 }
 
-/* What a value is written as; to be freed. */
+/* Returns the text of a written value, which the caller frees. */
 static char *written(const json *d, size_t *size)
 {
     char *text = NULL;

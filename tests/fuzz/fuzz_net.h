@@ -1,6 +1,6 @@
-/* fuzz_net.h - a graph made from bytes: any op, shapes that mostly fit, now and then wrong ones. The
- * same bytes with other rows give the same net for other micro-batches. And the memory that targets
- * with nets give to the library. Behind fuzz's bytes.h. */
+/* fuzz_net.h - builds a graph from bytes: any op, shapes that mostly fit, sometimes wrong ones. The same bytes with
+ * another number of rows give the same net for another micro-batch. Also the allocator of targets that use nets.
+ * Include after bytes.h. */
 #ifndef FUZZ_NET_H
 #define FUZZ_NET_H
 #include "util.h"
@@ -9,7 +9,7 @@
 typedef gckpt_tensor T;
 enum { NET_TENSORS = 48, NET_TERMS = 3, NET_ROWS = 20, NET_ELEMENTS = 512, NET_FETCHES = 4 };
 
-/* Rows of every input: NET_ROWS of NET_ELEMENTS, from any of 64 places on. */
+/* The data of every input: NET_ROWS rows of NET_ELEMENTS, beginning at one of 64 offsets. */
 static float net_floats[NET_ROWS * NET_ELEMENTS + 64];
 static int32_t net_indices[NET_ROWS * NET_ELEMENTS + 64], net_wild[NET_ROWS * NET_ELEMENTS + 64];
 static uint8_t net_bytes[NET_ROWS * NET_ELEMENTS + 64];
@@ -24,9 +24,9 @@ static inline void net_data(void)
     }
 }
 
-/* ---- memory: util.h's heap, from one room that each input has from its beginning on, so that it is
- * touched but once. Nothing in it is given twice to one input, so whoever reads what was given back
- * is found out; between blocks there is what nobody may touch. ---- */
+/* ---- memory: util.h's heap over one static buffer, which every input uses from the beginning, so that few pages are
+ * touched. No byte is given out twice to one input, so that any use after free is found; the bytes between blocks are
+ * poisoned. ---- */
 enum { NET_HEAP_BYTES = 96 << 20, NET_BETWEEN = 32 };
 static unsigned char net_heap_bytes[NET_HEAP_BYTES] __attribute__((aligned(64)));
 static size_t net_used;
@@ -34,10 +34,10 @@ static size_t net_used;
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
-    /* what is freed of malloc's (by graphs aside, by libFuzzer) is not kept for long */
+    /* limits how long sanitizers keep freed blocks of malloc (of temporary graphs and libFuzzer) */
     return "quarantine_size_mb=4:malloc_context_size=8";
 }
-/* For each input, before the first block. */
+/* Starts an input, before its first block. */
 static inline void net_memory(heap *h)
 {
     memset(h, 0, sizeof *h);
@@ -91,13 +91,13 @@ typedef struct {
     int64_t rows;
     gckpt_term term[NET_TERMS];
     int terms;
-    gckpt_fetch_spec fetch[NET_FETCHES]; /* what plans may pick */
+    gckpt_fetch_spec fetch[NET_FETCHES]; /* tensors that plans may fetch */
     int fetches;
-    int user_op; /* a user's op whose runs are counted */
+    int user_op; /* id of a user's op whose runs are counted */
     int caches, policies;
 } fuzz_net;
 
-/* ---- a user's ops: 2x with saved, and ones that refuse ---- */
+/* ---- user ops: 2x with a saved tensor, and ops that refuse ---- */
 static gckpt_result user_op_shape(gckpt_call *call)
 {
     const int mode = *(const int *)call->attributes;
@@ -142,7 +142,7 @@ static T *net_add(fuzz_net *n, T *t)
         n->t[n->count++] = t;
     return t;
 }
-/* One of the last made, mostly. NULL: a wrong one. */
+/* Returns a tensor, mostly one of the newest, or NULL for a wrong one. */
 static T *net_any(fuzz_net *n, bytes *b)
 {
     const unsigned x = byte(b);
@@ -151,7 +151,7 @@ static T *net_any(fuzz_net *n, bytes *b)
     return n
         ->t[n->count - 1 - (int)(x >= 128 ? x % 3 % (unsigned)n->count : x % (unsigned)n->count)];
 }
-/* One of that many axes (0: any) and, with like, of that shape; or `like`. */
+/* Returns a tensor with that many axes (if 0, any number) and, if `like` is given, of its shape; or `like` itself. */
 static T *net_like(fuzz_net *n, bytes *b, int axes, T *like)
 {
     const int from = byte(b);
@@ -196,7 +196,7 @@ static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
     if (x % 16 == 2)
         init.uniform = real(b);
     const int i = x % 32 == 3 && n->params ? choose(b, n->params) : n->params++;
-    /* nets of one store share what has the same name, which mostly is of the same shape */
+    /* parameters of the same name in one store are shared; mostly their shapes agree */
     if (b->odd)
         snprintf(name, sizeof name, "p%d", i);
     else
@@ -214,7 +214,7 @@ static T *net_constant(fuzz_net *n, bytes *b, gckpt_type type, gckpt_shape s)
     int64_t size = 1;
     for (int i = 0; i < s.n && i < GCKPT_MAX_DIMS; i++)
         size = s.d[i] > 0 && s.d[i] <= 16 ? size * s.d[i] : INT32_MAX;
-    /* what is not there would be the caller's fault */
+    /* more elements than the data would be the caller's error */
     if (size > NET_ROWS * NET_ELEMENTS)
         return NULL;
     char name[32];
@@ -235,7 +235,7 @@ static gckpt_shape net_rows_of(const T *x, int drop)
     s.n = s.n > drop ? s.n - drop : 0;
     return s;
 }
-/* Indices with this shape: fed, constant, or what argmax gives. */
+/* Returns indices of this shape: an input, a constant, or the result of argmax. */
 static T *net_index(fuzz_net *n, bytes *b, gckpt_shape s)
 {
     const int how = choose(b, 4);
@@ -467,7 +467,7 @@ static void net_term(fuzz_net *n, bytes *b, T *loss)
     }
 }
 
-/* Whether tensor `from` leads to tensor `to`. */
+/* Returns whether tensor `to` depends on tensor `from`. */
 static int net_leads(const gckpt_graph *g, int from, int to)
 {
     unsigned char led[512] = { 0 };
@@ -482,8 +482,8 @@ static int net_leads(const gckpt_graph *g, int from, int to)
 }
 
 enum { NET_OPS = 24, NET_OP_BYTES = 10 };
-static int net_with_caches = 1; /* of eight nets; they only run forward */
-/* Without the ops of `left_out`. Returns the first one that was refused, -1: none. */
+static int net_with_caches = 1; /* if nonzero, one net in eight has caches and can only run forward */
+/* Builds the net without the ops of `left_out`. Returns the first refused op, or -1. */
 static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
 {
     bytes b = all;
@@ -495,7 +495,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     b.odd = first % 8 == 7;
     T *begins =
         net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + choose(&b, 3), rows)));
-    if (!b.odd) { /* mostly there is something to train */
+    if (!b.odd) { /* mostly there is a parameter to train */
         T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + choose(&b, 6)));
         begins = net_add(n, gckpt_linear(begins, w, NULL));
     }
@@ -542,7 +542,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
         case 12:
         case 13: t = net_pair(n, &b, x); break;
         case 14: net_term(n, &b, net_loss(n, &b, x)); break;
-        case 15: { /* a regulariser, or a loss that says it is one */
+        case 15: { /* a regulariser, or a loss that is wrongly declared as one */
             T *w = net_weight(n, &b, gckpt_shape2(2, 2));
             const int was = n->terms;
             if (was > 0)
@@ -596,7 +596,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     }
     while (segments-- > 0)
         gckpt_segment_end(g);
-    /* the first term counts the steps: it depends on an input, and on something to train */
+    /* the first term determines the counts: it depends on an input and on a parameter */
     int counts = n->terms > 0;
     if (!b.odd && counts) {
         const int id = gckpt_id(n->term[0].loss);
@@ -628,12 +628,12 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     }
     return -1;
 }
-/* The net of these bytes, in a graph that is empty. Ops that do not fit (found out for 3 rows, aside)
- * are left out, but where odd numbers may come. */
+/* Builds the net of these bytes in an empty graph. Finds ops that do not fit with a temporary graph of 3 rows, and
+ * leaves them out unless odd numbers are allowed. */
 static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
 {
     static struct {
-        uint64_t of; /* a hash of the bytes; 0: none */
+        uint64_t of; /* a hash of the bytes, or 0 */
         uint32_t left_out;
     } known[4096];
     uint64_t of = 14695981039346656037u;
@@ -654,7 +654,7 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
     net_built(n, g, b, rows, left_out);
 }
 
-/* Feeds of all inputs of a graph, `rows` rows; -1: an input is larger than what there is to feed. */
+/* Makes feeds of `rows` rows for all inputs of a graph. Returns -1 if an input is larger than the data. */
 static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int most)
 {
     const int from = choose(b, 64), wild = b->odd && byte(b) > 200;
@@ -678,7 +678,7 @@ static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int m
     return count;
 }
 
-/* A net with a store of its own, and what is planned and run of it. */
+/* A net with a separate store, its plan and its executor. */
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -690,7 +690,7 @@ typedef struct {
     uint64_t hash;
 } net_run;
 
-/* Store and graph; net_make is next. */
+/* Opens store and graph; net_make comes next. */
 static inline void net_run_open(net_run *l, heap *memory)
 {
     const gckpt_memory m = net_heap(memory);

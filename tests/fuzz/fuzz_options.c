@@ -1,12 +1,14 @@
-/* fuzz_options.c - command lines of examples/finetune.c, which has the longest table: any words, and
- * with --resume a file whose notes say any options; and a log of events to go on behind.
+/* fuzz_options.c - any words as the command line of examples/finetune.c, which has the longest
+ * table of options; with --resume, a checkpoint whose notes name any options; and an event log to
+ * append to.
  *
- * The input has parts: the words, a line each (of which FILE is a training's file with the notes, and
- * GONE is not there), notes, a line each, "name=value", and the log of events. What must hold:
- *   - what is refused has a status that is not 0 and a line on stderr, which ends;
- *   - what is taken is within what its row allows, and the same whether it is written "--name value"
- *     or "--name=value"; of an option given twice the last one counts;
- *   - the log's end is the end of a line, before events of later steps; a log that is none stays. */
+ * The input has parts: the words, one a line (FILE is a checkpoint with the notes, GONE does not
+ * exist); notes, one a line, "name=value"; and the event log. The rules:
+ * - Refused words give a nonzero status and a complete line on stderr.
+ * - Accepted values are within the limits of their row in the table, and the same for "--name
+ *   value" and "--name=value". If an option is given twice, the last value counts.
+ * - Resuming cuts the log at the end of a line, before events of later steps. Another kind of file
+ *   stays unchanged. */
 #define PROGRAM "examples/finetune.c"
 #include "command_line.h"
 

@@ -1,14 +1,14 @@
-/* fuzz_plans.c - any bytes as a plan: gckpt_plan_read for graphs of several kinds.
+/* fuzz_plans.c - reads any bytes as a plan: gckpt_plan_read for graphs of several kinds.
  *
- * The first 4 bytes choose the graph, which allocation fails, where the file ends, whether what is
- * read runs; the rest is the file, a run of 64-bit numbers. One that is refused for its hash alone
- * is given the right one and read again, so mutations need not know it. What must hold:
- *   - no crash; what is refused is the graph's error, with a text without control characters;
- *   - "whatever is in the file, a plan that is read is right": tests/plan_check.h, which shares
- *     nothing with what reads it, finds nothing wrong with it; a step of it gives the loss and the
- *     weights of a plan that keeps everything, to the bit, and measured bytes are within the arena;
- *   - what is read is written, and read and written again to the same bytes;
- *   - blocks are given back with their size, all of them. */
+ * The first 4 bytes choose the graph, the allocation that fails, where the file ends and whether
+ * the plan runs. The rest is the file, a sequence of 64-bit numbers. A file that is refused only
+ * for its hash is read again with the right hash, so that mutations need not find it. The rules:
+ * - No crash. A refusal is the graph's error, with a text without control characters.
+ * - Whatever is in the file, an accepted plan is right: tests/plan_check.h, which shares no code
+ *   with the reader, finds no fault, a step gives exactly the loss and weights of a plan that keeps
+ *   everything, and the measured bytes are within the arena.
+ * - A plan that is read is written, read and written again to the same bytes.
+ * - All blocks are freed, with their sizes. */
 #include "gradckpt.h"
 #include "fuzz.h"
 #include "plan_check.h"
@@ -23,7 +23,7 @@ typedef struct {
     gckpt_term terms[TERMS];
     int term_count, feed_count;
     gckpt_feed feeds[FEEDS];
-    gckpt_tensor *middle, *first; /* to be fetched, pinned */
+    gckpt_tensor *middle, *first; /* tensors to fetch, and with a policy */
 } net;
 
 static float floats[2 * ROWS][256], targets[2 * ROWS][64];
@@ -50,9 +50,9 @@ static void minimise(net *n, gckpt_tensor *loss, float weight, int regulariser)
     n->terms[n->term_count++] = term;
 }
 
-/* 0: layers; 1: two losses, a regulariser, policies, a segment; 2: attention; 3: images; 4: bigger
- * layers, over which micro-batches pay; 5: gates; 6: ops over (B, T, C) that need no gradient, which
- * run in row tiles where bytes are few */
+/* Builds a graph by kind: 0 layers; 1 two losses, a regulariser, policies, a segment; 2 attention;
+ * 3 images; 4 larger layers, for which micro-batches pay off; 5 gates; 6 ops over (B, T, C) without
+ * gradients, which run in row tiles when memory is short. */
 static void net_begin(net *n, int kind)
 {
     memset(n, 0, sizeof *n);
@@ -128,8 +128,8 @@ static void net_end(net *n)
     MUST(n->memory.live == 0);
 }
 
-/* ---- what bits depend on, and what a step gives ---- */
-/* Numbers of a file, as export/export.h has them: behind those of the tensors, */
+/* ---- parts of a file that bits depend on, and the result of a step ---- */
+/* Offsets of the numbers of a file, as in export/export.h, after the numbers of the tensors. */
 enum {
     LEAST_WORK,
     PROVEN_WORK,
@@ -155,10 +155,10 @@ enum {
     TERM_COUNT,
     NUMBERS
 };
-/* five for each term, fetches, instructions. */
+/* After these come five numbers for each term, fetches and instructions. */
 static size_t numbers_at(const uint64_t *words) { return 4 + 3 * (size_t)words[3]; }
 
-/* Where the number of instructions stands; 0: not within `count` words. */
+/* Returns the index of the number of instructions, or 0 if it is not within `count` words. */
 static size_t list_at(const uint64_t *words, size_t count)
 {
     if (count < 8 || words[3] > 200 || numbers_at(words) + NUMBERS >= count)
@@ -194,7 +194,8 @@ static void any_order(void *user, int64_t n, void (*body)(void *context, int64_t
         body(context, n);
 }
 
-/* A step of a plan, from the beginning; painted, so that what is read must have been written. */
+/* Takes a step of a plan in a new store. Arenas are painted, so that reading unwritten bytes
+ * changes the result. */
 static outcome run(net *n, const gckpt_plan *p, int64_t rows, int train, unsigned debug)
 {
     outcome out = { GCKPT_E_MEMORY, 0, 0 };
@@ -227,8 +228,8 @@ static float float_of(uint64_t bits)
     return x;
 }
 
-/* The same from a plan that is made here and keeps everything, of what the file says that bits
- * depend on. Known ones are not run again. */
+/* Returns the result of a plan that is made here, keeps everything, and agrees with the file in
+ * everything that bits depend on. Remembers earlier results. */
 static outcome wanted(int kind, const uint64_t *words, int64_t rows)
 {
     static struct {
@@ -280,7 +281,7 @@ static outcome wanted(int kind, const uint64_t *words, int64_t rows)
     return known[(next + 63) % 64].out;
 }
 
-/* ---- a try ---- */
+/* ---- one input ---- */
 static const uint64_t start = UINT64_C(0xcbf29ce484222325);
 static uint64_t fnv(const uint8_t *bytes, size_t n)
 {
@@ -316,7 +317,8 @@ static void check_plan(net *n, const gckpt_plan *p, int kind, const uint8_t *o)
 {
     static uint64_t words[WORDS];
     const char *problem = plan_check(p, n->graph, NULL);
-    /* a schedule may run a loss late, which no plan made here does: its bits are still compared */
+    /* a schedule may run a loss after its backward, as no plan made here does; its bits are still
+     * compared */
     if (problem && strstr(problem, "backward of") && strstr(problem, "comes before its forward"))
         problem = NULL;
     if (problem)
@@ -378,7 +380,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     return 0;
 }
 
-/* ---- changing numbers: anywhere, and the list ---- */
+/* ---- mutations: of any number, and of the list of instructions ---- */
 #define ONE_OF(list, d) (list)[fuzz_draw(d, sizeof(list) / sizeof *(list))]
 static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
 {
@@ -393,46 +395,46 @@ static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
     if (length == 0 && kind < 6)
         kind = 6 + kind % 6;
     switch (kind) {
-    case 0: /* an instruction to another place */
+    case 0: /* moves an instruction */
         if (i < k)
             memmove(w + i, w + i + 1, (k - i) * sizeof *w);
         else
             memmove(w + k + 1, w + k, (i - k) * sizeof *w);
         w[k] = word;
         return count;
-    case 1: /* two change places */
+    case 1: /* swaps two */
         w[i] = w[k];
         w[k] = word;
         return count;
-    case 2: /* once more, somewhere */
+    case 2: /* repeats one elsewhere */
         if (count == WORDS)
             return count;
         memmove(w + k + 1, w + k, (count - k) * sizeof *w);
         w[k] = word;
         w[at]++;
         return count + 1;
-    case 3: /* no more */
+    case 3: /* removes one */
         memmove(w + i, w + i + 1, (count - i - 1) * sizeof *w);
         w[at]--;
         return count - 1;
-    case 4: /* of another kind, or tensor */
+    case 4: /* changes its kind or tensor */
         w[i] = fuzz_draw(d, 2) ? word ^ (1 + fuzz_draw(d, 7)) : word + 8 * fuzz_draw(d, 5) - 16;
         return count;
-    case 5: { /* one of the offsets, or their number, or of the parameters */
+    case 5: { /* changes an offset, the number of offsets, or a number of the parameters */
         const size_t behind = at + 1 + length;
         const size_t j = behind + (size_t)fuzz_draw(d, count - behind);
         w[j] = fuzz_draw(d, 2) ? w[j] + 64 * fuzz_draw(d, 9) - 256
                                : w[behind + (size_t)fuzz_draw(d, count - behind)];
         return count;
     }
-    case 6: { /* one of the numbers, terms and fetches */
+    case 6: { /* changes one of the numbers, terms and fetches */
         const size_t from = count > 4 && w[3] < 200 && numbers_at(w) < count ? numbers_at(w) : 0;
         const size_t j = from + (size_t)fuzz_draw(d, NUMBERS + 8);
         if (j < count)
             w[j] = fuzz_draw(d, 2) ? ONE_OF(odd, d) : w[j] + fuzz_draw(d, 5) - 2;
         return count;
     }
-    case 7: /* a buffer more or fewer at the end */
+    case 7: /* adds or removes a buffer at the end */
         if (count > 9 && fuzz_draw(d, 2))
             return count - 1;
         if (count < WORDS)
@@ -477,7 +479,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     return OPTIONS + 8 * count;
 }
 
-/* ---- the first plans: every mode, and options ---- */
+/* ---- seeds: plans of every mode and several options ---- */
 static void seed(const char *folder, int kind, int way, int *number)
 {
     net n;
@@ -506,7 +508,7 @@ static void seed(const char *folder, int kind, int way, int *number)
         terms = way % 2;
     }
     gckpt_plan *p = gckpt_plan_new(n.graph, n.terms, terms, &desc);
-    for (int k = 0; p && way >= 4 && k < 3; k++) { /* in as few bytes as there may be */
+    for (int k = 0; p && way >= 4 && k < 3; k++) { /* within as few bytes as possible */
         desc.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) / (size_t)(4 + way);
         gckpt_plan *smaller = gckpt_plan_new(n.graph, n.terms, terms, &desc);
         if (!smaller)

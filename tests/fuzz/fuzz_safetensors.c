@@ -1,17 +1,18 @@
-/* fuzz_safetensors.c - any bytes as a file of parameters: gckpt_store_read, _read_as and _map, with
- * every option, into stores of every kind.
+/* fuzz_safetensors.c - reads any bytes as a file of parameters: gckpt_store_read, _read_as and _map
+ * with every option, into stores of every kind.
  *
- * The first 8 bytes choose the store (empty; parameters made or not, trained, quantised, external,
- * read by a convolution), the call, its options, which allocation fails and where the file ends;
- * the rest is the file. What must hold:
- *   - no crash, no byte read beyond the file, none asked for beyond its size;
- *   - an error is the call's result, the store's error and a text without control characters; the
- *     store is what it was: parameters and where they lie, values, state, step, seed, notes;
- *   - what is loaded is what the file says (found without the library), and is written and read
- *     again to the same bytes, into this store and an empty one; a step can be trained with it
- *     (of the inputs whose bytes choose so: each of these takes as long as hundreds of loads);
- *   - a mapped file that is not writable stays as it is;
- *   - blocks are given back with their size, all of them. */
+ * The first 8 bytes choose the store (empty; with or without values, trained, quantised, external,
+ * read by a convolution), the call, its options, the allocation that fails and where the file ends.
+ * The rest is the file. The rules:
+ * - No crash. No byte beyond the file's end is read or requested.
+ * - An error is the call's result and the store's error, with a text without control characters.
+ *   The store is unchanged: parameters and their addresses, values, state, step, seed, notes.
+ * - Loaded values are those of the file (found without the library). Writing and reading them
+ *   again, into this store and an empty one, gives the same bytes. Training can take a step with
+ *   them (only for some inputs, chosen by their bytes, since a step takes as long as hundreds of
+ *   loads).
+ * - A mapped file that is not writable is unchanged.
+ * - All blocks are freed, with their sizes. */
 #include "gradckpt.h"
 #include "input_hash.h"
 #include "once.h"
@@ -20,18 +21,19 @@
 enum { OPTIONS = 8, KINDS = 9, ROWS = 4 };
 enum { EMPTY, UNINITIALISED, TRAINED, PACKED_I8, PACKED_I4, EXTERNAL, EXTERNAL_I8, CONVOLUTION, FROZEN };
 
-static fuzz_file trained, before[KINDS]; /* a file with state; what the store of a kind writes */
+/* a file with optimiser state; for each kind, the file that its store writes */
+static fuzz_file trained, before[KINDS];
 
 /* ---- stores ---- */
 typedef struct {
     fuzz_memory memory;
     gckpt_store *store;
-    gckpt_graph *graph; /* of CONVOLUTION, while it is there */
+    gckpt_graph *graph; /* the graph of CONVOLUTION, while it exists */
     float a[128], b[32], scales[4];
     int8_t packed[128];
 } subject;
 
-static const gckpt_init ones = { 0, 0, 1 }; /* to draw takes long */
+static const gckpt_init ones = { 0, 0, 1 }; /* drawing random values takes long */
 
 static gckpt_shape shape_of(const char *name)
 {
@@ -103,7 +105,8 @@ static void subject_end(subject *s)
     MUST(s->memory.live == 0);
 }
 
-/* A step of AdamW, or momentum, of a linear layer of a and b. 0: they cannot be trained so. */
+/* Takes a step of AdamW or momentum of a linear layer of a and b. Returns 0 if they cannot be
+ * trained. */
 static int step(gckpt_store *s, gckpt_optimiser optimiser)
 {
     float x[ROWS][4], y[ROWS][32];
@@ -152,8 +155,8 @@ static int ordered(void *user, const char *name, gckpt_shape shape, int *axes)
     for (int i = 0; i < shape.n; i++)
         axes[i] = axes_mode == 1 ? shape.n - 1 - i : i;
     if (axes_mode == 2 && shape.n > 1)
-        axes[0] = axes[1];                /* no order */
-    if (axes_mode == 4 && shape.n == 4) { /* HWIO of OIHW */
+        axes[0] = axes[1];                /* not a permutation */
+    if (axes_mode == 4 && shape.n == 4) { /* HWIO to OIHW */
         axes[0] = 3;
         axes[1] = 2;
         axes[2] = 0;
@@ -162,7 +165,7 @@ static int ordered(void *user, const char *name, gckpt_shape shape, int *axes)
     return axes_mode == 4 && name[0] != 'c' ? 0 : axes_mode == 5 ? shape.n + 1 : shape.n;
 }
 
-/* ---- what must hold ---- */
+/* ---- the rules ---- */
 static fuzz_file written(gckpt_store *s)
 {
     fuzz_file f = { NULL, 0, 0, 0, 0 };
@@ -199,7 +202,8 @@ static void list(const gckpt_store *s, listed *l)
         MUST(gckpt_store_peek(s, i, &l->of[i]) == GCKPT_OK);
 }
 
-/* What pointers show stays where it is; nothing else of a parameter that a file does not have. */
+/* Parameters in the program's memory stay where they are; so does everything of a parameter that a
+ * file does not have. */
 static void check_places(const listed *was, const gckpt_store *s, int failed)
 {
     listed now;
@@ -217,8 +221,8 @@ static void check_places(const listed *was, const gckpt_store *s, int failed)
     }
 }
 
-/* Of a file that was loaded as it is, what it says: names once, data apart and within the file, and
- * the bits of the floats that became floats. */
+/* For a file that was loaded without options: names occur once, data is disjoint and within the
+ * file, and floats that stay floats have the file's bits. */
 static void check_values(gckpt_store *s, const uint8_t *bytes, size_t size, int values_only)
 {
     static st_file f;
@@ -253,7 +257,7 @@ static void check_values(gckpt_store *s, const uint8_t *bytes, size_t size, int 
     }
 }
 
-/* What was loaded can be written, and read again to the same. */
+/* Writes the loaded store and reads it again: the result must be the same. */
 static void check_again(subject *s, int kind, int into_empty)
 {
     const gckpt_file_desc hwio = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_HWIO, NULL };
@@ -280,7 +284,7 @@ static void check_again(subject *s, int kind, int into_empty)
     fuzz_file_end(&again);
 }
 
-/* ---- a try ---- */
+/* ---- one input ---- */
 static gckpt_result load(subject *s, const uint8_t *o, const uint8_t *bytes, size_t size,
                          const gckpt_file_desc *desc, uint8_t *mapped)
 {
@@ -292,7 +296,8 @@ static gckpt_result load(subject *s, const uint8_t *o, const uint8_t *bytes, siz
         memcpy(mapped, bytes, size);
         result = gckpt_store_map(s->store, mapped, size, desc);
     } else {
-        f.bytes = (uint8_t *)malloc(size + 1); /* a block of its own: what is beyond is seen */
+        /* a separate block, so that reading beyond the end is found */
+        f.bytes = (uint8_t *)malloc(size + 1);
         memcpy(f.bytes, bytes, size);
         if (o[6] >= 192)
             f.fail_at = 1 + (size_t)(o[6] - 192) * size / 64;
@@ -330,7 +335,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     desc.axes = axes_mode ? ordered : NULL;
     const int plain = how == 0;
     const gckpt_file_desc *d = how == 1 && o[2] == 0xef ? NULL : &desc;
-    uint8_t *block = map ? (uint8_t *)malloc(size + (how == 3)) : NULL; /* 3: not aligned */
+    uint8_t *block = map ? (uint8_t *)malloc(size + (how == 3)) : NULL; /* 3: misaligned */
     MUST(block || !map || size == 0);
     if (map && !block)
         return 0;
@@ -386,7 +391,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     return OPTIONS + st_mutate(bytes + OPTIONS, size - OPTIONS, most - OPTIONS, &d);
 }
 
-/* ---- the first files ---- */
+/* ---- seeds ---- */
 static void seed(const char *folder, int *number, int kind, int how, int flags, const fuzz_file *f)
 {
     uint8_t bytes[1 << 14] = { (uint8_t)kind, (uint8_t)how, (uint8_t)flags, 0, 0, 0, 0, 0 };
@@ -428,7 +433,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         }
         subject_end(&s);
     }
-    subject_begin(&s, UNINITIALISED); /* a state of momentum, and parts of it */
+    subject_begin(&s, UNINITIALISED); /* state of momentum, for some parameters */
     MUST(step(s.store, GCKPT_MOMENTUM));
     fuzz_file f = written(s.store);
     if (folder) {

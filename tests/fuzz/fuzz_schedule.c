@@ -1,11 +1,11 @@
-/* fuzz_schedule.c - any list of instructions as desc.schedule: that of a plan of any mode, in a budget,
- * too, or of a store-all plan with all that a backward reads computed anew or reloaded before it,
- * with forwards repeated, left out, moved, foreign ones put in, reloads and holds of what may be
- * offloaded; or any numbers.
+/* fuzz_schedule.c - any list of instructions as desc.schedule. The list is taken from a plan of any mode, also under a
+ * budget; or from a store-all plan in which everything that a backward reads is recomputed or reloaded before it; or
+ * consists of any numbers. Then forwards are repeated, removed or moved, and foreign instructions, reloads and waits
+ * for offload copies are inserted.
  *
- * What must hold: it is refused with a text, and nothing is left; or it is accepted, then the plan is
- * what tests/plan_check.h says it must be, and its steps, with what is dead painted and what is
- * computed again compared, give the bits of the store-all plan: losses, norm, weights. */
+ * The list must be refused with a text and nothing allocated, or accepted. Then tests/plan_check.h accepts the plan,
+ * and its steps, with dead bytes painted and recomputed values compared, give the losses, norm and weights of the
+ * store-all plan to the bit. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "it is called on each plan that was accepted"
@@ -57,11 +57,11 @@ static void steps(net_run *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f
     l->e = gckpt_exec_new(l->p, l->s, &d);
     for (int i = 0; i < 2 && l->e; i++)
         l->result[i] = gckpt_step(l->e, f, n, rows, h, &l->report[i]);
-    l->hash = l->e ? gckpt_store_hash(l->s) : 0; /* a parameter may be as large as can be said */
+    l->hash = l->e ? gckpt_store_hash(l->s) : 0; /* parameters may be too large to hash */
 }
 
-/* Before each backward what its op and its inputs' ops made, reloaded or computed anew from what they
- * read, by the bits of `how`. */
+/* Inserts before each backward the outputs of its op and of its inputs' ops, reloaded or recomputed from their inputs,
+ * as the bits of `how` say. */
 static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruction *from, int length,
                     gckpt_instruction *list)
 {
@@ -82,7 +82,7 @@ static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruc
         }
         list[n++] = from[i];
     }
-    /* what is no op has no forward */
+    /* a node that is not an op has no forward */
     int kept = 0;
     for (int i = 0; i < n; i++) {
         gckpt_node node;
@@ -94,7 +94,7 @@ static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruc
     return kept;
 }
 
-/* From a plan's list, or from nothing. */
+/* Makes the list from a plan's list, or from nothing. Returns its length. */
 static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_instruction *list)
 {
     static gckpt_instruction plain[MOST];
@@ -113,7 +113,7 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
     for (int edits = how & 128 ? 0 : byte(b) % 8; edits > 0 && n < MOST - 40; edits--) {
         const unsigned what = byte(b);
         const int at = n ? (byte(b) * 256 + byte(b)) % (n + 1) : 0;
-        if (what % 8 < 4) { /* a stretch again */
+        if (what % 8 < 4) { /* repeats a stretch */
             const int from = n ? byte(b) % n : 0, size = 1 + byte(b) % 16;
             gckpt_instruction again[16];
             int k = 0;
@@ -123,16 +123,16 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
             memmove(list + at + k, list + at, (size_t)(n - at) * sizeof *list);
             memcpy(list + at, again, (size_t)k * sizeof *list);
             n += k;
-        } else if (what % 8 == 4 && n > 0 && at < n) { /* one away */
+        } else if (what % 8 == 4 && n > 0 && at < n) { /* removes one */
             memmove(list + at, list + at + 1, (size_t)(n - at - 1) * sizeof *list);
             n--;
-        } else if (what % 8 == 5 && n > 1) { /* one elsewhere */
+        } else if (what % 8 == 5 && n > 1) { /* moves one */
             const int from = byte(b) % n, to = at % n;
             const gckpt_instruction one = list[from];
             memmove(list + from, list + from + 1, (size_t)(n - from - 1) * sizeof *list);
             memmove(list + to + 1, list + to, (size_t)(n - 1 - to) * sizeof *list);
             list[to] = one;
-        } else { /* a new one */
+        } else { /* inserts a new one */
             static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_RELOAD,
                                                 GCKPT_FORWARD, GCKPT_RELOAD,   GCKPT_UPDATE,
                                                 GCKPT_OFFLOAD_DONE,    GCKPT_REDUCE,   GCKPT_OFFLOAD };
@@ -201,7 +201,7 @@ static void try_one(bytes in)
         d.overlap_offload = q >> 6 & 1;
         d.fetch = c.net.fetch;
         const unsigned from = byte(&in);
-        gckpt_plan *by = NULL; /* whose list is changed */
+        gckpt_plan *by = NULL; /* the plan whose list is changed */
         d.mode = modes[from % 8];
         if (d.mode != GCKPT_STORE_ALL) {
             d.offload_cost = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
@@ -223,13 +223,13 @@ static void try_one(bytes in)
             MUST(memory.live == live, "what was refused left %ld bytes",
                  (long)(memory.live - live));
         } else {
-            /* it takes longer than all of the rest: of some, as their bytes have it */
+            /* this check takes longer than everything else, so only some inputs get it, chosen by their bytes */
             const char *problem = o / 16 % 4 == q % 4 ? plan_check(c.p, c.g, &d) : NULL;
             const gckpt_isa isa = q % 16 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
             accepted++;
             again += gckpt_plan_recompute(c.p) > 0;
             offloads += gckpt_plan_offloaded(c.p) > 0;
-            /* a loss may run late, since its gradient does not need it: no plan made here does so */
+            /* a loss may run after its backward, which does not read it; no plan made here does so */
             if (problem && strstr(problem, "backward of") &&
                 strstr(problem, "comes before its forward"))
                 problem = NULL;

@@ -1,16 +1,16 @@
-/* fuzz_shards.c - any checkpoint by ranks: gckpt_ranks_load of an index and its files, into stores
- * of any rank of any number that shard anything.
+/* fuzz_shards.c - reads any bytes as a checkpoint of several ranks: gckpt_ranks_load of an index
+ * and its files, into stores of any rank of any number and any kind of shard.
  *
- * The first 8 bytes choose how many files there are, the store, what is damaged, which allocation
- * fails; the rest is the index's "tensors", a header in JSON. Around it index and files are made by
- * the format's text (src/files/ranks_load.c), with data and sums that are right, so that whatever
- * the header says gets as far as it can; or it is the index, with its sum right or not. What must
- * hold:
- *   - no crash; an error is the call's result, the store's error and a text without control
- *     characters; the store is what it was: parameters and where they lie, values, state, step;
- *   - nothing that is damaged, cut off, of other bytes than the index says or missing is loaded
- *     where it is read; what is loaded has the bits of this rank's share;
- *   - blocks are given back with their size, all of them. */
+ * The first 8 bytes choose the number of files, the store, the damage and the allocation that
+ * fails. The rest is the index's "tensors", a header in JSON. The target writes index and files
+ * around it as the format says (src/files/ranks_load.c), with right data and checksums, so that any
+ * header is read as far as possible. Or the rest is the whole index, with its checksum right or
+ * not. The rules:
+ * - No crash. An error is the call's result and the store's error, with a text without control
+ *   characters. The store is unchanged: parameters and their addresses, values, state, step.
+ * - Files that are damaged, cut off, missing or different from the index are not loaded where they
+ *   are read. Loaded values have the bits of this rank's shard.
+ * - All blocks are freed, with their sizes. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "input_hash.h"
@@ -21,7 +21,7 @@
 enum { OPTIONS = 8, RANKS = 8, DATA = 1 << 17 };
 typedef enum { SOUND, BAD_CHECK, RAW, CUT, FLIPPED, MISSING, OTHER_SUM, ODD_NAME, DAMAGES } damage;
 
-static uint8_t data[DATA]; /* of all tensors */
+static uint8_t data[DATA]; /* data of all tensors */
 
 /* ---- the format ---- */
 static const uint64_t start = UINT64_C(0xcbf29ce484222325);
@@ -32,7 +32,8 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* A rank's elements: of blocks of 4096, halved by the bits of its number, greater half first. */
+/* Returns a rank's elements: blocks of 4096 are halved by the bits of the rank's number, the larger
+ * half first. */
 static void shard_of(uint64_t elements, int rank, int ranks, uint64_t *first, uint64_t *count)
 {
     uint64_t low = 0, high = (elements + 4095) / 4096;
@@ -54,7 +55,8 @@ static int by_offset(const void *a, const void *b)
                                 : (x->end > y->end) - (x->end < y->end);
 }
 
-/* A rank's share of a tensor, in bytes of all data; 0: none. Blocks of I4 are 18 bytes of 32. */
+/* Returns the bytes of a rank's shard of a tensor within all data, or 0 if it has none. Blocks of
+ * int4 are 18 bytes for 32 elements. */
 static uint64_t shard_bytes(const st_tensor *e, int rank, int ranks, uint64_t *begin)
 {
     const int blocks = strcmp(e->type, "U8") == 0;
@@ -104,7 +106,7 @@ static part write_part(const st_file *f, int rank, int ranks, const char *name)
     return made;
 }
 
-/* ---- what is damaged ---- */
+/* ---- the damage ---- */
 static void part_name(char out[64], int rank, damage how)
 {
     snprintf(out, 64, how == ODD_NAME && rank == 0 ? "../ckpt.1-%d" : "ckpt.1-%d.safetensors",
@@ -124,8 +126,8 @@ static void damage_part(const char *name, uint64_t bytes, damage how, uint8_t wh
         f->bytes[at] ^= 16;
 }
 
-/* Index and files of the header in text, in the folder. Whether they are as the library makes them,
- * as far as this side knows. */
+/* Writes index and files of the header in `text` into the folder. Returns whether they are what the
+ * library would write, as far as this target can tell. */
 static int compose(const char *text, size_t size, int ranks, damage how, const uint8_t *o)
 {
     static char index[ST_HEADER + 4096];
@@ -169,7 +171,7 @@ static int compose(const char *text, size_t size, int ranks, damage how, const u
 }
 
 /* ---- stores ---- */
-static const gckpt_init ones = { 0, 0, 1 }; /* to draw takes long */
+static const gckpt_init ones = { 0, 0, 1 }; /* drawing random values takes long */
 static const struct {
     const char *name;
     int n;
@@ -201,7 +203,7 @@ static gckpt_store *store_new(fuzz_memory *memory, const uint8_t *o)
     return s;
 }
 
-/* A hash of all that a load could change: what is not made is not looked at. */
+/* Returns a hash of everything that a load could change; values that do not exist are skipped. */
 static uint64_t snapshot(const gckpt_store *s)
 {
     const uint64_t step = gckpt_store_step(s);
@@ -226,7 +228,7 @@ static int held_by(const gckpt_parameter *p, gckpt_shard shard)
     return p->elements <= 4096 || shard != GCKPT_SHARD_VALUES;
 }
 
-/* The floats that the header has as floats, in this rank's share. */
+/* Checks the floats of this rank's shard against those that the header stores as floats. */
 static void check_values(gckpt_store *s, const char *text, size_t size, gckpt_shard shard)
 {
     static st_file f;
@@ -247,7 +249,7 @@ static void check_values(gckpt_store *s, const char *text, size_t size, gckpt_sh
     }
 }
 
-/* ---- a try ---- */
+/* ---- one input ---- */
 int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
 {
     fuzz_memory memory = { 0, 0, 0, 0 };
@@ -276,7 +278,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     } else {
         MUST(result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT);
         MUST(how != BAD_CHECK && how != ODD_NAME && ranks != 3);
-        /* an empty store looks at the size and the sum of every file, and reads all of one rank */
+        /* a load into an empty store checks size and checksum of every file, and reads one rank's
+         * completely */
         MUST(o[2] % KINDS != EMPTY || (how != CUT && how != MISSING && how != OTHER_SUM));
         MUST(o[2] % KINDS != EMPTY || o[1] % 4 > 0 || how != FLIPPED ||
              memmem(text, size, "num_batches_tracked", 19));
@@ -316,7 +319,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     return OPTIONS + LLVMFuzzerMutate(bytes + OPTIONS, size - OPTIONS, most - OPTIONS);
 }
 
-/* ---- the first headers: as a store writes them, in shares or not ---- */
+/* ---- seeds: headers as a store writes them, with shards or without ---- */
 static int try_seed(const char *to, int number, const uint8_t o[OPTIONS], const char *text)
 {
     uint8_t bytes[OPTIONS + ST_HEADER];
@@ -341,7 +344,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     fuzz_draws d = { 1 };
-    for (size_t i = 0; i < DATA; i++) /* floats, halves and scales that are finite and small */
+    for (size_t i = 0; i < DATA; i++) /* finite, small floats, binary16s and scales */
         data[i] = (uint8_t)(i % 2 ? 0x3c : fuzz_draw(&d, 256));
     if (!to)
         return 0;

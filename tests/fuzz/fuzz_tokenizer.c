@@ -1,13 +1,14 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer's files, and any text for it.
+/* fuzz_tokenizer.c - reads any bytes as a tokenizer's files, and encodes any text with it.
  *
- * Inputs: tokenizer.json and a text; or vocab.json, merges.txt and a text; with the byte 0x1e
- * between them. Tried: reading the files, the text as tokens in each way there is, in pieces, back
- * to text. What must hold: a refusal has an error text and leaves nothing; tokens are of the
- * vocabulary; the same text has the same tokens again; what is decoded is UTF-8; and where each byte
- * has a token and nothing changes text before, it is the text itself. One input in eight tries all ways
- * and all tokens, the others one of the ways, once, and some of the tokens. */
+ * The input is tokenizer.json and a text, or vocab.json, merges.txt and a text, with the byte 0x1e
+ * between them. The target reads the files, encodes the text in each way, also in pieces, and
+ * decodes it. A refusal must have an error text and leave nothing allocated. Tokens must be in the
+ * vocabulary, the same text must give the same tokens again, and decoded text must be UTF-8. If
+ * each byte has a token and nothing normalises the text, decoding must return it. One input in
+ * eight tries all ways and all tokens, the others one way and some tokens. */
 #define _GNU_SOURCE
-#define BPE_CACHE 256 /* words remembered: 1 MB to clear for each input took a fourth of the time */
+/* number of remembered words: clearing 1 MB for each input took a quarter of the time */
+#define BPE_CACHE 256
 #include "gradckpt.h"
 #include "tokenizer.h"
 #include "input_hash.h"
@@ -25,7 +26,7 @@ static int is_utf8(const char *s, size_t n)
     return length > 0;
 }
 
-/* Whether decoding gives back each text: bytes are tokens, and texts are only split. */
+/* Returns whether decoding returns every text: bytes have tokens, and texts are only split. */
 static int is_lossless(const bpe *b)
 {
     int is = b->byte_level && b->normalizers == 0 && b->strip == 0;
@@ -38,13 +39,13 @@ static int is_lossless(const bpe *b)
             const bpe_added *a = &b->added[list][i];
             is = is && !a->lstrip && !a->rstrip;
             for (size_t k = 0; k < a->name_size;
-                 k++) /* others decode as bytes, as they are named */
+                 k++) /* other tokens are decoded as the bytes that they are named after */
                 is = is && a->name[k] > 32 && a->name[k] < 127;
         }
     return is;
 }
 
-/* ways: which of the eight ways to encode it. */
+/* ways: a bit for each of the eight ways to encode it. */
 static void try_text(bpe *b, const char *text, size_t n, unsigned ways)
 {
     size_t size, replaced;
@@ -132,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 static const char said[] = "The  quick\n\n brown 1234 fox's <|im_start|>x<s> e\xcc\x81\xef\xbf\xbd"
                            "\xf0\x9f\x98\x80\xff\xe2\x96\x81 \t don't";
 
-/* A small one of the kinds that the golden ones, of some KB, mix. */
+/* A small tokenizer of each kind that the golden ones, of some KB, combine. */
 static const char small[] =
     "{\"added_tokens\": [{\"id\": 6, \"content\": \"<s>\", \"special\": true, \"lstrip\": true,"
     " \"rstrip\": true, \"normalized\": true}], \"normalizer\": {\"type\": \"Sequence\","

@@ -1,13 +1,14 @@
-/* fuzz_train.c - what a training of examples/train.h finds to go on from: a log of any bytes, and a
- * file whose notes say anything, with the best weights of it, of something else, or none.
+/* fuzz_train.c - resumes a training of examples/train.h from a log of any bytes and a checkpoint
+ * with any notes, whose best weights are there, those of another training, or missing.
  *
- * The input has parts: options, a log, the notes "train", "train.each", "train.values" and
- * "train.within"; one that is "=" is as the training itself left it. What must hold:
- *   - a log is left as it is and refused with a text, or it is its head and whole lines of epochs that
- *     are done, as they were; what is added stands behind;
- *   - a file is refused with a text, or the training goes on from an epoch and a step that it has, and
- *     ends after so many pieces at most as it has steps and batches for validation;
- *   - the notes that it left itself are taken, and it ends with the weights of one never ended. */
+ * The input has parts: options, a log, and the notes "train", "train.each", "train.values" and
+ * "train.within". A part "=" stands for the text that the training wrote. The rules:
+ * - A log is refused with a text and unchanged, or cut to its header and the complete lines of
+ *   finished epochs; new lines follow them.
+ * - A checkpoint is refused with a text, or the training resumes at an epoch and a step that it
+ *   has, and ends after at most as many pieces as it has steps and validation batches.
+ * - The training's notes are accepted, and it ends with the weights of an uninterrupted
+ * training. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "reader.h"
@@ -18,11 +19,11 @@ enum { OPTIONS, LOG, TRAIN, PARTS = TRAIN + NOTES };
 
 static const char *const keys[NOTES] = { "train", "train.each", "train.values", "train.within" };
 static float x[ROWS][2], y[ROWS];
-static char *left[NOTES]; /* notes of a training that ended within its second epoch */
-static gckpt_store *base; /* what that training left, */
-static char *base_best;   /* and its file of the best weights */
+static char *left[NOTES]; /* notes of a training that was interrupted in its second epoch */
+static gckpt_store *base; /* the store of that training */
+static char *base_best;   /* the file of its best weights */
 static size_t base_size;
-static uint64_t whole; /* weights of one that did not */
+static uint64_t whole; /* hash of the weights of an uninterrupted training */
 static int stop_at, steps_seen;
 
 static void model(train_net *net, void *user)
@@ -64,7 +65,7 @@ static train_data data_of(void)
     return d;
 }
 
-/* A training that ends after so many steps (0: it goes through), its notes and weights. */
+/* Trains for `steps` steps (if 0, to the end). Returns the hash of its weights. */
 static uint64_t begun(const char *save, int steps)
 {
     const train_data d = data_of();
@@ -115,7 +116,7 @@ static void try_log(const char *bytes, size_t size, int epochs)
     remove(path);
 }
 
-/* ---- a file to go on from ---- */
+/* ---- the checkpoint to resume from ---- */
 static int note_of(const reader_parts *p, int i, char *to, size_t capacity)
 {
     const int part = TRAIN + i;
@@ -141,13 +142,13 @@ static void try_notes(const reader_parts *p, unsigned how)
         const int there = note_of(p, i, note, sizeof note);
         unchanged &= there ? left[i] != NULL && strcmp(left[i], note) == 0 : left[i] == NULL;
         if (gckpt_store_set_note(base, keys[i], there ? note : NULL) != GCKPT_OK)
-            gckpt_store_set_note(base, keys[i], NULL); /* no UTF-8 */
+            gckpt_store_set_note(base, keys[i], NULL); /* not UTF-8 */
     }
     must(gckpt_store_save(base, save) == GCKPT_OK);
     reader_write_to(best, base_best, base_size);
     if (how & 8)
         remove(best), unchanged = 0;
-    if (how & 16) { /* of something else */
+    if (how & 16) { /* best weights of another training */
         s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_param(g, "v", gckpt_shape1(3), ones);
@@ -194,7 +195,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* A number of a note or a log becomes another one, or libFuzzer changes bytes. */
+/* Changes a number of a note or the log, or lets libFuzzer change bytes. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const char *const numbers[] = { "0",

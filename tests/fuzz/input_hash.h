@@ -1,12 +1,13 @@
-/* input_hash.h - which of the checks that take long an input gets: by its own bytes, so the same ones each
- * time. An input one byte apart gets others, and all are reached by what grows from it. */
+/* input_hash.h - chooses by an input's bytes which of the slow checks it gets, so that the choice
+ * is the same each time. An input with one byte changed gets other checks, so that mutations reach
+ * all of them. */
 #ifndef TESTS_FUZZ_INPUT_HASH_H
 #define TESTS_FUZZ_INPUT_HASH_H
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Words of 8 bytes, each mixed in; draws are made of it by / and %. */
+/* Mixes the input in words of 8 bytes. Callers take several draws from the result with / and %. */
 static inline uint64_t input_hash(const void *bytes, size_t size)
 {
     const uint8_t *at = (const uint8_t *)bytes;

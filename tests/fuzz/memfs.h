@@ -1,12 +1,12 @@
-/* memfs.h - files that are held in memory: what is opened, asked for or listed below HELD is of a table
- * here, and no call of the system is made, which took half the time of readers of small files. fuzz.sh
- * links a target that includes this so that the functions at the end are called for libc's, by the
- * library's files of src/ too. One input in 64 has true files, in a folder of this process.
+/* memfs.h - a file system in memory: files below MEMFS are opened, examined and listed in a table here, without system
+ * calls, which took half of the time of readers of small files. fuzz.sh links a target that includes this file so that
+ * the functions at the end replace libc's, also in the library's files of src/. One input in 64 uses real files, in a
+ * folder of this process.
  *
- *     held_put("a/b.txt", bytes, size);
- *     snprintf(path, sizeof path, "%s/a/b.txt", held_folder(chosen));
+ *     memfs_put("a/b.txt", bytes, size);
+ *     snprintf(path, sizeof path, "%s/a/b.txt", memfs_folder(chosen));
  *     ...
- *     held_end(); // no file is there now; none may still be open */
+ *     memfs_end(); // removes all files; none may be open */
 #ifndef TESTS_FUZZ_MEMFS_H
 #define TESTS_FUZZ_MEMFS_H
 #include <dirent.h>
@@ -26,11 +26,11 @@
              : (fprintf(stderr, "%s:%d: must hold: %s\n", __FILE__, __LINE__, #holds), abort()))
 enum {
     MEMFS_FILES = 32,
-    MEMFS_OPEN = 16, /* at once */
+    MEMFS_OPEN = 16, /* open at the same time */
     MEMFS_NAME = 64,
     MEMFS_BUFFER = 1024,
-    MEMFS_FIRST_FD = 1 << 20, /* of descriptors: no true one is so great */
-    MEMFS_DISK_EVERY = 64        /* of so many inputs one */
+    MEMFS_FIRST_FD = 1 << 20, /* first file descriptor; larger than any real one */
+    MEMFS_DISK_EVERY = 64        /* one input in this many uses real files */
 };
 
 typedef struct {
@@ -40,14 +40,14 @@ typedef struct {
 } memfs_file;
 
 typedef struct {
-    memfs_file *file; /* NULL: this place is free */
+    memfs_file *file; /* NULL if this entry is free */
     FILE *stream;
     size_t at;
     char buffer[MEMFS_BUFFER];
 } memfs_stream;
 
 typedef struct {
-    char name[MEMFS_NAME]; /* ends with /; of the top: empty */
+    char name[MEMFS_NAME]; /* ends with /; empty for the top folder */
     int next, open;
     struct dirent entry;
 } memfs_list;
@@ -56,7 +56,7 @@ static memfs_file memfs[MEMFS_FILES];
 static int memfs_count;
 static memfs_stream memfs_open[MEMFS_OPEN];
 static memfs_list memfs_listing;
-static char memfs_home[64]; /* of true files; empty: there was none yet */
+static char memfs_home[64]; /* folder of real files; empty before the first one */
 static int memfs_on_disk;
 
 /* ---- the table ---- */
@@ -80,7 +80,7 @@ static void memfs_write(memfs_file *f, const void *bytes, size_t size)
     f->size += size;
 }
 
-/* An empty file of this name. */
+/* Adds an empty file of this name. */
 static memfs_file *memfs_new(const char *name)
 {
     memfs_file *f = memfs_find(name);
@@ -102,13 +102,13 @@ static inline void memfs_remove(memfs_file *f)
 {
     const memfs_file last = memfs[--memfs_count], gone = *f;
     *f = last;
-    memfs[memfs_count] = gone; /* with its room */
+    memfs[memfs_count] = gone; /* with its memory, which is reused */
 }
 
-/* ---- true files ---- */
+/* ---- real files ---- */
 static void memfs_rmdir(void) { memfs_must(rmdir(memfs_home) == 0 || errno == ENOTEMPTY); }
 
-/* Every folder above a file, made, or those that are empty then removed. */
+/* If `made` is nonzero, creates every folder above a file; if 0, removes those that are empty. */
 static void memfs_parents(const char *name, int made)
 {
     char path[256];
@@ -125,7 +125,7 @@ static void memfs_parents(const char *name, int made)
         }
 }
 
-/* The folder that the files are in: HELD, or that of true files. */
+/* Returns the folder of the files: MEMFS, or the folder of real files. */
 static const char *memfs_folder(uint64_t chosen)
 {
     memfs_on_disk = chosen % MEMFS_DISK_EVERY == 0;
@@ -163,7 +163,7 @@ static void memfs_end(void)
     memfs_count = memfs_on_disk = 0;
 }
 
-/* ---- instead of libc's ---- */
+/* ---- replacements of libc's functions ---- */
 FILE *__real_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode);
 FILE *__real_fdopen(int fd, const char *mode);
@@ -183,7 +183,8 @@ struct dirent *__wrap_readdir(DIR *folder);
 int __real_closedir(DIR *folder);
 int __wrap_closedir(DIR *folder);
 
-/* What a path is called here, without "." and empty steps; 0: it is not below HELD. */
+/* Writes the name of a path within the table, without "." and empty components. Returns 0 if the path is not below
+ * MEMFS. */
 static int memfs_name(char name[MEMFS_NAME], const char *path)
 {
     size_t n = 0;
@@ -196,7 +197,7 @@ static int memfs_name(char name[MEMFS_NAME], const char *path)
             path += step;
             continue;
         }
-        if (n + 1 + step + 1 > MEMFS_NAME) { /* no file has such a name */
+        if (n + 1 + step + 1 > MEMFS_NAME) { /* no file has a name this long */
             strcpy(name, "/");
             return 1;
         }
@@ -233,7 +234,7 @@ static ssize_t memfs_stream_read(void *user, char *to, size_t n)
 static ssize_t memfs_stream_write(void *user, const char *from, size_t n)
 {
     memfs_stream *s = (memfs_stream *)user;
-    memfs_must(s->at == s->file->size); /* nobody writes anywhere else */
+    memfs_must(s->at == s->file->size); /* files are only written at their end */
     memfs_write(s->file, from, n);
     s->at += n;
     return (ssize_t)n;
@@ -348,7 +349,7 @@ DIR *__wrap_opendir(const char *path)
     return (DIR *)(void *)&memfs_listing;
 }
 
-/* A file, or a folder where the first of its files stands. */
+/* Returns a file or, for the first file in a folder, that folder. */
 struct dirent *__wrap_readdir(DIR *folder)
 {
     memfs_list *list = &memfs_listing;

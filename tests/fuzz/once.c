@@ -1,5 +1,5 @@
-/* once.c - src/store/params.c with a test of numbers that is made once a process, not for each store. A target
- * that includes once.h is linked with this; the library's own stays out then. */
+/* once.c - src/store/params.c with the self-test of numbers run once in a process instead of for
+ * each store. A target that includes once.h is linked with this file instead of the library's. */
 #include "num/num.h"
 #include "store/internal.h"
 

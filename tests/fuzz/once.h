@@ -1,8 +1,7 @@
-/* once.h - what the library asks of its build and the processor has the same answer each time: whether
- * numbers are the contract's, for each store (once.c), and whether the fast kernels give the bits of the
- * plain ones, for each executor. Here both are asked once a process, which saves readers of small files a
- * seventh of their time, those that make executors a third. fuzz.sh links a target that includes this
- * so that the function at the end is called for the library's own. */
+/* once.h - runs two slow checks once in a process, since their results never change: the self-test of the build and
+ * processor, which the library runs for each store (once.c), and the comparison of fast kernels with plain ones, which
+ * it runs for each executor. This saves readers of small files a seventh of their time, and targets with executors a
+ * third. fuzz.sh links a target that includes this file so that the function at the end replaces the library's. */
 #ifndef TESTS_FUZZ_ONCE_H
 #define TESTS_FUZZ_ONCE_H
 #include "gradckpt.h"

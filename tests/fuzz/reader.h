@@ -1,5 +1,5 @@
-/* reader.h - what the fuzz targets of the readers in examples/ share: a folder in memory that files
- * are written to, seeds, inputs of several files, JSON that is changed value by value. */
+/* reader.h - shared by the fuzz targets of the readers in examples/: a folder in memory for files,
+ * seeds, inputs of several files, and mutations of JSON value by value. */
 #ifndef READER_H
 #define READER_H
 #include <errno.h>
@@ -18,15 +18,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed);
-size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most); /* libFuzzer's own */
+size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most); /* provided by libFuzzer */
 
-/* What must hold: else the process ends as by a crash, which libFuzzer keeps the input of. */
+/* Aborts if the condition is false: libFuzzer then keeps the input as a finding. */
 #define must(holds)                                                                                \
     ((holds) ? (void)0                                                                             \
              : (fprintf(stderr, "%s:%d: must hold: %s\n", __FILE__, __LINE__, #holds), abort()))
 
 /* ---- files ----------------------------------------------------------------------------------- */
-static char reader_home[64]; /* of this process alone; in memory if there is /dev/shm */
+static char reader_home[64]; /* a folder for this process; in /dev/shm if that exists */
 
 static void reader_remove(const char *name)
 {
@@ -38,7 +38,7 @@ static void reader_remove(const char *name)
 
 static void reader_rmdir(void) { must(rmdir(reader_home) == 0 || errno == ENOTEMPTY); }
 
-/* HOME/NAME, which holds until the call but one after it. */
+/* Returns HOME/NAME. The string is valid until the second next call. */
 static const char *reader_path(const char *name)
 {
     static char paths[2][256];
@@ -66,7 +66,7 @@ static void reader_write(const char *name, const void *bytes, size_t size)
     reader_write_to(reader_path(name), bytes, size);
 }
 
-/* All of a file, ended by a 0; to be freed. */
+/* Returns the whole file with a terminating 0, which the caller frees. */
 static char *reader_read(const char *path, size_t *size)
 {
     FILE *f = fopen(path, "rb");
@@ -81,7 +81,7 @@ static char *reader_read(const char *path, size_t *size)
 }
 
 /* ---- an input of several files ---------------------------------------------------------------- */
-/* They stand one behind the other with this byte between them, which no text of them has. */
+/* The files follow each other with this byte between them, which none of their texts contains. */
 enum { READER_PARTS = 8, READER_BETWEEN = 0x1e };
 
 typedef struct {
@@ -110,7 +110,7 @@ static reader_parts reader_split(const uint8_t *bytes, size_t size)
 }
 
 /* ---- seeds ----------------------------------------------------------------------------------- */
-/* The folder that seeds are to be written to, or NULL. */
+/* Returns the folder for seeds, or NULL if none are wanted. */
 static const char *reader_seeds(void)
 {
     const char *to = getenv("FUZZ_SEEDS");
@@ -118,7 +118,7 @@ static const char *reader_seeds(void)
     return to;
 }
 
-typedef struct { /* a seed that is put together */
+typedef struct { /* a seed under construction */
     char *text;
     size_t size;
 } reader_seed;
@@ -131,7 +131,7 @@ static void reader_add(reader_seed *s, const void *bytes, size_t size)
     s->size += size;
 }
 
-/* A part behind those that are there. */
+/* Appends a part. */
 static void reader_add_part(reader_seed *s, const void *bytes, size_t size)
 {
     const char between = READER_BETWEEN;
@@ -148,7 +148,7 @@ static void reader_add_file(reader_seed *s, const char *path)
     free(text);
 }
 
-/* Writes it to FUZZ_SEEDS/NAME, with - for each / of the name. */
+/* Writes the seed to FUZZ_SEEDS/NAME, with each / of the name replaced by -. */
 static void reader_end_seed(reader_seed *s, const char *name)
 {
     char path[1024];
@@ -162,7 +162,7 @@ static void reader_end_seed(reader_seed *s, const char *name)
 }
 
 /* ---- changing inputs -------------------------------------------------------------------------- */
-/* libFuzzer's own changes. What it writes is not seen by MemorySanitizer, which must be informed. */
+/* Lets libFuzzer mutate the bytes. MemorySanitizer does not see its writes, so the bytes are unpoisoned here. */
 static size_t reader_mutate_bytes(uint8_t *bytes, size_t size, size_t most)
 {
     size = LLVMFuzzerMutate(bytes, size, most);
@@ -176,7 +176,7 @@ static size_t reader_mutate_bytes(uint8_t *bytes, size_t size, size_t most)
 
 static uint64_t reader_state;
 
-static size_t reader_draw(size_t n) /* below n > 0: splitmix64 */
+static size_t reader_draw(size_t n) /* Returns a random number below n > 0 (splitmix64). */
 {
     uint64_t z = reader_state += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -184,7 +184,8 @@ static size_t reader_draw(size_t n) /* below n > 0: splitmix64 */
     return (size_t)((z ^ (z >> 31)) % n);
 }
 
-/* Replaces [from, to) of a text by n bytes; its new size, or the old one where it does not fit. */
+/* Replaces [from, to) of a text by n bytes. Returns the new size, or the old one if the result does
+ * not fit. */
 static size_t reader_splice(uint8_t *text, size_t size, size_t most, size_t from, size_t to,
                             const void *bytes, size_t n)
 {
@@ -200,15 +201,15 @@ typedef struct {
     int key;
 } reader_span;
 
-/* What only looks for what to change is not looked at itself: that took a fourth of the time of texts
- * of 12 KB. */
+/* Excludes a function from sanitizers and coverage. The functions that search for a place to mutate otherwise took
+ * a quarter of the time of texts of 12 KB. */
 #if defined(__has_attribute) && defined(__has_feature)
 #define READER_PLAIN __attribute__((no_sanitize("address", "memory", "undefined", "coverage")))
 #else
 #define READER_PLAIN
 #endif
 
-/* What a number, or a word such as true, may have. */
+/* Characters of numbers and of words such as true. */
 static const unsigned char reader_in_word[256] = {
     ['0'] = 1, ['1'] = 1, ['2'] = 1, ['3'] = 1, ['4'] = 1, ['5'] = 1, ['6'] = 1, ['7'] = 1,
     ['8'] = 1, ['9'] = 1, ['a'] = 1, ['b'] = 1, ['c'] = 1, ['d'] = 1, ['e'] = 1, ['f'] = 1,
@@ -217,8 +218,8 @@ static const unsigned char reader_in_word[256] = {
     ['w'] = 1, ['x'] = 1, ['y'] = 1, ['z'] = 1, ['-'] = 1, ['+'] = 1, ['.'] = 1, ['E'] = 1
 };
 
-/* The values and keys of a text that is JSON, or was once: strings, numbers, words, and what is
- * between two brackets. */
+/* Finds the values and keys of a text that is JSON, or was once: strings, numbers, words, and the
+ * contents of brackets. */
 READER_PLAIN static size_t reader_scan(const uint8_t *s, size_t size, reader_span *spans,
                                        size_t most)
 {
@@ -252,7 +253,8 @@ READER_PLAIN static size_t reader_scan(const uint8_t *s, size_t size, reader_spa
     return n;
 }
 
-/* Changes one value, key or member; words: what else a value may become, to a NULL. */
+/* Changes one value, key or member. `words` is a NULL-terminated list of other values that it may
+ * become. */
 static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const char *const *words)
 {
     static const char *const values[] = { "0",
@@ -306,13 +308,13 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
     size_t from = one.from, to = one.to, length;
     switch (reader_draw(5)) {
     case 0: return reader_splice(s, size, most, from, to, value, strlen(value));
-    case 1: /* it becomes another one */
-    case 2: /* or is put before another one, with a comma between */
+    case 1: /* replaces it by another value */
+    case 2: /* or inserts it before another one, with a comma between */
         length = spans[other].to - spans[other].from;
         copy = (uint8_t *)malloc(length + 2);
         must(copy != NULL);
         memcpy(copy, s + spans[other].from, length);
-        if (spans[other].key && other + 1 < n && reader_draw(2) == 0) { /* a member */
+        if (spans[other].key && other + 1 < n && reader_draw(2) == 0) { /* a member with its key */
             length = spans[other + 1].to - spans[other].from;
             copy = (uint8_t *)realloc(copy, length + 2);
             must(copy != NULL);
@@ -326,14 +328,14 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
         size = reader_splice(s, size, most, from, to, copy, length);
         free(copy);
         return size;
-    case 3: /* it goes, a key with what it is of, and a comma behind it */
+    case 3: /* removes it, a key with its value, and the comma after it */
         if (one.key && at + 1 < n)
             to = spans[at + 1].to;
         while (to < size && s[to] == ' ')
             to++;
         to += to < size && s[to] == ',';
         return reader_splice(s, size, most, from, to, "", 0);
-    default: /* other bytes within it */
+    default: /* mutates its bytes */
         length = to - from;
         copy = (uint8_t *)malloc(length + 64);
         must(copy != NULL);
@@ -345,7 +347,7 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
     }
 }
 
-/* A custom mutator of inputs that are JSON, or parts of it. */
+/* A custom mutator of inputs that are JSON or consist of parts in JSON. */
 static size_t reader_mutate_json(uint8_t *bytes, size_t size, size_t most, unsigned seed,
                                  const char *const *words)
 {

@@ -1,12 +1,12 @@
-/* rows.h - a file of any bytes as a dataset, of fuzz_chat.c and fuzz_dataset.c: behind dataset.h and
- * reader.h. */
+/* rows.h - opens a file of any bytes as a dataset, for fuzz_chat.c and fuzz_dataset.c. Include
+ * after dataset.h and reader.h. */
 #ifndef ROWS_H
 #define ROWS_H
 #include "input_hash.h"
 #include "memfs.h"
 
-/* Rows of T tokens: each token and target is of the vocabulary, or padding and -1, the batches of an
- * epoch have each row once. */
+/* Checks rows of T tokens: each token and target is in the vocabulary, or padding and -1, and the
+ * batches of an epoch have each row once. */
 static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
 {
     enum { ROWS_MOST = 512 };
@@ -50,7 +50,7 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
     dataset_batches_free(&b);
 }
 
-/* chosen: one of three lengths of rows, or, of one input in eight, all of them. */
+/* Tries one of three lengths of rows, selected by `chosen`, or, for one input in eight, all. */
 static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
 {
     const int all = chosen % 8 == 0, one = (int)(chosen / 8 % 3);
@@ -70,8 +70,8 @@ static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
         try_rows(d, dataset_longest(d), vocabulary);
 }
 
-/* A file of this name with these bytes, in one of the ways that there are to open it; one input in
- * eight in all of them. chats: NULL, or of a template. */
+/* Writes a file of this name with these bytes and opens it in one of the possible ways, or, for one
+ * input in eight, in all. `chats` is a template or NULL. */
 static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer,
                         chat *chats)
 {

@@ -1,6 +1,6 @@
-/* safetensors.h - a file's header as a table, for what changes files and for what looks at them
- * without the library: read from bytes, changed so that more than the first check is reached, and
- * written again with its length and offsets right. */
+/* safetensors.h - a file's header as a table, for targets that mutate files or read them without
+ * the library: reads it from bytes, mutates it so that more than the first check is reached, and
+ * writes it with right length and offsets. */
 #ifndef TESTS_FUZZ_SAFETENSORS_H
 #define TESTS_FUZZ_SAFETENSORS_H
 #include "fuzz.h"
@@ -21,7 +21,7 @@ typedef struct {
     size_t data_bytes;
 } st_file;
 
-/* ---- reading: what fits the table, strings as they are written ---- */
+/* ---- reading: as far as it fits the table, with strings as written ---- */
 typedef struct {
     const char *at, *end;
 } st_text;
@@ -90,7 +90,7 @@ static inline int st_entry(st_text *t, st_tensor *e)
     return seen == 7 && st_take(t, '}');
 }
 
-/* The header's tensors and keys; 0: it is none that fits the table. */
+/* Reads the header's tensors and keys. Returns 0 if it is invalid or does not fit the table. */
 static inline int st_read_header(st_file *f, const char *text, size_t size)
 {
     st_text t = { text, text + size };
@@ -150,7 +150,7 @@ static inline int st_read(st_file *f, const uint8_t *bytes, size_t size)
 }
 
 /* ---- writing ---- */
-/* Bytes that a tensor of this type and shape has; UINT64_MAX: too many to have them. */
+/* Returns the bytes of a tensor of this type and shape, or UINT64_MAX if there are too many. */
 static inline uint64_t st_bytes(const st_tensor *e)
 {
     const char *types = "F64 8 I64 8 F32 4 I32 4 BF16 2 F16 2 ", *found = strstr(types, e->type);
@@ -164,7 +164,7 @@ static inline uint64_t st_bytes(const st_tensor *e)
     return n;
 }
 
-/* Offsets one after the other, in the order of the table. */
+/* Assigns offsets one after the other, in the order of the table. */
 static inline void st_place(st_file *f)
 {
     uint64_t at = 0;
@@ -194,13 +194,14 @@ static inline size_t st_put_numbers(char *out, size_t n, const uint64_t *v, int 
     return n;
 }
 
-/* The JSON, without padding; 0: it is too long. */
+/* Writes the JSON without padding. Returns its length, or 0 if it is too long. */
 static inline size_t st_write_header(const st_file *f, char out[ST_HEADER])
 {
     size_t n = st_put(out, 0, "{");
     if (f->keys > 0) {
         for (int i = 0; i < f->keys; i++) {
-            const int hash = !strcmp(f->key[i], "data_fnv1a"); /* of what was changed: a note */
+            /* the checksum is of the old data and is only a note now */
+            const int hash = !strcmp(f->key[i], "data_fnv1a");
             n = st_put(out, n, i > 0 ? ",\"" : "\"__metadata__\":{\"");
             n = st_put(out, n, hash ? "data_fnv1b" : f->key[i]);
             n = st_put(out, st_put(out, st_put(out, n, "\":\""), f->value[i]), "\"");
@@ -219,8 +220,8 @@ static inline size_t st_write_header(const st_file *f, char out[ST_HEADER])
     return n < ST_HEADER ? n : 0;
 }
 
-/* The file: the header and its length, and the data there were, cut or with zeros behind to what
- * its offsets say. Returns its bytes; 0: it has no room. */
+/* Writes the file: length, header, and the existing data, cut or extended with zeros to the size
+ * that the offsets need. Returns its size, or 0 if it does not fit. */
 static inline size_t st_write(const st_file *f, uint8_t *out, size_t capacity)
 {
     static char text[ST_HEADER];
@@ -233,14 +234,14 @@ static inline size_t st_write(const st_file *f, uint8_t *out, size_t capacity)
     if (n == 0 || 8 + n + all > capacity)
         return 0;
     const size_t have = f->data_bytes < all ? f->data_bytes : all;
-    memmove(out + 8 + n, f->data, have); /* which may lie there */
+    memmove(out + 8 + n, f->data, have); /* the data may overlap this place */
     memset(out + 8 + n + have, 0, all - have);
     memcpy(out + 8, text, n);
     st_put_little(out, n);
     return 8 + n + all;
 }
 
-/* ---- changing ---- */
+/* ---- mutations ---- */
 #define ST_ONE_OF(d, list) (list)[fuzz_draw(d, sizeof(list) / sizeof *(list))]
 
 static inline uint64_t st_number(fuzz_draws *d, uint64_t like)
@@ -262,7 +263,7 @@ static inline void st_change_name(st_tensor *e, fuzz_draws *d)
     static const char *const names[] = { "a", "b", "c", "d", "m.a", "n", "h.0.w", "" };
     static const char *const ends[] = { "",        "#scale",  "#state0", "#state1",
                                         "#state2", "#state3", "#state4", ".num_batches_tracked" };
-    if (fuzz_draw(d, 2)) /* another suffix of the same name */
+    if (fuzz_draw(d, 2)) /* a related name with another suffix */
         e->name[strcspn(e->name, "#")] = 0;
     else
         strcpy(e->name, ST_ONE_OF(d, names));
@@ -335,7 +336,7 @@ static inline void st_change(st_file *f, fuzz_draws *d)
         *e = *other;
         *other = held;
         break;
-    default: /* shapes of another, in another order of its axes */
+    default: /* the shape of another tensor, with its axes permuted */
         memcpy(e->shape, other->shape, sizeof e->shape);
         e->axes = other->axes;
         for (int i = 0; i < e->axes / 2 && fuzz_draw(d, 2); i++) {
@@ -346,8 +347,8 @@ static inline void st_change(st_file *f, fuzz_draws *d)
     }
 }
 
-/* A mutation of the file in bytes[0..size): of its table; of the JSON's or the data's bytes, with
- * the header's length put right; or of anything. */
+/* Mutates the file in bytes[0..size): its table; the bytes of the JSON or of the data, with the
+ * header's length corrected; or any bytes. */
 static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_draws *d)
 {
     static st_file f;
@@ -366,7 +367,7 @@ static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_dr
         if (n > 0)
             return n;
     }
-    if (kind < 6 && size >= 10 && length <= size - 8) { /* the header's bytes */
+    if (kind < 6 && size >= 10 && length <= size - 8) { /* bytes of the header */
         static uint8_t text[1 << 16];
         const size_t behind = size - 8 - (size_t)length;
         const size_t capacity = most - 8 - behind < sizeof text ? most - 8 - behind : sizeof text;
@@ -379,7 +380,8 @@ static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_dr
             return 8 + n + behind;
         }
     }
-    if (kind == 6 && size >= 10 && length < size - 8) { /* the data's, as many */
+    /* bytes of the data, keeping their number */
+    if (kind == 6 && size >= 10 && length < size - 8) {
         LLVMFuzzerMutate(bytes + 8 + length, size - 8 - (size_t)length, size - 8 - (size_t)length);
         return size;
     }

@@ -1,6 +1,6 @@
-/* test_graph.c - what a graph tells of itself (gckpt_graph_node), and its picture
- * (examples/pictures.h): every tensor, name, shape, value and gradient is in it, boxes do not overlap,
- * lines end at boxes, whatever the graph, the names and the writer. */
+/* test_graph.c - getters of a graph (gckpt_graph_node) and its picture (examples/pictures.h). The
+ * picture has every tensor, name, shape, value and gradient; boxes do not overlap, and lines end at
+ * boxes, for any graph, names and writer. */
 #include "store/store.h"
 #include "check.h"
 #include "examples/pictures.h"
@@ -26,7 +26,7 @@ static void nodes(void)
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(6));
     (void)y;
     g = gckpt_graph_of(x);
-    CHECK(y == NULL); /* another batch: the graph has an error, and tells what it has all the same */
+    CHECK(y == NULL); /* another batch size: the graph has an error, but its nodes can still be read */
     CHECK(gckpt_graph_size(g) == 1);
     gckpt_graph_free(g);
 
@@ -66,7 +66,7 @@ static void nodes(void)
     CHECK(gckpt_graph_node(g, gckpt_graph_size(g), &n) == GCKPT_E_ARG);
     CHECK(gckpt_graph_node(NULL, 0, &n) == GCKPT_E_ARG);
     CHECK(gckpt_graph_node(g, 0, NULL) == GCKPT_E_ARG);
-    for (int id = 0; id < gckpt_graph_size(g); id++) { /* all are there, in an order that runs */
+    for (int id = 0; id < gckpt_graph_size(g); id++) { /* all nodes are there, each after its inputs */
         CHECK(gckpt_graph_node(g, id, &n) == GCKPT_OK);
         for (int i = 0; i < n.inputs; i++)
             CHECK(n.input[i] >= 0 && n.input[i] < id);
@@ -85,7 +85,8 @@ static double number_after(const char *s, const char *what)
     return strtod(find(s, what) + strlen(what), NULL);
 }
 
-/* The boxes, which are on the page and apart; -1: something is wrong. */
+/* Reads the boxes and checks that they are on the page and do not overlap. Returns their number, or -1
+   on an error. */
 static int boxes_of(const text *svg, box_area *box)
 {
     const double width = number_after(svg->bytes, "width=\""),
@@ -104,7 +105,8 @@ static int boxes_of(const text *svg, box_area *box)
     return apart ? n : -1;
 }
 
-/* Every text below the legend lies in a box, in its width (a column takes 7.23 pixels). */
+/* Returns whether each text below the legend lies within the width of a box (a character takes 7.23
+   pixels). */
 static int texts_fit(const text *svg, const box_area *box, int n)
 {
     const char *s = find(svg->bytes, "<rect");
@@ -124,7 +126,7 @@ static int texts_fit(const text *svg, const box_area *box, int n)
     return 1;
 }
 
-static int ends_at_tops(const text *svg, const box_area *box, int n) /* arrows, that is */
+static int ends_at_tops(const text *svg, const box_area *box, int n) /* the ends of arrows */
 {
     int arrows = 0;
     for (const char *s = svg->bytes; (s = find(s, "<path d=\"M")) != NULL; s++) {
@@ -139,7 +141,7 @@ static int ends_at_tops(const text *svg, const box_area *box, int n) /* arrows, 
     return arrows;
 }
 
-/* Draws and checks what holds for all pictures: boxes and arrows are those of the graph. */
+/* Draws the picture and makes the checks for all pictures: boxes and arrows match the graph. */
 static void check_picture(const gckpt_graph *g, const pictures_overlay *shown, text *svg)
 {
     static box_area box[BOXES];
@@ -163,7 +165,7 @@ static void check_picture(const gckpt_graph *g, const pictures_overlay *shown, t
               ends_at_tops(svg, box, boxes), arrows);
 }
 
-/* A neuron by hand: values and gradients of everything stand in its box, to three decimals. */
+/* A neuron computed by hand: each box has its value and gradient, to three decimals. */
 static void numbers(void)
 {
     static const char *const says[] = {
@@ -202,14 +204,15 @@ static void numbers(void)
     check_picture(g, &shown, &svg);
     for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
         CHECK_MSG(find(svg.bytes, says[i]) != NULL, "no %s", says[i]);
-    check_picture(g, NULL, &svg); /* shapes alone */
-    CHECK(find(svg.bytes, ">value 0.5<") != NULL); /* and constants, which the graph has */
+    check_picture(g, NULL, &svg); /* only shapes */
+    /* and the values of constants, which are part of the graph */
+    CHECK(find(svg.bytes, ">value 0.5<") != NULL);
     CHECK(!find(svg.bytes, ">value 2") && !find(svg.bytes, "gradient"));
     free(svg.bytes);
     util_free(e, plan, g, s);
 }
 
-/* Blocks with skips, side by side and one below the other; depth makes it long, width wide. */
+/* Blocks with skips, `width` side by side and `depth` one below the other. */
 static gckpt_graph *blocks(gckpt_store *s, int depth, int width, const char *name)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -229,7 +232,7 @@ static gckpt_graph *blocks(gckpt_store *s, int depth, int width, const char *nam
     return g;
 }
 
-/* A frozen layer below a trained one: only what lies above has a gradient, a view with it. */
+/* A frozen layer below a trained one: only nodes above it have a gradient, among them a view. */
 static void marks(void)
 {
     text svg = { 0 };
@@ -241,7 +244,7 @@ static void marks(void)
     gckpt_tensor *h = gckpt_linear(gckpt_tanh(gckpt_linear(x, w, NULL)), v, NULL);
     h = gckpt_reshape(h, gckpt_shape2(4, 2));
     const gckpt_term loss = { gckpt_sum_loss(h), 1, 0 };
-    const int bars[2] = { 5 * 2 + 2, 3 * 2 + 1 }; /* two lines a box, one a parameter */
+    const int bars[2] = { 5 * 2 + 2, 3 * 2 + 1 }; /* two lines in each box, one in a parameter's */
     for (int frozen = 0; frozen < 2; frozen++) {
         int seen = 0;
         gckpt_store_freeze(s, "w", frozen);
@@ -250,7 +253,7 @@ static void marks(void)
         check_picture(g, &shown, &svg);
         for (const char *c = svg.bytes; (c = find(c, "class=\"g\" d")) != NULL; c++)
             seen++;
-        seen--; /* the legend's */
+        seen--; /* without the legend's */
         CHECK_MSG(seen == bars[frozen], "%d bars", seen);
         gckpt_plan_free(plan);
     }
@@ -277,7 +280,7 @@ static void sizes_and_names(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     CHECK(pictures_graph(NULL, NULL, write_text, &svg) == GCKPT_E_ARG);
-    CHECK(pictures_graph(g, NULL, write_text, &svg) == GCKPT_E_ARG); /* nothing in it */
+    CHECK(pictures_graph(g, NULL, write_text, &svg) == GCKPT_E_ARG); /* an empty graph */
     gckpt_graph_free(g);
     g = blocks(s, 1, 1400, "h"); /* too many tensors; then too many lines */
     CHECK(gckpt_graph_size(g) > PICTURES_NODES);

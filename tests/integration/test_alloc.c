@@ -1,6 +1,7 @@
-/* test_alloc.c - the n-th allocation fails, for every n, over a whole life: store, graph, plans, step,
- * check, save, load. Each time: an error, nothing leaked, weights whole. Then the same in blocks of
- * memory that are a little too small, and in one that suffices, with no heap at all. */
+/* test_alloc.c - allocation number n fails, for every n, in a complete use of the library: store, graph, plans, step,
+ * gradient check, save and load.
+ * Each time the call must return an error, nothing may leak and the weights must be intact. The same use then runs with
+ * all objects in blocks of memory that are a little too small, and in blocks that suffice, without any heap. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -12,18 +13,19 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return gckpt_add(x, gckpt_gelu(gckpt_linear(x, w, NULL)));
 }
 
-/* One whole life in the given memory. Returns 1 when all of it worked; else something said why. */
+/* Uses the library from the first call to the last with the given memory. Returns 1 if every call succeeded; otherwise
+ * an error was reported. */
 static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
 {
     static float x[4 * 6], y[4 * 6];
-    static char names[3][4] = { "w0", "w1", "w0" };     /* the third is tied to the first                */
+    static char names[3][4] = { "w0", "w1", "w0" };     /* the third layer shares the weight of the first */
     static file saved;
     int worked = 0;
     gckpt_store_desc sd = { 0 };
     gckpt_plan_desc pd = { 0 };
     gckpt_exec_desc ed = { 0 };
     sd.memory = ed.memory = pd.memory = memory[0];
-    if (memory->memory) {                               /* a block an object                             */
+    if (memory->memory) {                               /* one block for each object                     */
         pd.memory = memory[1];
         ed.memory = memory[2];
     }
@@ -50,12 +52,12 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
     CHECK(p || !g || gckpt_error(g) != GCKPT_OK);
     size_t bytes = gckpt_store_bytes(s);
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &ed) : NULL;
-    CHECK(e || gckpt_store_bytes(s) == bytes);          /* no state left behind                          */
+    CHECK(e || gckpt_store_bytes(s) == bytes);          /* a failed call leaves no state in the store */
     CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
     gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_hyper hyper = { .lr = 0.01f };
     if (e) {
-        CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);    /* no allocation from here on     */
+        CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);    /* a step allocates nothing       */
         uint64_t hash = gckpt_store_hash(s);
         CHECK(gckpt_collect(e, gckpt_id(in), 1, dx, 4 * 6) == GCKPT_OK);
         CHECK(gckpt_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK && gckpt_store_hash(s) == hash);
@@ -87,7 +89,7 @@ static void every_allocation(gckpt_mode mode)
     CHECK(worked);
 }
 
-/* No heap: each object from a block of its own; one of them shrinks until it fails. */
+/* Without a heap: each object is in its own block of memory; one of the blocks shrinks until the call fails. */
 static void blocks(void)
 {
     static union { double align; unsigned char bytes[4][1 << 17]; } room;
@@ -114,9 +116,9 @@ static void blocks(void)
     }
 }
 
-/* A plan under a budget, a frontier and one of its plans, each while the n-th of its own allocations
- * fails (every n at first, then every 17th part of the way): the error is E_MEMORY, nothing is leaked,
- * and then it works. */
+/* Makes a plan under a budget, a frontier and a plan of the frontier, each while its allocation number n fails (every n
+ * at first, then in steps of a 17th). Checks that the error is GCKPT_E_MEMORY, that nothing leaks, and that the same
+ * call succeeds afterwards. */
 static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const gckpt_term *term, int what,
                      size_t budget, const gckpt_frontier *front)
 {
@@ -147,7 +149,7 @@ static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const 
     gckpt_frontier_free(f);
 }
 
-/* layers: few: every single move is tried; more: perturbed; many: neither */
+/* With few layers the search tries every single move; with more it perturbs schedules; with many it does neither. */
 static void every_planning(int layers)
 {
     gckpt_init init = { 0.3f, 0, 0 };

@@ -1,5 +1,5 @@
-/* test_core.c - one model, every plan, split, feed style and debug aid: the same bits, the bytes that
- * were promised, and errors that leave everything as it was. */
+/* test_core.c - one model under every plan, split of the batch, way of feeding and debug option gives the same bits
+ * within the promised bytes. Errors change nothing. */
 #include "gradckpt.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static int32_t tokens[ROWS * T], targets[ROWS * T];
 static float side[ROWS * C];
 static int wide;
 
-/* What the model may have; each is a bit of the setting. */
+/* Optional parts of the model; a setting is a set of these bits. */
 enum { TIED = 1, DERIVED = 2, DROPOUT = 4, FROZEN = 8, TWO_LOSSES = 16, REGULARISED = 32, SETTINGS = 64 };
 
 typedef struct {
@@ -55,9 +55,9 @@ static gckpt_tensor *outer_block(gckpt_tensor *x, void *user)
     gckpt_tensor *q = gckpt_linear(a, param(g, "q", l->index, gckpt_shape2(C, C), 0.3f, 0), NULL);
     a = gckpt_attention(
         q, a, a,
-        &(gckpt_attention_desc){ .heads = 2, .causal = 1 }); /* one tensor for keys and values                    */
+        &(gckpt_attention_desc){ .heads = 2, .causal = 1 }); /* one tensor is both keys and values                */
     x = gckpt_add(x, a);
-    a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL, 0), l);       /* nested                        */
+    a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL, 0), l);       /* a nested checkpoint           */
     if (l->setting & DROPOUT)
         a = gckpt_dropout(a, 0.2f);
     return gckpt_add(x, a);
@@ -105,7 +105,7 @@ static model build(gckpt_store *s, int64_t rows, int setting)
 
 typedef struct {
     gckpt_mode mode;
-    int64_t rows;               /* micro-batch                                                           */
+    int64_t rows;               /* rows of a micro-batch                                                 */
     int setting, stream, pieces, copies, in_backward, threads, group, batch_of;
     unsigned debug;
     const gckpt_instruction *schedule;
@@ -157,7 +157,7 @@ static outcome train(const run *r)
     gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
     if (!CHECK_MSG(e != NULL, "no exec: %s", gckpt_error_text(s)))
         return o;
-    gckpt_graph_free(m.graph);                      /* the plan copied what it needs                     */
+    gckpt_graph_free(m.graph);                      /* the plan needs no graph                           */
     gckpt_hyper hyper = { .lr = 1e-2f, .weight_decay = 0.1f, .clip = r->in_backward ? 0 : 0.5f };
     for (int step = 0; step < STEPS; step++) {
         gckpt_result result = GCKPT_MORE;
@@ -168,7 +168,7 @@ static outcome train(const run *r)
             fill_feeds(&m, 0, feeds);
             feeds[0].data = mine[0], feeds[1].data = mine[1];
             CHECK(gckpt_step_start(e, feeds, 3, ROWS, &hyper) == GCKPT_OK);
-            memset(mine, 0x7f, sizeof mine);        /* the copies are what counts                        */
+            memset(mine, 0x7f, sizeof mine);        /* the executor uses its copies of the feeds         */
             while (result == GCKPT_MORE)
                 result = gckpt_run_some(e, r->pieces, &report);
         } else {
@@ -202,7 +202,7 @@ static void same(const run *r, const outcome *want, const char *what)
     if (!(r->debug & GCKPT_DEBUG_POISON) && !(r->stream && r->stream < r->rows))
         CHECK_MSG(o.bytes == o.measured, "%s: setting %d mode %d rows %d: %lu bytes planned, %lu measured", what,
                   r->setting, (int)r->mode, (int)r->rows, (unsigned long)o.bytes, (unsigned long)o.measured);
-    size_t hidden = (size_t)r->rows * T * H, weight = (size_t)C * H;    /* tiny graphs: one such tensor more */
+    size_t hidden = (size_t)r->rows * T * H, weight = (size_t)C * H;    /* in tiny graphs, one more hidden tensor */
     size_t small = (hidden > weight ? hidden : weight) * sizeof(float);
     CHECK_MSG(o.arena >= o.bound && (double)o.arena <= 1.02 * (double)o.bound + (double)small,
               "%s: arena %lu, bound %lu", what, (unsigned long)o.arena, (unsigned long)o.bound);
@@ -215,7 +215,8 @@ static void test_same_bits(void)
     static const run ways[] = { { .policies = 1 }, { .pieces = 3 }, { .pieces = 3,
             .copies = 1 }, { .threads = 3 },
                                 { .debug = GCKPT_DEBUG_PLAIN }, { .stream = 1 }, { .stream = 5 },
-                                { .batch_of = 2 * ROWS } }; /* accumulating, but one micro-batch suffices */
+                                /* the plan could accumulate, but this step has one micro-batch */
+                                { .batch_of = 2 * ROWS } };
     static const char *const names[] = { "pins", "in pieces", "in pieces, copied feeds", "threads", "plain kernels",
                                          "rows one by one", "rows in fives", "room for more" };
     for (int setting = 0; setting < SETTINGS; setting++) {
@@ -263,7 +264,7 @@ static void test_same_bits(void)
     }
 }
 
-/* The whole model against finite differences, with everything switched on. */
+/* Checks the gradients of the whole model, with all its optional parts, against finite differences. */
 static void test_gradients(void)
 {
     static const int settings[] = { 0, TIED | DERIVED, TWO_LOSSES | REGULARISED, SETTINGS - 1,
@@ -290,7 +291,7 @@ static void test_gradients(void)
         }
 }
 
-/* Update in backward without clipping must give what updating at the end gives. */
+/* Updates in the backward pass, without clipping, give the bits of updates at the end. */
 static void test_update_in_backward(void)
 {
     gckpt_store_desc sd = { 0 };
@@ -338,8 +339,9 @@ static gckpt_tensor *gpt_block(gckpt_tensor *x, void *user)
     return gckpt_add(x, gckpt_linear(h, w[5], NULL));
 }
 
-/* memory-poor < sqrt < store-all; sqrt is the least of all uniform groups; layouts are close to the
- * bound; a budget fetches, refuses, and the least it names works. */
+/* The memory-poor plan needs fewer bytes than sqrt, and sqrt fewer than store-all. Sqrt is the best of all uniform
+ * group sizes, arenas are close to the lower bound, and a budget is kept or refused with the least budget that
+ * works. */
 static void test_bytes(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -378,7 +380,7 @@ static void test_bytes(void)
         gckpt_plan_free(p);
     }
     CHECK(least >= arena[GCKPT_SQRT] &&
-          (least == arena[GCKPT_SQRT] || check_iterations(9) == 1)); /* not all were tried */
+          (least == arena[GCKPT_SQRT] || check_iterations(9) == 1)); /* unless some group sizes were not tried */
     d.segment_size = 0;
     d.mode = GCKPT_AUTO;
     d.budget = bytes[GCKPT_STORE_ALL];
@@ -401,7 +403,7 @@ static void test_bytes(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* A segment whose input is frozen or is no parameter at all still trains. */
+/* A segment whose input is frozen, or depends on no parameter, still trains. */
 static void test_frozen_input(void)
 {
     for (int mode = 1; mode <= 4; mode++) {
@@ -425,7 +427,8 @@ static void test_frozen_input(void)
         CHECK(!(other.values[0] < was_other || other.values[0] > was_other));
         CHECK(other.state[0] == NULL);
         CHECK(gckpt_store_freeze(s, "down.1", 1) == GCKPT_OK);
-        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);       /* planned otherwise  */
+        /* the plan is for another optimiser */
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
         util_free(e, p, NULL, NULL);
         CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
         util_free(NULL, NULL, m.graph, s);
@@ -440,7 +443,7 @@ static int progress(void *user, const gckpt_progress *p)
     return ++progress_calls == cancel_at;
 }
 
-/* A step without valid targets, a wrong index, a cancelled step: nothing changes. */
+/* A step without valid targets, with an index out of range, or cancelled: nothing changes. */
 static void test_nothing_changes(void)
 {
     for (int streaming = 0; streaming < 2; streaming++) {
@@ -499,7 +502,7 @@ static void test_nothing_changes(void)
     }
 }
 
-/* Fetched activations and gradients; inference plans share the store and need fewer bytes. */
+/* Fetches activations and gradients; inference plans use the same store and need fewer bytes. */
 static void test_fetch_and_inference(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -544,7 +547,7 @@ static void test_fetch_and_inference(void)
         CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(m.top), 0), sizeof first));
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
         util_free(e, p, m.graph, NULL);
-        m = build(s, 3, TIED);                      /* other micro-batch, same loss                      */
+        m = build(s, 3, TIED);                      /* another micro-batch, the same loss                */
         d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE };
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         e = gckpt_exec_new(p, s, NULL);
@@ -555,7 +558,7 @@ static void test_fetch_and_inference(void)
     gckpt_store_free(s);
 }
 
-/* What mixes rows is named; whole micro-batches still run, others are refused. */
+/* The error names the op that mixes rows. Whole micro-batches still run; others are refused. */
 static void test_mixed_rows(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -588,14 +591,14 @@ static void test_mixed_rows(void)
             "which they must be because batch mean #3 mixes rows"));
     CHECK(gckpt_check_gradients(e, &feed, 1, 4, NULL) == GCKPT_OK);
     util_free(e, p, g, NULL);
-    g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C) with B = 1: shapes fit by accident */
+    g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C): these shapes fit only because B is 1 */
     gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape3(1, 2, 4)),
                  *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(1, 4));
     gckpt_term t2 = { gckpt_sum_loss(gckpt_add(gckpt_add(a, b), gckpt_param(g, "c", gckpt_shape1(4), init))), 1, 0 };
     p = gckpt_plan_new(g, &t2, 1, NULL);
     CHECK(p && gckpt_plan_split_exact(p, NULL) == 0);
     util_free(NULL, p, g, NULL);
-    g = gckpt_graph_new(s, NULL);                   /* a shape that has no rows, of which no op makes anything */
+    g = gckpt_graph_new(s, NULL);                   /* a shape without rows, which no op produces */
     in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
     in = gckpt_name(gckpt_reshape(gckpt_reshape(in, gckpt_shape2(2, 8)), gckpt_shape2(4, 4)), "again");
     term.loss = gckpt_sum_loss(gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL));
@@ -604,7 +607,7 @@ static void test_mixed_rows(void)
     util_free(NULL, p, g, s);
 }
 
-/* The first error stays, names shapes and remedy; NULL goes in and out. */
+/* The first error is kept and names shapes and remedy. Every function accepts NULL. */
 static void test_errors(void)
 {
     gckpt_init init = { 0.3f, 0, 0 };
@@ -663,7 +666,7 @@ static void test_errors(void)
     CHECK(gckpt_store_freeze(s, "nobody*", 1) == GCKPT_E_ARG && gckpt_store_freeze(s, "*", 0) == GCKPT_OK &&
           gckpt_error(s) == GCKPT_OK);
     gckpt_store_free(s);
-    /* everything takes NULL */
+    /* all of these accept NULL */
     gckpt_store_free(NULL), gckpt_graph_free(NULL), gckpt_plan_free(NULL), gckpt_exec_free(NULL);
     CHECK(!gckpt_graph_new(NULL, NULL) && !gckpt_plan_new(NULL, NULL, 0, NULL) && !gckpt_exec_new(NULL, NULL, NULL));
     CHECK(!gckpt_input(NULL, "x", GCKPT_F32, gckpt_shape1(1)) && !gckpt_param(NULL, "x", gckpt_shape1(1), init));
@@ -675,13 +678,13 @@ static void test_errors(void)
     gckpt_segment_begin(NULL), gckpt_segment_end(NULL);
 }
 
-/* Weights bound from outside, writable: trained where they lie to the bits of the store's own, and
- * frozen and thawed as these are. */
+/* Weights in the program's writable memory are trained in place to the same bits as the store's, and can be frozen and
+ * thawed like those. */
 static void test_external_writable(void)
 {
     static float outside[4] = { 0.5f, 0.5f, 0.5f, 0.5f }, x[4] = { 1, 2, 3, 4 };
     const gckpt_init half = { 0, 0, 0.5f };
-    for (int frozen = -1; frozen < 2; frozen++) { /* as it is; thawed; frozen */
+    for (int frozen = -1; frozen < 2; frozen++) { /* unchanged; thawed; frozen */
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_parameter p[2];
         for (int i = 0; i < 4; i++)
@@ -706,7 +709,7 @@ static void test_external_writable(void)
     }
 }
 
-/* Others: frozen whatever is asked, and not counted as the library's bytes. */
+/* Weights in read-only memory stay frozen whatever the program calls, and are not counted in the library's bytes. */
 static void test_external(void)
 {
     static float outside[4 * 4];
@@ -732,7 +735,7 @@ static void test_external(void)
     util_free(e, p, g, s);
 }
 
-/* Groups and the other optimisers against their formulas. */
+/* Parameter groups and the other optimisers, compared with their formulas. */
 static void own_optimiser(void *user, const gckpt_update *u)
 {
     float lr = *(const float *)user;
@@ -765,7 +768,7 @@ static void test_optimisers(void)
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
         gckpt_store_get(s, 0, &q);
-        double w = 2, m = 0, v = 0, rate = 0.05, gradient = 1.5;      /* mean of x                        */
+        double w = 2, m = 0, v = 0, rate = 0.05, gradient = 1.5;      /* the gradient is that of mean(x)  */
         for (int step = 1; step <= 3; step++) {
             CHECK(gckpt_step(e, &feed, 1, 2, &hyper, &report) == GCKPT_OK && report.count == 2);
             CHECK(fabs(report.grad_norm - gradient) < 1e-6);
@@ -790,8 +793,8 @@ static void test_optimisers(void)
           fabs((double)gckpt_lr_cosine(100, 10, 100, 1, 0.1f) - 0.1) < 1e-6);
 }
 
-/* A function of parameters that each micro-batch reads must not be overwritten in place by the last
- * instruction of a round; one-axis tensors mix rows along their only axis; a graph may lack inputs. */
+/* A function of parameters that every micro-batch reads must not be overwritten in place by the last instruction of a
+ * micro-batch. Tensors with one axis mix rows along it. A graph may have no inputs. */
 static void test_corners(void)
 {
     static float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
@@ -804,7 +807,7 @@ static void test_corners(void)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(k ? 1 : 4, 2));
         gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 2), one);
         gckpt_tensor *data = gckpt_sum_loss(in), *regulariser = gckpt_sum_loss(gckpt_mul(w, w));
-        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each repeat  */
+        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* the last op of a micro-batch */
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
         gckpt_fetch_spec fetch = { y, 0 };
         gckpt_plan_desc d = { .batch = 4, .fetch = &fetch, .fetches = 1 };
@@ -821,7 +824,7 @@ static void test_corners(void)
         p = gckpt_plan_new(g, &t, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 0);
         gckpt_plan_free(p);
-        gckpt_mean(in, 0);                          /* mixes, but is not part of the plan                */
+        gckpt_mean(in, 0);                          /* mixes rows, but the plan does not contain it      */
         gckpt_term plain = { gckpt_sum_loss(gckpt_mul(in, gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
         p = gckpt_plan_new(g, &plain, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 1);
@@ -837,8 +840,8 @@ static void test_corners(void)
     CHECK(fetched[0] > 0 && !(fetched[0] < fetched[1] || fetched[0] > fetched[1]));
 }
 
-/* Hyper-parameters that would ruin the weights are refused; state belongs to one optimiser; a parameter
- * that joins late has its own bias correction. */
+/* Refuses hyper-parameters that would ruin the weights. Optimiser state belongs to one optimiser. A parameter that is
+ * thawed later has its own bias correction. */
 static void test_optimiser_state(void)
 {
     static float x[2] = { 1, 1 };
@@ -885,7 +888,7 @@ static void test_optimiser_state(void)
     e = gckpt_exec_new(p, s, NULL);
     CHECK(e != NULL && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.8) < 1e-5);
     util_free(e, p, NULL, NULL);
-    CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error of its own                  */
+    CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error; only its graph has         */
     util_free(NULL, NULL, g, s);
 }
 
@@ -922,14 +925,14 @@ static void test_print_and_schedule(void)
     util_free(NULL, NULL, m.graph, s);
 }
 
-/* With an argument: every split is painted, not one in two. */
+/* With an argument, runs every split with debug painting instead of every second one. */
 int main(int argc, char **argv)
 {
     wide = argc > 1 && argv[1] != NULL;
     random_state = 7;
     for (int i = 0; i < ROWS * T; i++) {
         tokens[i] = (int32_t)below(V);
-        targets[i] = i / T == 2 ? -1 : below(4) ? (int32_t)below(V) : -1;     /* row 2 has none */
+        targets[i] = i / T == 2 ? -1 : below(4) ? (int32_t)below(V) : -1;     /* row 2 has no target */
     }
     for (int i = 0; i < ROWS * C; i++)
         side[i] = (float)below(2000) / 1000 - 1;

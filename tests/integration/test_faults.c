@@ -1,13 +1,22 @@
-/* test_faults.c - what goes wrong outside, counted by floor: each allocation fails, once and from then on; each call
- * of the system for a file fails (EIO, ENOSPC, EINTR, EMFILE) or does half, nothing or all but a byte; each entry of a
- * backend that can fail does, at each of its calls, and those without a result do nothing or all twice; each callback,
- * at each of its calls, returns what it may not; clocks stop, jump, go back or are no number. In between lies a life:
- * store, graph, plan, executor, steps, calibration, save, load.
+/* test_faults.c - faults outside the library are injected one at a time, and every one must end in an error or do no
+ * harm.
  *
- * After each: an error and its text (or, where a fault harms nothing, the same bits), nothing leaked, no file left
- * open, the file that was there or the new one (of what is trusted, a backend's arithmetic and the names that rename
- * gives, other bits may come and are counted); and the life once more, without the fault, comes to the same bits.
- * Exchanges that fail are tests/ranks/test_ranks_faults.c's. Prints how many of each kind. */
+ * The faults:
+ * - an allocation fails, once or from then on;
+ * - a system call on a file fails (EIO, ENOSPC, EINTR, EMFILE), or transfers half of the bytes, none, or all except
+ *   one;
+ * - a function of a backend fails, or, if it returns no result, does nothing or its work twice;
+ * - a callback returns an invalid value;
+ * - the clock stops, jumps, goes back or returns no number.
+ *
+ * Each hits every call in turn while a program builds store, graph, plan and executor, trains, calibrates, saves and
+ * loads.
+ *
+ * After each fault there is an error with its text (or, for a harmless fault, the same bits), nothing leaks, no file is
+ * left open, and the file on disk is the old or the new one. The library trusts a backend's arithmetic and the names
+ * that `rename` returns: these faults may give other bits, which are counted. The same program without the fault then
+ * gives the same bits as ever. tests/ranks/test_ranks_faults.c tests failing exchanges between ranks. Prints the number
+ * of faults of each kind. */
 #if !defined(__unix__) && !defined(__APPLE__)
 int main(void) { return 0; }
 #else
@@ -20,7 +29,7 @@ int main(void) { return 0; }
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* this file defines the hooks itself, as macros over the system's functions */
 #include "num/num.h"
 #include "store/store.h"
 #include "files/internal.h"
@@ -56,12 +65,12 @@ typedef enum {
     BACKEND_HOST,
     BACKEND_VOID
 } kind;
-static kind setup; /* the life that this kind needs, with the fault or without */
+static kind setup; /* the kind of fault that the program is set up for, whether or not the fault is injected */
 static struct {
     kind kind;
-    long at, calls; /* from 1 */
+    long at, calls; /* the first call is number 1 */
     int how, injected;
-    int fatal; /* what may be lost with it cannot be made good by what comes later */
+    int fatal; /* nonzero if later calls cannot make up for the failed one */
 } fault;
 
 static int is_faulty(kind k)
@@ -73,9 +82,9 @@ static int is_faulty(kind k)
     return now;
 }
 
-/* ---- what it hits ---- */
+/* ---- calls that faults hit ---- */
 static const int errors[] = { EIO, ENOSPC, EINTR, EMFILE, EAGAIN, EINTR };
-/* What is done of n. */
+/* Returns how many of n bytes the faulty call transfers. */
 static size_t part_of(size_t n) { return fault.how < 4 ? n / 2 : fault.how == 4 || !n ? 0 : n - 1; }
 static int io_fails(void)
 {
@@ -110,7 +119,7 @@ static int test_fclose(FILE *f)
     errno = failed ? error : errno;
     return failed || closed ? EOF : 0;
 }
-static int test_fsync(int fd) { return io_fails_fatally() ? -1 : fd < 0; } /* no power is cut here */
+static int test_fsync(int fd) { return io_fails_fatally() ? -1 : fd < 0; } /* nothing here tests power cuts */
 static int test_rename(const char *from, const char *to)
 {
     return io_fails_fatally() ? -1 : rename(from, to);
@@ -135,7 +144,7 @@ static int test_close(int fd)
 static int test_statfs(const char *path, struct statfs *s)
 {
     const int failed = io_fails() || statfs(path, s);
-    s->f_type = 0x4d44; /* FAT, where a save asks for more */
+    s->f_type = 0x4d44; /* the magic number of FAT, on which a save does more */
     return failed ? -1 : 0;
 }
 #endif
@@ -165,7 +174,7 @@ static void watch(void)
     gckpti_hooks = here;
 }
 
-/* Of n bytes: one less, none, one more, far more. */
+/* Returns a wrong count for n bytes: one less, none, one more, or far more. */
 static size_t odd_count(size_t n)
 {
     const size_t odd[] = { n - 1, 0, n + 1, SIZE_MAX };
@@ -219,7 +228,7 @@ static const gckpt_op twice = {
     .name = "twice", .shape = twice_shape, .forward = twice_forward, .backward = twice_backward
 };
 
-/* y = x, with an index that it does not read. */
+/* y = x, with an index input that the kernel does not read. */
 static gckpt_result indexed_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -248,7 +257,8 @@ static const gckpt_op indexed = { .name = "beside",
                                  .classes = indexed_classes,
                                  .flags = GCKPT_INDEX(1) };
 
-/* A clock that ticks; from the fault on it is none, endless, back at the beginning, far ahead, still, or goes back. */
+/* A clock that advances by a tick a call. From the fault on it returns NaN, infinity, a time far back or far ahead,
+ * always the same time, or earlier ones. */
 static double now_is, tick;
 static double seconds(void *user)
 {
@@ -262,7 +272,7 @@ static double seconds(void *user)
     return now_is;
 }
 
-/* Of a parameter and its name in the file: "in a file NAME". */
+/* Returns the name in the file of a parameter NAME: "in a file NAME". */
 static const char *renamed(void *user, const char *name)
 {
     static char text[5001];
@@ -329,7 +339,7 @@ static gckpt_result odd_workspace(void *context, const gckpt_op *op, gckpt_call 
                                             (gckpt_result)77 };
     return is_faulty(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
 }
-/* It lacks one kernel, whenever it is asked. */
+/* Never returns a kernel of one op, which the backend lacks. */
 static gckpt_kernel odd_find(void *context, const gckpt_op *op, gckpt_kind k)
 {
     static struct {
@@ -370,7 +380,7 @@ static void device_move(void *context, void *to, const void *from, size_t bytes,
 }
 static void odd_join(void *context) { (void)context; }
 
-/* What gives no result, once: it does nothing, or all twice. */
+/* Functions without a result: the faulty call does nothing, or its work twice. */
 #define ODD(name, parameters, ...)                                                                                     \
     static void odd_##name parameters                                                                                  \
     {                                                                                                                  \
@@ -388,16 +398,16 @@ ODD(convert, (const gckpt_call *c, const gckpt_conversion *conversion), c, conve
 ODD(update, (const gckpt_call *c, const gckpt_update_pass *pass), c, pass)
 ODD(nonfinite, (const gckpt_call *c, const float *x, int64_t n, uint32_t *found), c, x, n, found)
 
-/* ---- a life ---- */
+/* ---- the program that faults hit ---- */
 enum { ROWS = 4, WIDE = 12, LAYERS = 4, STEPS = 2 };
 static const char path[] = "test_faults.safetensors";
 static heap mem;
 static float x[ROWS * WIDE], y[ROWS * WIDE];
-static char error_text[600]; /* by the first error */
-static size_t budget[2]; /* of plans that offload, on the processor and on a backend */
+static char error_text[600]; /* text of the first error */
+static size_t budget[2]; /* budgets of plans that offload, on the processor and on a backend */
 static gckpt_backend odd_backend;
 
-static int index_id; /* of the input that only OP_CLASSES has */
+static int index_id; /* the input that only the classification graph has */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     static const int odd[] = { INT_MIN, 0, GCKPT_MAX_TERMS + 1, INT_MAX, 1, 1 };
@@ -450,7 +460,7 @@ static int bad(const void *object, gckpt_result result)
     return 1;
 }
 
-/* Times, which changes nothing. */
+/* Calibrates; this changes no values. */
 static gckpt_result time_it(gckpt_exec *e, const gckpt_feed *feeds, int n)
 {
     gckpt_cost costs[64];
@@ -472,7 +482,8 @@ static gckpt_result step(gckpt_exec *e, gckpt_plan *p, const gckpt_feed *feeds, 
     return gckpt_profile_step(e, feeds, 2, ROWS, hyper, &profile);
 }
 
-/* The store's hash in the end; 0: it ended before, and `said` is why. */
+/* Runs the program. Returns the hash of the store at the end, or 0 if it stopped with an error, whose text is in
+ * error_text. */
 static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
 {
     const gckpt_store_desc in = { .memory = heap_memory(&mem), .seed = 4 };
@@ -526,7 +537,7 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
             failed = bad(e, time_it(e, feeds, gckpt_graph_size(g)));
             CHECK(gckpt_store_hash(s) == before);
         }
-        if (fault.kind < BACKEND_FINISH) /* which tells late, and who is trusted not at all */
+        if (fault.kind < BACKEND_FINISH) /* a finish reports late, and the last two kinds are trusted */
             CHECK_MSG(!failed || gckpt_store_hash(s) == before,
                       "fault %d, %ld, way %d: a failed step changed values: %s", fault.kind, fault.at,
                       fault.how, error_text);
@@ -545,7 +556,7 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
     failed = failed || bad(t, gckpt_store_load(t, path));
     if (before)
         CHECK(gckpt_store_hash(s) == before);
-    if (!failed && fault.kind != RENAME) /* who may leave some out */
+    if (!failed && fault.kind != RENAME) /* a faulty rename may leave some tensors out */
         CHECK(gckpt_store_hash(t) == before);
     hash = failed ? 0 : before;
     util_free(e, p, g, s);
@@ -562,7 +573,7 @@ static int open_files(void)
     return n;
 }
 
-static int leftovers(void) /* temporary files */
+static int leftovers(void) /* counts temporary files */
 {
     int n = 0;
     DIR *d = opendir(".");
@@ -573,7 +584,7 @@ static int leftovers(void) /* temporary files */
     return n;
 }
 
-/* Half way between store-all's bytes and the least, so that something is offloaded. */
+/* Sets the budgets half way between the least bytes and store-all's, so that the plans offload. */
 static void find_bytes(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -592,13 +603,13 @@ static void find_bytes(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* ---- */
+/* ---- injection ---- */
 static device faulty_device;
 
 static long all;
-enum { HARMLESS, HARMS, TRUSTED }; /* of what is trusted, other bits may come, and nothing worse */
+enum { HARMLESS, HARMS, TRUSTED }; /* trusted: the fault may change bits, and nothing else */
 
-/* This fault at each call, in each of its ways: how many hit. */
+/* Injects this fault at each call, in each of its ways. Prints how many calls it hit. */
 static void inject_all(kind k, const char *layer, const char *what, int ways, int harms)
 {
     const long part = check_iterations(9) < 9 ? 61 : 7, of = check_iterations(9) > 1 ? 1 : 3;
@@ -638,7 +649,7 @@ static void inject_all(kind k, const char *layer, const char *what, int ways, in
                       at, how);
             injected += more, refused += !hash;
             points += more && !how;
-            CHECK(more || hash == right); /* the repeat without it */
+            CHECK(more || hash == right); /* the repetition without the fault */
             if (hash != right && (at % 7 == 0 || k == FILE_CALL)) {
                 CHECK_MSG(lifecycle(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", layer,
                           what, at, how, error_text);

@@ -1,7 +1,7 @@
 /* test_golden.c - ops and two trainings of a small GPT against PyTorch (golden/make_golden.py).
  *
- * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float has 6e-8; sums of a few dozen
- * rounded terms, which is what the cases hold, stay well within 2e-6. */
+ * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float is rounded by at most 6e-8 of
+ * its value; the cases sum a few dozen rounded terms, whose error stays well within 2e-6. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/golden.h"
@@ -10,7 +10,7 @@
 enum { OP_CASES = sizeof golden_cases / sizeof golden_cases[0],
        PARAMETERS = sizeof golden_parameters / sizeof golden_parameters[0] };
 
-/* == what builds each case of golden.h ======================================================== */
+/* == how each case of golden.h is built ======================================================== */
 /* Names and ops of the cases. */
 static const char *const names[] = {
     "add", "sub", "mul", "mul_same", "scale", "relu", "gelu", "gelu_erf", "silu", "tanh", "sigmoid",
@@ -145,7 +145,7 @@ static void test_op(const golden_case *c)
             feeds[n_feeds++].data =
                 t->kind == 'i' ? (const void *)t->index : (const void *)t->values;
         }
-        if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
+        if (t->kind == 'x') /* inputs get no gradient, but tensors computed from them do */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
             fetches[n_fetches++] = (gckpt_fetch_spec){ in[i], 1 };
@@ -194,7 +194,7 @@ static void test_op(const golden_case *c)
     util_free(exec, plan, graph, store);
 }
 
-/* PyTorch's mean divides by the sum of weights: ours does when they are fed times count / sum. */
+/* PyTorch's mean divides by the sum of the weights. Ours divides by the count, so weights times count / sum are fed. */
 static void test_weighted_mean(int64_t micro)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -226,7 +226,7 @@ static void test_weighted_mean(int64_t micro)
     CHECK(gckpt_step(exec, feeds, 3, 2, &still, &report) == GCKPT_OK);
     CHECK_MSG(fabs(report.loss - golden_weighted_mean) < 2e-6 * golden_weighted_mean,
               "weighted mean %.9g, not %.9g", report.loss, golden_weighted_mean);
-    const float *gradient = gckpt_fetch(exec, gckpt_id(h), 1); /* of the last micro-batch's sum */
+    const float *gradient = gckpt_fetch(exec, gckpt_id(h), 1); /* gradient of the last micro-batch's sum */
     const float *want = golden_weighted_mean_gradient + 42 - micro * 21;
     CHECK(distance(gradient, 1 / count, want, micro * 21) < 2e-6);
     util_free(exec, plan, graph, store);
@@ -314,7 +314,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         }
     }
     for (int i = 0; i < PARAMETERS;
-         i++) { /* ten updates of 1e-3: the norms move by a few percent */
+         i++) { /* ten updates with rate 1e-3 move the norms by a few percent */
         const golden_parameter *g = &golden_parameters[i];
         double want = accumulated ? g->norm_accumulated : g->norm, norm = 0;
         gckpt_parameter p;

@@ -1,27 +1,30 @@
-/* test_hash.c - the golden hash: one short training of nearly all ops, with one and the same
- * result for every plan, micro-batch, thread count, compiler, option, processor and language.
+/* test_hash.c - the golden hash: one short training of nearly all ops gives the same bits for every
+ * plan, micro-batch, thread count, compiler, option, processor and language.
  *
  * The sizes go just past the numeric contract's blocks: 66 keys (tiles of 64), 1030 classes (chunks
  * of 1024), 5000 weights and more (norm blocks of 4096). Compiles as C99 and as C++11. A change of
- * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual say so too.
+ * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual must change with it.
  *
  *     test_hash          the tests
  *     test_hash quick    fewer plans and one thread, for emulators
- *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too
- *     test_hash amx      the hash of bf16 by these kernels alone (or avx2, ..), for emulators */
+ *     test_hash plans    prints one hash of plans for fast kernels, which is also equal on all machines
+ *     test_hash amx      prints the hash of bf16 with these kernels alone (or avx2, ..), for
+ * emulators */
 #include "gradckpt.h"
 #include "attention_block.h"
 #include "check.h"
 
 #define GOLDEN      UINT64_C(0x226066a7e94b0b8b)
-#define GOLDEN_BF16 UINT64_C(0xf7e5630a0c19d425) /* of a plan in bf16 */
-/* Of plans under budgets: what the planner finds may change with every improvement of it, but never
- * with the machine. After such a change run this test and put the number it prints here. */
+#define GOLDEN_BF16 UINT64_C(0xf7e5630a0c19d425) /* of the training in bf16 */
+/* Hash of plans under budgets. It changes whenever an improvement of the planner finds other plans,
+ * but is the same on every machine. After such an improvement, run this test and write the number
+ * it prints here. */
 #define PLANS UINT64_C(0x3c7f4630ea9f8dd3)
 
 enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
 
-/* Nodes and parameters are made one statement at a time, as in attention_block.h. */
+/* Each statement creates one node or parameter, as in attention_block.h, so that their order does
+ * not depend on the compiler. */
 
 /* (B,T,C) -> (B,T,C): every nonlinearity. */
 static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
@@ -59,10 +62,11 @@ static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
     return gckpt_add(h, pooled);
 }
 
-static gckpt_isa kernels = GCKPT_ISA_AUTO; /* that trainings use */
-static const gckpt_backend *backend;       /* NULL: the processor */
+static gckpt_isa kernels = GCKPT_ISA_AUTO; /* the kernels that trainings use */
+static const gckpt_backend *backend;       /* if NULL, the processor */
 static gckpt_precision precision = GCKPT_FP32;
-static size_t budget, offloaded; /* 0: none; what the last plan offloads */
+/* a budget of 0 is unlimited; offloaded: bytes that the last plan offloads */
+static size_t budget, offloaded;
 
 static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
                       double *loss)
@@ -105,12 +109,12 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.backend = backend;
     desc.precision = precision;
     desc.budget = budget;
-    desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* copies as if they cost next to nothing */
+    desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* offload copies cost almost nothing */
     desc.offload_cost = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     offloaded = p ? gckpt_plan_offloaded(p) : 0;
-    static gckpt_exec_desc how; /* OpenMP for the automatic kernels, where there is some */
+    static gckpt_exec_desc how; /* the automatic kernels use OpenMP if it is available */
     how.isa = kernels;
     how.backend = backend;
     how.parallel_for = kernels == GCKPT_ISA_AUTO ? NULL : any_order;
@@ -156,8 +160,8 @@ static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
     return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_cost(p));
 }
 
-/* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. Not of
- * net.h, whose nets change with every new op: PLANS must not. */
+/* Builds a random network of `ops` ops: long and short skips, shared weights, wide and narrow
+ * layers. It does not use net.h, whose nets change with every new op: PLANS must not. */
 static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
 {
     gckpt_tensor *at[128];
@@ -193,7 +197,8 @@ static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
     return term;
 }
 
-/* threads 0: for plain kernels; else the plans have scratch for fast ones */
+/* If threads is 0, the plans are for plain kernels; otherwise they contain scratch for fast
+ * ones. */
 static uint64_t plans(int threads)
 {
     static const int ops[] = { 8, 10, 40, 110 };
@@ -225,7 +230,8 @@ static uint64_t plans(int threads)
     return hash;
 }
 
-/* All kernels that this build and machine have: other plans, splits and 1 to `most` threads. */
+/* All kernels that this build and machine have, with several plans and splits and with 1 to `most`
+ * threads. */
 static void by_all_kernels(uint64_t golden, double first, int most)
 {
     static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };

@@ -1,5 +1,5 @@
-/* test_limits.c - what is out of range is refused with the remedy; several losses are counted
- * right, whatever their targets; planning at the edges: blocks, work, bytes; i32 inputs. */
+/* test_limits.c - values out of range are refused, and the error names the remedy. Also tests how several losses are
+ * counted, plans near the limits of blocks, cost and bytes, and i32 inputs of user ops. */
 #include "gradckpt.h"
 
 #include <limits.h>
@@ -60,7 +60,7 @@ static void shapes(void)
             gckpt_param(g, "w", gckpt_shape2(8, 3), normal);
             switch (call) {
             case 0: t = gckpt_input(g, "y", GCKPT_F32, bad); break;
-            case 1: t = gckpt_param(g, "w", bad, normal); break; /* the store has it */
+            case 1: t = gckpt_param(g, "w", bad, normal); break; /* the store has this parameter already */
             case 2: t = gckpt_param(g, "v", bad, normal); break;
             case 3: t = gckpt_reshape(x, bad); break;
             case 4: /* fall through */
@@ -88,7 +88,7 @@ static void shapes(void)
 static void empty_plan_file(void)
 {
     static const uint64_t rest[] = { 0, 0, 0, 0, 1, 64, 1, 1, 0, /* the request */
-                                     0, 0, 1, 0, 0, 0 };         /* no term, no pick, one forward */
+                                     0, 0, 1, 0, 0, 0 };         /* no loss term, no fetch, one forward */
     const size_t numbers = 4 + sizeof rest / sizeof *rest;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -102,7 +102,7 @@ static void empty_plan_file(void)
             little[k] = (unsigned char)(number >> (8 * k));
         file_write(&f, little, 8);
     }
-    for (size_t size = f.size; f.size > 0; f.size -= 8) { /* cut off anywhere */
+    for (size_t size = f.size; f.size > 0; f.size -= 8) { /* cut off after every number */
         f.at = 0;
         CHECK(!gckpt_plan_read(g, file_read, &f, NULL));
         gckpt_result result = gckpt_error(g);
@@ -116,7 +116,7 @@ static void empty_plan_file(void)
 
 /* ---- several losses: targets that are constants, sizes that are no multiple of the rows ---- */
 enum { ROWS = 4, IN = 8, CLASSES = 3 };
-enum { FED, FIXED, COLUMNS, SQUARES, LOSSES }; /* what a term counts */
+enum { FED, FIXED, COLUMNS, SQUARES, LOSSES }; /* the tensor over which a term counts */
 
 typedef struct {
     gckpt_store *s;
@@ -143,7 +143,7 @@ static losses losses_new(void)
     return l;
 }
 
-/* The gradient of w for these terms, and the loss. */
+/* Computes the loss and the gradient of w for these terms. */
 static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int count, int64_t rows,
                                float *gradient, double *loss)
 {
@@ -204,7 +204,7 @@ static void several_losses(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- errors end where the next call is right ---- */
+/* ---- an error does not outlive the next successful call ---- */
 static void stale_errors(void)
 {
     static const float x[2 * ROWS * IN];
@@ -219,7 +219,7 @@ static void stale_errors(void)
     gckpt_plan *p = gckpt_plan_new(l.g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, l.s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(l.x), x }, { gckpt_id(l.y), bad } };
-    for (int last = 0; last < 2; last++) { /* 1: the refused one is the last */
+    for (int last = 0; last < 2; last++) { /* if 1, the refused call is the last one */
         CHECK(gckpt_step_begin(e, &hyper) == GCKPT_OK);
         feeds[1].data = good;
         CHECK(gckpt_step_add(e, feeds, 2, ROWS) == GCKPT_OK);
@@ -238,20 +238,20 @@ static void stale_errors(void)
     file out;
     memset(&out, 0, sizeof out);
     CHECK(f && gckpt_error(l.g) == GCKPT_OK);
-    gckpt_store_freeze(l.s, "*", 1); /* now nothing can be planned */
+    gckpt_store_freeze(l.s, "*", 1); /* now no parameter is left to plan for */
     CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
     CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK);
     CHECK_MSG(gckpt_error(l.g) == GCKPT_OK, "after printing: %s", gckpt_error_text(l.g));
     CHECK(!gckpt_frontier_plan(f, 1) && gckpt_error(l.g) == GCKPT_E_BUDGET);
     CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
-    CHECK(gckpt_error(l.g) == GCKPT_E_BUDGET); /* printing is no planning */
+    CHECK(gckpt_error(l.g) == GCKPT_E_BUDGET); /* printing a plan is not planning and leaves the error alone */
     gckpt_frontier_free(f);
     free(out.bytes);
     gckpt_graph_free(l.g);
     gckpt_store_free(l.s);
 }
 
-/* ---- values that would be taken in silence ---- */
+/* ---- values that must not be accepted silently ---- */
 static void refused_values(void)
 {
     static const float bad[] = { NAN, INFINITY, -INFINITY, -1, -1e-30f };
@@ -266,7 +266,7 @@ static void refused_values(void)
     }
     CHECK(gckpt_store_group(l.s, "w", 0, 0) == GCKPT_OK);
     CHECK(gckpt_store_group(l.s, "w", 2, 0.5f) == GCKPT_OK);
-    CHECK(gckpt_store_group(l.s, "v", 2, 0.5f) == GCKPT_E_ARG); /* matches nothing */
+    CHECK(gckpt_store_group(l.s, "v", 2, 0.5f) == GCKPT_E_ARG); /* the pattern matches nothing */
     CHECK(gckpt_store_group(l.s, NULL, 1, -1) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(l.s), "group \"\": decay_scale is -1"));
 
@@ -299,7 +299,7 @@ static void refused_values(void)
     desc.batch = ROWS - 1;
     CHECK(!gckpt_plan_new(l.g, &term, 1, &desc) && gckpt_error(l.g) == GCKPT_E_ARG);
     CHECK(has(gckpt_error_text(l.g), "desc.batch is 3") && has(gckpt_error_text(l.g), "4 rows"));
-    desc.mode = GCKPT_INFERENCE; /* which takes any number of rows */
+    desc.mode = GCKPT_INFERENCE; /* an inference plan takes any number of rows */
     p = gckpt_plan_new(l.g, &term, 1, &desc);
     CHECK(p != NULL);
     gckpt_plan_free(p);
@@ -310,7 +310,7 @@ static void refused_values(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- work and bytes beyond what can be counted or addressed ---- */
+/* ---- cost and bytes beyond the countable or addressable range ---- */
 enum { DEEP = 24 };
 typedef struct {
     gckpt_store *s;
@@ -365,7 +365,7 @@ static gckpt_result huge_measure(gckpt_graph *g, const gckpt_term *terms, int co
     return GCKPT_OK;
 }
 
-/* A file whose schedule repeats nothing any more: more bytes than can be addressed is what is said of it. */
+/* A plan file whose schedule repeats no forward any more needs more bytes than can be addressed; the error says so. */
 static void unrolled(gckpt_graph *g, const gckpt_plan *p)
 {
     enum { NUMBERS = 23 };
@@ -398,14 +398,14 @@ static void unrolled(gckpt_graph *g, const gckpt_plan *p)
 
 static void beyond(void)
 {
-    const int wide = sizeof(size_t) > 4; /* store-all is 1.5 times what can be addressed */
+    const int wide = sizeof(size_t) > 4; /* store-all needs 1.5 times the addressable bytes */
     const int64_t columns = (int64_t)1 << (wide ? 54 : 22), much = columns / 16;
     gckpt_plan_desc desc;
     huge h = huge_new(wide ? (int64_t)1 << 50 : 1 << 20);
     memset(&desc, 0, sizeof desc);
-    gckpt_plan *p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the model's costs */
+    gckpt_plan *p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* with the model's costs */
     CHECK(!wide ||
-          (!p && gckpt_error(h.g) == GCKPT_E_ARG && /* of its one row there are no fewer */
+          (!p && gckpt_error(h.g) == GCKPT_E_ARG && /* the micro-batch has one row and cannot be made smaller */
            has(gckpt_error_text(h.g), "give costs in a larger unit") && !strstr(gckpt_error_text(h.g), "rows")));
     gckpt_plan_free(p);
     huge_free(&h);
@@ -427,7 +427,7 @@ static void beyond(void)
     for (int i = 0; i < desc.cost_count; i++)
         h.costs[i].backward = UINT64_C(1) << 40;
     desc.batch = INT64_MAX / 2;
-    p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* of a step: more than there are numbers */
+    p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the cost of a step exceeds 64 bits */
     CHECK(p && gckpt_plan_step_cost(p) == UINT64_MAX);
     gckpt_plan_free(p);
     huge_free(&h);
@@ -437,14 +437,14 @@ static void beyond(void)
     desc.costs = h.costs;
     desc.cost_count = gckpt_id(h.term.loss) + 1;
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
-    desc.mode = GCKPT_SQRT; /* most groups are too large, some are not */
+    desc.mode = GCKPT_SQRT; /* most groups of segments are too large, some are not */
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
     CHECK_MSG(p && gckpt_plan_arena(p) <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
               "sqrt: %s", gckpt_error_text(h.g));
     unrolled(h.g, p);
     gckpt_plan_free(p);
     huge_free(&h);
-    h = huge_new(4 * columns); /* now all are */
+    h = huge_new(4 * columns); /* now all groups are too large */
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
     desc.mode = GCKPT_AUTO;
     CHECK(!gckpt_frontier_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
@@ -462,14 +462,14 @@ static void beyond(void)
         CHECK(!p || gckpt_plan_rows(p) == (mode == 1 || mode == 3 ? 16 : 8) || mode == 3);
         CHECK(gckpt_error(s) == GCKPT_OK);
         gckpt_plan_free(p);
-        size = wide ? (int64_t)3 << 55 : (int64_t)3 << 23; /* even one row is too much */
+        size = wide ? (int64_t)3 << 55 : (int64_t)3 << 23; /* even one row is too large */
         CHECK(!gckpt_fit(s, huge_build, &size, 1, &desc, huge_measure));
         CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY, "fit, mode %d: %s", mode, gckpt_error_text(s));
         gckpt_store_free(s);
     }
 }
 
-/* Workspace of 1/256 of the addresses a row. */
+/* Each row needs a workspace of 1/256 of the address space. */
 static gckpt_result vast_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -491,12 +491,13 @@ static int vast_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
     return 1;
 }
 
-/* Micro-batches whose tensors are too large are passed over: smaller ones may have a plan. */
+/* gckpt_fit skips micro-batches whose tensors are too large: smaller ones may have a plan. */
 static void large_rows(void)
 {
     const int wide = sizeof(size_t) > 4;
     const gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR };
-    for (int kind = 0; kind < 3; kind++) { /* 64 and 32 rows of inputs; of a workspace; even 1 row */
+    /* inputs too large for 64 and 32 rows; a workspace too large; even 1 row too large */
+    for (int kind = 0; kind < 3; kind++) {
         gckpt_store *s = gckpt_store_new(NULL);
         int64_t size = (int64_t)1 << (wide ? 53 : 21) << (kind ? 6 : 0);
         gckpt_plan *p =
@@ -524,7 +525,7 @@ static void blocks(void)
     unsigned char *bytes = (unsigned char *)room;
     losses l = losses_new();
     gckpt_term terms[2] = { { l.loss[FED], 1, 0 }, { l.loss[COLUMNS], 1, 0 } };
-    for (size_t past = 0; past < 16; past += 5) { /* a block may begin anywhere */
+    for (size_t past = 0; past < 16; past += 5) { /* the block may begin at any alignment */
         gckpt_plan *kept[3], *block[3];
         size_t at = past;
         memset(room, 0x55, sizeof room);
@@ -535,7 +536,7 @@ static void blocks(void)
             memset(&f, 0, sizeof f);
             desc.batch = 2 * ROWS;
             kept[i] = gckpt_plan_new(l.g, terms, 1 + i % 2, &desc);
-            if (i == 1) { /* a budget, which makes and throws away more */
+            if (i == 1) { /* a search under a budget, which makes and discards further plans */
                 desc.budget = gckpt_plan_bytes(kept[i]) - 1;
                 gckpt_plan_free(kept[i]);
                 kept[i] = gckpt_plan_new(l.g, terms, 2, &desc);
@@ -552,9 +553,9 @@ static void blocks(void)
             size_t low = (size_t)((unsigned char *)block[i] - bytes);
             CHECK(low >= at && low < at + 16);
             at = low + gckpt_plan_kind_bytes(block[i], GCKPT_BYTES_TABLES);
-            memset(bytes + at, 0x55, sizeof room - at); /* free for others */
+            memset(bytes + at, 0x55, sizeof room - at); /* the rest is free for others */
         }
-        for (int i = 0; i < 3; i++) { /* all three are whole */
+        for (int i = 0; i < 3; i++) { /* all three plans are intact */
             file a, b;
             gckpt_hyper hyper = gckpt_hyper_lr(0);
             gckpt_feed feeds[2] = { { gckpt_id(l.x), x }, { gckpt_id(l.y), y } };
@@ -580,7 +581,7 @@ static void blocks(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- the search sees every input whose bytes a result may take ---- */
+/* ---- the search knows every input that a result may overwrite in place ---- */
 static gckpt_result sum3_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -601,18 +602,18 @@ static void in_place(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(R, C)), *h = x, *abc[4];
     char name[16];
-    for (int i = 0; i < LAYERS; i++) { /* what there is to recompute */
+    for (int i = 0; i < LAYERS; i++) { /* layers to recompute */
         snprintf(name, sizeof name, "h%d", i);
         h = gckpt_tanh(gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(C, C), normal), NULL));
     }
     gckpt_tensor *y = gckpt_sum(h, 1);
-    for (int i = 0; i < 3; i++) { /* no gradients here, so that a forward has most live bytes */
+    for (int i = 0; i < 3; i++) { /* without gradients, so that the peak is in a forward */
         snprintf(name, sizeof name, "frozen%d", i);
         abc[i] = gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(C, C), normal), NULL);
         gckpt_store_freeze(s, name, 1);
     }
-    abc[3] = h;                                              /* comes first */
-    gckpt_tensor *sum = gckpt_apply(&sum3, abc, 4, NULL, 0); /* in the place of abc[2] alone */
+    abc[3] = h;                                              /* the first input */
+    gckpt_tensor *sum = gckpt_apply(&sum3, abc, 4, NULL, 0); /* the result may only overwrite abc[2] */
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "out%d", i);
         gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(C, 1), normal);
@@ -622,7 +623,7 @@ static void in_place(void)
     gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.plain = 1; /* no workspace above what it is about */
+    desc.plain = 1; /* no workspace, which would hide the difference */
     gckpt_plan *all = gckpt_plan_new(g, &term, 1, &desc);
     desc.mode = GCKPT_OPTIMAL;
     desc.budget = gckpt_plan_bytes(all);
@@ -636,7 +637,7 @@ static void in_place(void)
     gckpt_store_free(s);
 }
 
-/* ---- the search says when it gave something up ---- */
+/* ---- the search reports when it stopped early ---- */
 static void incomplete(void)
 {
     for (int deep = 0; deep < 2; deep++) {
@@ -645,9 +646,9 @@ static void incomplete(void)
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(512, 16));
         gckpt_tensor *w = gckpt_param(g, "frozen", gckpt_shape2(16, 16), normal);
         gckpt_store_freeze(s, "*", 1);
-        gckpt_segment_begin(g); /* which gives a lower limit to aim at */
+        gckpt_segment_begin(g); /* the segment gives the search a lower memory limit to try */
         gckpt_tensor *distant = gckpt_linear(x, w, NULL);
-        for (int i = 0; i < (deep ? 600 : 60); i++) /* all of it to be computed again */
+        for (int i = 0; i < (deep ? 600 : 60); i++) /* ops to recompute */
             distant = gckpt_scale(distant, 1.01f);
         gckpt_tensor *h = x;
         for (int i = 0; i < 4; i++) {
@@ -668,7 +669,7 @@ static void incomplete(void)
     }
 }
 
-/* ---- i32 inputs of a user's op: any of them, each with its limit ---- */
+/* ---- i32 inputs of a user's op: any input may be i32, each with its limit ---- */
 /* pair: i32 a (R), table (V,C), i32 b (R) -> (R,C): table[a] + table[b] */
 static gckpt_result pair_shape(gckpt_call *call)
 {
@@ -701,7 +702,7 @@ static void pair_backward(const gckpt_call *call)
 
 static int64_t pair_classes(const gckpt_call *call, int i)
 {
-    return i == 0 ? call->in[1].shape.d[0] : 0; /* b is not checked */
+    return i == 0 ? call->in[1].shape.d[0] : 0; /* b has no limit */
 }
 
 /* scored: logits (R,V), i32 action (R), value (R): a loss, sum of -value log softmax[action] */
@@ -747,7 +748,7 @@ static void scored_backward(const gckpt_call *call)
 
 static int64_t scored_classes(const gckpt_call *call, int i)
 {
-    return i == 1 ? call->in[0].shape.d[1] : 1; /* never asked */
+    return i == 1 ? call->in[0].shape.d[1] : 1; /* never called for another input */
 }
 
 static gckpt_op index_op(int which)
@@ -816,7 +817,7 @@ static void index_inputs(void)
         CHECK(gckpt_check_gradients(e, feeds, 4, BATCH, &check) == GCKPT_OK && check.worst < 0.01);
         static const struct {
             int input, value;
-            const char *text; /* NULL: runs */
+            const char *text; /* expected error text, or NULL if the plan runs */
         } wrong[] = { { 0, V, "\"a\": index 5 at row 4, position 0: pair #5 takes 0 to 4" },
                       { 0, -1, "\"a\": index -1 at row 4" },
                       { 2, V, "\"action\": index 5 at row 4" },
@@ -838,7 +839,7 @@ static void index_inputs(void)
     CHECK(has(gckpt_error_text(g), "needs i32"));
     gckpt_graph_free(g);
     g = gckpt_graph_new(s, NULL);
-    gckpt_op old = pair; /* an i32 input where the op says nothing of it */
+    gckpt_op old = pair; /* an i32 input that the op does not declare as an index */
     gckpt_tensor *other[3] = { NULL, NULL, NULL };
     old.flags = GCKPT_INDEX(2);
     other[0] = other[2] = gckpt_input(g, "a", GCKPT_I32, gckpt_shape1(R));
@@ -848,7 +849,7 @@ static void index_inputs(void)
     gckpt_store_free(s);
 }
 
-/* ---- a frontier needs no memory to be shown; names need it ---- */
+/* ---- printing a frontier needs no memory, but names do ---- */
 static void short_of_memory(void)
 {
     heap h;
@@ -868,7 +869,7 @@ static void short_of_memory(void)
     free(out.bytes);
     gckpt_frontier_free(f);
     gckpt_graph_free(l.g);
-    for (long fail = 1; fail < 8; fail++) { /* names that were not kept are not compared */
+    for (long fail = 1; fail < 8; fail++) { /* names that could not be stored are not compared */
         static char name[10000];
         gckpt_memory memory = heap_memory(&h);
         memset(name, 'n', sizeof name - 1);

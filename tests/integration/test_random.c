@@ -1,12 +1,14 @@
-/* test_random.c - random graphs from the whole op set: every plan, split, feed style, thread count and debug aid gives
- * the bits of one plain store-all run over the whole batch, and the bytes that were promised; gradients agree with
- * finite differences.       build/test_random [first seed] [graphs] */
+/* test_random.c - random graphs from the whole op set: every plan, split, feed style, thread count and debug option
+ * gives the bits of one plain store-all run over the whole batch, within the promised bytes. Gradients agree with
+ * finite differences.
+ *
+ *     build/test_random [first seed] [graphs] */
 #include "gradckpt.h"
 
 #include "net.h"
 #include <math.h>
 
-/* tests/run/test_backend.c has runs on memory that the host cannot read. */
+/* tests/run/test_backend.c includes this file for runs on memory that the host cannot read. */
 #ifndef RANDOM_BACKEND
 #define RANDOM_BACKEND(wanted) NULL
 #endif
@@ -17,7 +19,7 @@ enum { STEPS = 2, FETCHES = 8 };
 typedef struct {
     const char *what;
     gckpt_mode mode;
-    int64_t rows, stream; /* stream: rows at once */
+    int64_t rows, stream; /* stream: rows that are added at a time */
     int pieces, in_backward, way, instructions, no_clip;
     unsigned debug;
     size_t budget;
@@ -35,7 +37,7 @@ static int fetch_count, not_finite;
 
 static double profile_clock(void *user) { return (*(double *)user += 0.5); }
 
-/* A whole step as gckpt_profile_step takes it, each instruction a tick. */
+/* Runs a whole step with gckpt_profile_step, with a clock that ticks once for each instruction. */
 static gckpt_result profiled_step(gckpt_exec *e, const gckpt_feed *f, int n, const gckpt_hyper *hyper, int length,
                              gckpt_report *report)
 {
@@ -65,7 +67,7 @@ static gckpt_result one_step(gckpt_exec *e, const run *r, int length, gckpt_repo
     return util_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
 }
 
-/* A batch norm is among what runs. */
+/* Returns whether the plan contains a batch norm. */
 static int mixes_rows(const gckpt_plan *p)
 {
     gckpt_instruction in;
@@ -75,7 +77,7 @@ static int mixes_rows(const gckpt_plan *p)
     return 0;
 }
 
-/* Trains and compares with `want`; without it, fills the fetches' values. */
+/* Trains and compares with `want`. If `want` is NULL, fills the values of the fetches instead. */
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
     gckpt_report report = { 0 };
@@ -127,10 +129,10 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                 o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
     const int64_t vranks = d.virtual_ranks && !inference ? d.virtual_ranks : 1;
     int64_t at_once = r->stream ? r->stream : net.batch,
-            tail = (net.batch - 1) % at_once % net.rows + 1; /* last micro-batch */
+            tail = (net.batch - 1) % at_once % net.rows + 1; /* rows of the last micro-batch */
     for (int i = 0; i < fetches && result == GCKPT_OK; i++) {
         if (fetched[i].data && vranks > 1)
-            continue; /* even the plain run has only the last virtual rank's rows */
+            continue; /* even the plain run has only the rows of the last virtual rank */
         const float *got = gckpt_fetch(e, fetched[i].id, fetched[i].gradient);
         int64_t n = fetched[i].data ? fetched[i].n / net.batch * tail : fetched[i].n;
         if (!want)
@@ -145,7 +147,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                       (inference || (o.hash == want->hash && memcmp(o.norm, want->norm, sizeof o.norm) == 0)),
                   "seed %u %s rows %d: other bits (loss %.9g, %.9g; norm %.9g, %.9g)", seed, r->what, (int)r->rows,
                   o.loss[1], want->loss[1], o.norm[1], want->norm[1]);
-    /* where a virtual rank has fewer rows than a micro-batch may have, none is full */
+    /* if a virtual rank has fewer rows than a micro-batch can hold, no micro-batch is full */
     const int full = (net.batch + vranks - 1) / vranks >= net.rows && (!r->stream || r->stream >= net.rows);
     if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_POISON) && full && !refused)
         CHECK_MSG(gckpt_bytes_measured(e) == o.bytes, "seed %u %s rows %d: %lu bytes planned, %lu measured", seed,
@@ -155,7 +157,8 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     return o;
 }
 
-/* From store-all's list: losses at any time before their backward, stretches of forwards repeated anywhere. */
+/* Derives a schedule from store-all's list: losses run at any time before their backward, and stretches of forwards are
+ * repeated anywhere. */
 static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
 {
     int count = 0, forwards = 0, late[4] = { 0, 0, 0, 0 };
@@ -179,14 +182,15 @@ static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, 
         forwards += !back && forwards == i;
         out[count++] = list[i];
     }
-    for (int k = 0; k < net.terms; k++) /* a loss of frozen parameters only has no backward */
+    for (int k = 0; k < net.terms; k++) /* a loss of frozen parameters has no backward */
         if (late[k])
             out[count++] = (gckpt_instruction){ GCKPT_FORWARD, late[k] };
     destroy();
     return count;
 }
 
-/* Data; fetches of what has a value or a gradient; store-all's schedule of what depends on the batch. */
+/* Draws the data, fetches tensors that have a value or a gradient, and lists store-all's schedule of the ops that
+ * depend on the batch. */
 static int prepare(unsigned seed, gckpt_instruction *list)
 {
     gckpt_fetch_spec all[FETCHES];
@@ -195,7 +199,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     gckpt_plan_desc d = net.d;
     d.mode = GCKPT_STORE_ALL;
     net_fill();
-    for (int i = 0; i < VALUES && seed % 16 == 12; i++) /* in these nets no target counts */
+    for (int i = 0; i < VALUES && seed % 16 == 12; i++) /* in these nets every target is ignored */
         target_data[0][i] = target_data[1][i] = -1;
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
@@ -222,8 +226,8 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     return n;
 }
 
-/* Finite differences, on graphs without relu (whose kink they would step over). */
-static int hidden; /* graphs of which not all gradients could be checked */
+/* Finite differences, on graphs without relu (they would step across its kink). */
+static int hidden; /* number of graphs of which some gradient could not be checked */
 
 static void check_gradients(unsigned seed, int64_t count)
 {
@@ -304,7 +308,8 @@ int main(int argc, char **argv)
     net_features = NET_MIXING | NET_ALONE;
     for (unsigned i = 0; i < count; i++)
         test_graph(first + i);
-    const int most = count < 32 ? (int)count - 1 : (int)count / 5; /* a few graphs say nothing of the share */
+    /* a run of few graphs says nothing about the share */
+    const int most = count < 32 ? (int)count - 1 : (int)count / 5;
     CHECK_MSG(not_finite <= most, "%d of %u graphs overflowed", not_finite, count);
     CHECK_MSG(hidden <= most, "%d of %u graphs too coarse", hidden, count);
     return check_report("test_random");

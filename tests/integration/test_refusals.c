@@ -1,5 +1,5 @@
-/* test_refusals.c - what the library must refuse: shapes, arguments, feeds, arenas, streaming,
- * plan files. A refusal is checked by its result and a piece of its text, and changes nothing. */
+/* test_refusals.c - everything that the library must refuse: shapes, arguments, feeds, arenas, streaming, plan files. A
+ * refusal is checked by its result and a piece of its text, and must change nothing. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/internal.h"
@@ -14,7 +14,7 @@
 
 #include "util.h"
 
-static const char *assert_failed; /* the last assertion that did not hold */
+static const char *assert_failed; /* the last assertion that failed */
 static void note_failed(const char *text, const char *where, int line)
 {
     (void)where, (void)line;
@@ -48,7 +48,7 @@ static gckpt_shape shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
     x.n = n;
     return x;
 }
-static gckpt_shape sizes(int n) /* n axes of one */
+static gckpt_shape sizes(int n) /* n axes of size one */
 {
     gckpt_shape x = gckpt_shape1(1);
     x.n = n;
@@ -57,7 +57,7 @@ static gckpt_shape sizes(int n) /* n axes of one */
     return x;
 }
 
-/* Constants may have any shape. */
+/* Returns a constant of any shape. */
 static gckpt_tensor *constant(gckpt_type type, gckpt_shape x)
 {
     char name[16];
@@ -101,7 +101,7 @@ static void refused(int line, const gckpt_tensor *t, gckpt_result result, const 
         begin();                                                                                   \
         refused(__LINE__, call, result, text);                                                     \
     } while (0)
-/* The same call where one size is right. */
+/* The same call with the one size corrected. */
 #define TAKEN(call)                                                                                \
     do {                                                                                           \
         begin();                                                                                   \
@@ -476,11 +476,11 @@ static gckpt_result huge_saved(gckpt_call *call)
     call->saved_bytes = SIZE_MAX / 2;
     return same_shape(call);
 }
-static gckpt_result grows(gckpt_call *call) /* refuses more than 4 rows: then the op mixes them */
+static gckpt_result grows(gckpt_call *call) /* refuses more than 4 rows; an op with this rule mixes rows */
 {
     return call->in[0].shape.d[0] > 4 ? GCKPT_E_SHAPE : same_shape(call);
 }
-static gckpt_result pairs(gckpt_call *call) /* another shape for more rows */
+static gckpt_result pairs(gckpt_call *call) /* gives another kind of shape for more rows */
 {
     call->shape = gckpt_shape2(call->in[0].shape.d[0], call->in[0].shape.d[0] > 2 ? 2 : 1);
     return GCKPT_OK;
@@ -521,7 +521,7 @@ static gckpt_tensor *apply_rule(gckpt_result (*rule)(gckpt_call *))
     op = user_op("mine", rule);
     return apply(&op, f1(3));
 }
-/* Does a user's op over an input of two rows mix them? */
+/* Returns whether a user's op with this rule counts as mixing the rows of its input, which has two. */
 static int mixing(gckpt_result (*rule)(gckpt_call *))
 {
     static gckpt_op op;
@@ -573,13 +573,13 @@ static void leaves(void)
             "it is [3,2] here, but [2,3] in the store");
     CHECK(gckpt_store_count(s) == 1);
 
-    begin(); /* of two graphs */
+    begin(); /* tensors of two graphs */
     gckpt_graph *other = gckpt_graph_new(s, NULL);
     gckpt_tensor *past_end = gckpt_constant(other, "far", GCKPT_F32, gckpt_shape1(3), numbers);
     refused(__LINE__, gckpt_add(f1(3), past_end), E_A, "constant \"far\" belongs to another graph");
     gckpt_graph_free(other);
 
-    begin(); /* the first error stays */
+    begin(); /* the first error is kept */
     CHECK(!gckpt_slice(f1(3), 5, 0, 1) && !gckpt_slice(f1(3), 6, 0, 1));
     CHECK(!gckpt_input(g, "x", GCKPT_F32, two) && !gckpt_param(g, "w", two, ones()) && !f1(3));
     ERROR_IS(g, E_A, "no axis 5");
@@ -633,7 +633,7 @@ static void user_ops(void)
     refused(__LINE__, gckpt_mean_squared_error(x, y, NULL), E_S, "(inputs relu #1, relu \"short\")");
 }
 
-/* A spread below 0 is the same one the other way round. */
+/* A negative standard deviation gives the same values with opposite sign. */
 static void spreads(void)
 {
     const gckpt_init up[2] = { { 0.5f, 0, 0 }, { 0, 0.5f, 0 } }, down[2] = { { -0.5f, 0, 0 }, { 0, -0.5f, 0 } };
@@ -653,7 +653,7 @@ static void spreads(void)
     }
 }
 
-/* Axes may be counted from the last. */
+/* Axes may be counted from the last one. */
 static void negative_axes(void)
 {
     float x[24], out[2][24];
@@ -671,7 +671,7 @@ static void negative_axes(void)
     CHECK(!memcmp(out[0], out[1], sizeof out[0]) && out[0][1] == 4.0f);
 }
 
-/* Each byte of an op's attributes is in the hash of its plan, if they are no whole words, too. */
+/* Every byte of an op's attributes enters the hash of the plan, also where they do not fill whole words. */
 static void odd_attributes(void)
 {
     gckpt_op plain = user_op("odd", same_shape);
@@ -691,7 +691,7 @@ static void odd_attributes(void)
     CHECK(hash[0] && hash[1] && hash[0] != hash[1]);
 }
 
-/* Attention whose values nobody wants any more: what it keeps for its backward alone. */
+/* Attention whose output is no longer used: only the values saved for its backward stay. */
 static void saved_alone(void)
 {
     float x[3][2 * 5 * 8], out[2 * 5 * 8], saved[2][2 * 5 * 2];
@@ -741,7 +741,7 @@ static double no_clock(void *user)
     return 0;
 }
 
-/* Lists of conditions by the one that the cases above leave to another. */
+/* For conditions that are joined by && or ||: cases in which only one of them decides. */
 static void one_by_one(void)
 {
 #define WINDOW(...) &(const gckpt_window){ __VA_ARGS__ }
@@ -783,7 +783,7 @@ static void one_by_one(void)
     REFUSED(E_S, "in 1 groups needs a w with 2 as axis 2", gckpt_conv1d(f3(1, 5, 2), f3(3, 3, 4), NULL, NULL));
     TAKEN(
         gckpt_conv2d(f4(1, 4, 4, 2), gckpt_relu(gckpt_input(g, "w", GCKPT_F32, gckpt_shape4(3, 3, 2, 4))), NULL, NULL));
-    begin(); /* a window may say for both axes what it says for the one of a signal */
+    begin(); /* a window may give both axes the value of a signal's single axis */
     CHECK(gckpt_shape_of(gckpt_conv1d(f3(1, 5, 2), f3(3, 2, 4), NULL, WINDOW(.padding = { 1, 1 }))).d[1] == 5);
 #undef WINDOW
 
@@ -793,22 +793,22 @@ static void one_by_one(void)
     begin();
     CHECK(gckpt_rotary(f3(2, 3, 8), &less)->attribute_bytes >
           gckpt_rotary(f3(2, 3, 8), &plain)->attribute_bytes);
-    CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7); /* the shortest table's */
+    CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7); /* the length of the shortest table */
     CHECK(gckpt_positions(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
     CHECK(gckpt_positions(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
-    begin(); /* what has no axis has no rows, either */
+    begin(); /* a tensor without axes has no rows either */
     CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes_rows & GCKPTI_MIXES_ALWAYS);
     begin(); /* a condition that is a parameter gets no gradient */
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     CHECK(gckpt_where(w, f1(2), f1(2))->in[0] != w);
 
-    begin(); /* nothing is made of a graph that failed */
+    begin(); /* a graph that failed accepts no more ops */
     w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     const gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 2)), w)), 1, 0 };
     gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, NULL);
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL), untold = *p;
     gckpt_usage usage;
-    untold.info = NULL; /* as of a table that does not tell */
+    untold.info = NULL; /* like a plan that lacks this optional table */
     CHECK(gckpt_plan_usage(p, 0, &usage) == GCKPT_OK && gckpt_plan_usage(&untold, 0, &usage) == E_A);
     CHECK(f && !gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A && !gckpt_frontier_plan(f, 0));
     gckpt_frontier_free(f);
@@ -954,7 +954,7 @@ static void null_objects(void)
     CHECK(gckpt_threads() >= 1);
 }
 
-/* ---- running: a small net; what is refused changes nothing ---- */
+/* ---- running: a small net; refused calls change nothing ---- */
 enum { ROWS = 2, BATCH = 6, T = 3, V = 5, C = 4 };
 
 typedef struct {
@@ -966,7 +966,7 @@ typedef struct {
 
 static int32_t tokens[BATCH * T], targets[BATCH * T];
 
-/* The graph on the present store. */
+/* Builds the graph on the current store. */
 static net build(void)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -1025,7 +1025,7 @@ static gckpt_result step(const net *n, int64_t rows, gckpt_report *report)
     return gckpt_step(n->e, feeds, 2, rows, &h, report);
 }
 
-/* A step that is refused: the text; and that weights and step are what they were. */
+/* Takes a step that must be refused: checks the text, and that weights and step number are unchanged. */
 static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int count,
                          gckpt_result result, const char *text)
 {
@@ -1040,7 +1040,7 @@ static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int
               "line %d: something changed", line);
 }
 
-/* What was given, what is allowed, what to do. */
+/* Each error names the given value, the allowed ones and the remedy. */
 static void wordings(void)
 {
     REFUSED(E_A, "input \"y\" is i32, mean_squared_error needs f32: declare and feed it as floats",
@@ -1065,8 +1065,8 @@ static void wordings(void)
     ERROR_IS(s, E_A, "get: index 0");
 }
 
-/* GCKPT_FEED knows what it is given: a feed of another type than the input's is refused. (What is no
- * type of an input does not compile: test_small.sh.) */
+/* GCKPT_FEED records the type of the data: a feed of another type than the input's is refused. Types that no input has
+ * do not compile; test_small.sh tests that. */
 static void typed_feeds(void)
 {
     static const float floats[BATCH * T] = { 0 };
@@ -1087,7 +1087,7 @@ static void typed_feeds(void)
     stop(&n);
 }
 
-/* A store that was freed too early, where its memory can still be read. */
+/* Uses of a store that was freed too early, in memory that can still be read. */
 static void freed_store(void)
 {
     static heap left;
@@ -1103,7 +1103,7 @@ static void freed_store(void)
     n.e = gckpt_exec_new(n.p, s, NULL);
     CHECK(step(&n, BATCH, NULL) == GCKPT_OK);
     gckpt_exec *other = gckpt_exec_new(n.p, s, NULL);
-    gckpt_exec_free(gckpt_exec_new(n.p, s, NULL)); /* of three, the one in the middle goes */
+    gckpt_exec_free(gckpt_exec_new(n.p, s, NULL)); /* frees the second of three executors */
     gckpt_graph_free(g);
     gckpt_store_free(s);
     s = NULL, g = NULL;
@@ -1116,7 +1116,7 @@ static void freed_store(void)
     CHECK(left.live == 0);
 }
 
-/* Two calls in one executor at once: a callback makes the other one, as a thread could. */
+/* Two calls in one executor at once: a callback makes the second one, as another thread could. */
 static net *within;
 static gckpt_result second;
 static char second_text[300];
@@ -1175,7 +1175,7 @@ static void feeds(void)
     z.data = NULL;
     STEP_REFUSED(x, z, 2, E_A, "feed 1: its data is NULL");
 
-    tokens[4] = -1; /* ignored as a target, but never an index */
+    tokens[4] = -1; /* a negative index is ignored in targets, but refused elsewhere */
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "\"tokens\": index -1 at row 1, position 1: embed #");
     tokens[4] = V;
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "\"tokens\": index 5 at row 1, position 1");
@@ -1184,7 +1184,8 @@ static void feeds(void)
     tokens[4] = 0;
     targets[5] = V;
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA,
-                 "\"targets\": index 5 at row 1, position 2: linear_cross_entropy #"); /* its form */
+                 /* the name of the lowering in the plan */
+                 "\"targets\": index 5 at row 1, position 2: linear_cross_entropy #");
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "takes 0 to 4");
     targets[5] = INT32_MIN;
     gckpt_report report;
@@ -1256,7 +1257,7 @@ static void hypers(void)
         }
     }
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
-    gckpt_hyper edge = rate(0); /* what is just inside */
+    gckpt_hyper edge = rate(0); /* the largest allowed values */
     edge.beta1 = -1, edge.beta2 = 0.9999999f, edge.eps = 1, edge.momentum = 1, edge.clip = 3e38f;
     CHECK(gckpt_step(n.e, both, 2, ROWS, &edge, NULL) == GCKPT_OK);
     stop(&n);
@@ -1280,7 +1281,7 @@ static void exec_refused(int line, const gckpt_plan *p, const gckpt_exec_desc *d
     gckpt_exec_free(e);
     if (!p || gckpt_exec_need(p, d) == SIZE_MAX)
         return;
-    gckpt_exec_desc small = { 0 }; /* the same before memory is taken, which there is too little of */
+    gckpt_exec_desc small = { 0 }; /* the same check comes before memory is requested, of which there is too little */
     small = d ? *d : small;
     small.memory.size = gckpt_exec_need(p, NULL) * 3 / 4;
     small.memory.memory = malloc(small.memory.size);
@@ -1316,7 +1317,7 @@ static void arenas(void)
         bind.arena = at + off;
         EXEC_REFUSED(n.p, &bind, E_A, "the arena given has");
     }
-    bind.arena = at; /* exactly what is needed; two executors share it */
+    bind.arena = at; /* an arena of exactly the needed bytes, shared by two executors */
     bind.debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON;
     n.e = gckpt_exec_new(n.p, s, &bind);
     CHECK(n.e && step(&n, BATCH, &given) == GCKPT_OK && gckpt_store_hash(s) == hash &&
@@ -1346,7 +1347,7 @@ static void arenas(void)
     free(room);
 }
 
-static void scribble(const gckpt_call *call) /* as a wrong kernel would: behind its result */
+static void scribble(const gckpt_call *call) /* a faulty kernel, which writes past the end of its result */
 {
     copies(call);
     call->out[call->rows * 3] = 7;
@@ -1380,7 +1381,7 @@ static void canary(void)
     gckpt_plan_free(p);
 }
 
-/* A heap of 1 MiB at a time. */
+/* An allocator that gives at most 1 MiB at a time. */
 static void *frugal(void *user, void *ptr, size_t old_size, size_t new_size)
 {
     (void)user, (void)old_size;
@@ -1409,7 +1410,7 @@ static void binding(void)
             ERROR_IS(s, E_A, gckpt_isa_name((gckpt_isa)isa));
         gckpt_exec_free(e);
     }
-    CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* so one was refused at least */
+    CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* so at least one was refused */
     bind.isa = GCKPT_ISA_AUTO;
     bind.debug = 2 * GCKPT_DEBUG_FINITE;
     EXEC_REFUSED(n.p, &bind, E_A, "exec: desc.debug is 32; allowed is 0 to 31");
@@ -1417,7 +1418,7 @@ static void binding(void)
     EXEC_REFUSED(NULL, NULL, E_A, "exec: the plan is NULL");
     CHECK(gckpt_exec_need(NULL, NULL) == SIZE_MAX && gckpt_exec_need(n.p, NULL) < SIZE_MAX);
 
-    /* another store: without the parameters, with others, frozen, in another order */
+    /* other stores: without the parameters, with other ones, frozen, in another order */
     gckpt_store *full = s;
     s = gckpt_store_new(NULL);
     EXEC_REFUSED(n.p, NULL, E_A, "exec: the store has no parameter \"table\" of 20 elements");
@@ -1434,7 +1435,7 @@ static void binding(void)
     gckpt_store_freeze(s, "w", 1);
     EXEC_REFUSED(n.p, NULL, E_A, "exec: \"w\" was frozen after planning; make a new plan");
     gckpt_store_freeze(s, "w", 0);
-    for (int i = 0; i < 2; i++) { /* the same weights, in another order */
+    for (int i = 0; i < 2; i++) { /* the same weights in another order */
         gckpt_parameter from, to;
         const char *name = i ? "w" : "table";
         gckpt_store_get(full, gckpt_store_find(full, name), &from);
@@ -1452,7 +1453,7 @@ static void binding(void)
     gckpt_store_free(s);
     s = full;
 
-    gckpt_store_freeze(s, "w", 1); /* under a live executor */
+    gckpt_store_freeze(s, "w", 1); /* while an executor uses them */
     uint64_t hash = gckpt_store_hash(s);
     CHECK(step(&n, ROWS, NULL) == E_A && gckpt_store_hash(s) == hash);
     ERROR_IS(n.e, E_A, "step: \"w\" was frozen after planning; make a new plan");
@@ -1475,7 +1476,7 @@ static void binding(void)
           gckpt_store_step(s) == 1);
     stop(&n);
 
-    desc = batch_of(INT64_C(1) << 60); /* copies of so many rows */
+    desc = batch_of(INT64_C(1) << 60); /* copies of that many rows */
     begin();
     n = build();
     n.p = gckpt_plan_new(g, n.terms, 1, &desc);
@@ -1514,7 +1515,7 @@ static void streaming(void)
     CHECK(gckpt_step_begin(n.e, NULL) == E_A && gckpt_step_add(n.e, both, 2, ROWS) == E_A);
     CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK && gckpt_run_some(n.e, 1, NULL) == E_A);
 
-    CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK); /* no rows at all */
+    CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK); /* a step without rows */
     memset(&report, 0x55, sizeof report);
     CHECK(gckpt_step_end(n.e, &report) == GCKPT_OK && report.count == 0 && report.step == 0);
     CHECK(!(report.loss < 0 || report.loss > 0) && !(report.grad_norm < 0 || report.grad_norm > 0));
@@ -1522,7 +1523,7 @@ static void streaming(void)
     CHECK(gckpt_step_end(n.e, &report) == E_A && gckpt_step_add(n.e, both, 2, ROWS) == E_A);
 
     CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK && gckpt_step_add(n.e, both, 2, 3) == GCKPT_OK);
-    CHECK(gckpt_step_add(n.e, both, 2, 4) == E_A); /* more than the batch; the rows before stay */
+    CHECK(gckpt_step_add(n.e, both, 2, 4) == E_A); /* more rows than the batch has; the earlier rows stay */
     ERROR_IS(n.e, E_A,
          "step: 4 rows; this plan takes 1 to 6 in a step (all calls of the step together)");
     CHECK(gckpt_step_add(n.e, both, 2, 0) == E_A && gckpt_step_add(n.e, both, 1, 1) == E_A);
@@ -1531,7 +1532,7 @@ static void streaming(void)
     CHECK(report.loss == whole.loss && report.count == whole.count && gckpt_store_hash(s) == hash);
 
     CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK && gckpt_step_add(n.e, both, 2, 2) == GCKPT_OK);
-    CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK); /* abandons the one before */
+    CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK); /* abandons the step before */
     CHECK(gckpt_step_end(n.e, &report) == GCKPT_OK && report.count == 0 &&
           gckpt_store_hash(s) == hash);
     stop(&n);
@@ -1542,7 +1543,7 @@ static void streaming(void)
     CHECK(gckpt_step_add(n.e, both, 2, ROWS) == E_A);
     stop(&n);
 
-    /* two losses that count apart, and two that share their targets */
+    /* two losses with separate counts, and two that share their targets */
     for (int kind = 0; kind < 5; kind++) {
         begin();
         n = build();
@@ -1594,7 +1595,7 @@ static void partial_steps(void)
             for (int i = 0; i < length; i++)
                 known += gckpt_plan_get(n.p, i, &at) == GCKPT_OK && at.kind == next.kind &&
                          at.id == next.id;
-            if (next.id >= 0) /* what it says is one of the plan's, in the plan's order */
+            if (next.id >= 0) /* the instruction that it tells must be one of the plan's, in the plan's order */
                 CHECK(known == 1);
             losses_run +=
                 piece == 1 && next.kind == GCKPT_FORWARD && next.id == gckpt_id(n.terms[0].loss);
@@ -1640,7 +1641,7 @@ static void cancelling(void)
         uint64_t before = gckpt_store_hash(s);
         gckpt_result result = step(&n, BATCH, &report);
         if (result ==
-            GCKPT_CANCELLED) { /* the call before the first update is the last that counts */
+            GCKPT_CANCELLED) { /* the call before the first update is the last one that can cancel */
             cancelled++;
             CHECK(c.updates <= 1 && c.calls == at + 1);
             CHECK(gckpt_store_hash(s) == before && gckpt_store_step(s) == 0 &&
@@ -1648,7 +1649,7 @@ static void cancelling(void)
             ERROR_IS(n.e, GCKPT_CANCELLED, "nothing was changed");
             c.at = 1000;
             CHECK(step(&n, BATCH, &report) == GCKPT_OK && gckpt_store_hash(s) == done);
-        } else { /* within the updates it is too late */
+        } else { /* during the updates it is too late */
             finished++;
             CHECK(result == GCKPT_OK && gckpt_store_hash(s) == done && c.updates == 2);
         }
@@ -1665,7 +1666,7 @@ static void plan_refused(int line, const net *n, const gckpt_term *terms, int co
     CHECK_MSG(!p, "line %d: not refused", line);
     check_error(line, g, E_A, text);
     gckpt_plan_free(p);
-    p = gckpt_plan_new(g, n->terms, 1, NULL); /* poisons nothing */
+    p = gckpt_plan_new(g, n->terms, 1, NULL); /* the refusal leaves the graph usable */
     CHECK_MSG(p && gckpt_error(g) == GCKPT_OK, "line %d", line);
     gckpt_plan_free(p);
 }
@@ -1778,7 +1779,7 @@ static void requests(void)
                  "the first term's count divides gradients: it needs an input");
     t[0].regulariser = 1;
     gckpt_plan *constant =
-        gckpt_plan_new(g, t, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE }); /* which takes none */
+        gckpt_plan_new(g, t, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE }); /* inference takes no loss */
     CHECK_MSG(constant != NULL, "%s", gckpt_error_text(g));
     gckpt_plan_free(constant);
     t[0] = n.terms[0], t[0].regulariser = 1;
@@ -1806,7 +1807,7 @@ static void requests(void)
     ERROR_IS(g, E_A, "a segment is still open");
     gckpt_segment_end(g);
 
-    /* what a plan answers to indices that it does not have */
+    /* getters of a plan with indices out of range */
     gckpt_plan *p = gckpt_plan_new(g, n.terms, 1, NULL);
     gckpt_buffer buffer;
     gckpt_usage usage;
@@ -1881,7 +1882,7 @@ static void stores(void)
     CHECK(gckpt_store_write(s, NULL, NULL) == E_A && gckpt_store_read(s, NULL, NULL, 8) == E_A);
     CHECK(gckpt_store_save(s, NULL) == E_A && gckpt_store_load(s, NULL) == E_A);
     ERROR_IS(s, E_A, "load: a store and a path are needed");
-    /* names that are not UTF-8, each in its own way; and the longest that are */
+    /* names that are invalid UTF-8 in different ways; and the longest valid names */
     static const char *const bad[] = {
         "\x80",
         "\xc3",
@@ -1929,27 +1930,27 @@ static void texts(void)
         number(9.999999, "10");
     number(100, "100"), number(1000000, "1000000");
     const gckpt_shape one = gckpt_shape1(3);
-    char small[8]; /* a text that is too long is cut, and ends */
+    char small[8]; /* a text that does not fit is cut and terminated */
     gckpti_text t = { small, sizeof small - 1 };
     gckpti_text_add(&t, "%s%i%S", "abcde", -12345, &one);
     CHECK(!strcmp(small, "abcde-1"));
     number(5e-324, "4.94066e-324");
 }
 
-/* ---- user ops: what a kernel sees; side effects ---- */
+/* ---- user ops: arguments of kernels; side effects ---- */
 static struct {
     int runs, backwards, wrong;
-    float scale; /* of the last backward of a loss */
+    float scale; /* scale of the last backward of a loss */
 } observed;
 
 static void counts(const gckpt_call *call)
 {
     observed.runs++;
-    if (call->out) /* NULL: nobody reads it */
+    if (call->out) /* out is NULL if nothing reads it */
         copies(call);
 }
 static void once_forward(
-    const gckpt_call *call) /* of a parameter: row 0 of 1, whatever the batch */
+    const gckpt_call *call) /* an op of a parameter has 1 row, whatever the batch */
 {
     observed.runs++;
     observed.wrong += call->first_row != 0 || call->rows != 1;
@@ -1982,7 +1983,7 @@ static void side_effects(void)
     once.flags = 0;
     once.forward = once_forward;
     once.backward = once_backward;
-    /* read by what is recomputed; read by nobody; pinned either way */
+    /* read by a recomputed op; read by nothing; with policy must_save; with must_recompute */
     for (int kind = 0; kind < 4; kind++)
         for (int mode = GCKPT_AUTO; mode <= GCKPT_INFERENCE; mode++) {
             if (mode == GCKPT_SCHEDULE)
@@ -2004,7 +2005,7 @@ static void side_effects(void)
             gckpt_term loss = { gckpt_sum_loss(h), 1, 0 };
             gckpt_plan_desc desc = batch_of(mode == GCKPT_INFERENCE ? 0 : BATCH);
             desc.mode = (gckpt_mode)mode;
-            if (mode == GCKPT_OPTIMAL) { /* as little as there is */
+            if (mode == GCKPT_OPTIMAL) { /* the smallest budget */
                 desc.budget = 1;
                 gckpt_plan_free(gckpt_plan_new(g, &loss, 1, &desc));
                 desc.budget = g->min_bytes;
@@ -2018,7 +2019,7 @@ static void side_effects(void)
                                       ? gckpt_forward(e, &feed, 1, BATCH, NULL)
                                       : gckpt_step(e, &feed, 1, BATCH, &rates, NULL);
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e ? (void *)e : (void *)g));
-            int others = mode == GCKPT_INFERENCE ? BATCH / ROWS : 1; /* runs of `once` */
+            int others = mode == GCKPT_INFERENCE ? BATCH / ROWS : 1; /* number of runs of `once` */
             CHECK_MSG(observed.runs == BATCH / ROWS + others, "kind %d, mode %d: %d runs", kind, mode,
                       observed.runs - others);
             CHECK(observed.wrong == 0);
@@ -2027,7 +2028,7 @@ static void side_effects(void)
         }
 }
 
-/* A loss with indices, of a user's: all its targets may be ignored. */
+/* A user's loss with indices, in which all targets may be ignored. */
 static gckpt_result hit_shape(gckpt_call *call)
 {
     (void)call;
@@ -2053,7 +2054,7 @@ static int64_t ten(const gckpt_call *call, int i)
     (void)call;
     return i == 1 ? 10 : 1;
 }
-static void wrong_forward(const gckpt_call *call) /* counts in its own way */
+static void wrong_forward(const gckpt_call *call) /* a kernel that counts differently from the feeds */
 {
     hit_forward(call);
     if (call->loss_count)
@@ -2092,14 +2093,14 @@ static void user_losses(void)
                 CHECK(report.loss == report.loss && report.grad_norm == report.grad_norm &&
                       report.count == ROWS);
             const float want[] = { 0, 3 * 2,
-                                   3 }; /* weight * first count / own; no own: 0, not inf */
+                                   3 }; /* weight * first count / its count; with count 0 the result is 0, not inf */
             CHECK_MSG(observed.scale == want[i], "%g", (double)observed.scale);
             gckpt_exec_free(e);
             gckpt_plan_free(p);
         }
 }
 
-/* The work of attention goes with the pairs of query and key that see each other. */
+/* The cost of attention is proportional to the visible pairs of query and key. */
 static void attention_cost(void)
 {
     for (int t = 1; t < 70; t += 3) {
@@ -2131,12 +2132,12 @@ static void attention_cost(void)
 }
 
 /* ---- plan files ---- */
-static void file_set(file *f, size_t i, uint64_t v) /* the i-th number */
+static void file_set(file *f, size_t i, uint64_t v) /* sets number i of the file */
 {
     for (size_t k = 0; k < 8; k++)
         f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
 }
-/* Read with its hash made right, as one who means harm would. */
+/* Reads the plan file after correcting its hash, as an attacker would. */
 static gckpt_plan *file_plan(file *f)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -2163,10 +2164,10 @@ static void plan_files(void)
         gckpt_plan *p = file_plan(&f);
         CHECK_MSG(p && !memcmp(f.bytes, whole.bytes, whole.size), "%s", gckpt_error_text(g));
         gckpt_plan_free(p);
-        /* each buffer to where another one lies at the same time */
+        /* moves each buffer to the place of another one that is live at the same time */
         int count = gckpt_plan_buffers(n.p), pairs = 0;
         size_t first =
-            whole.size / 8 - 1 - (size_t)count; /* offsets are the last numbers but the hash */
+            whole.size / 8 - 1 - (size_t)count; /* the offsets are the last numbers before the hash */
         for (int i = 0; i < count; i++)
             for (int k = 0; k < count; k++) {
                 gckpt_buffer a, b;
@@ -2183,7 +2184,7 @@ static void plan_files(void)
                 gckpt_plan_free(p);
             }
         CHECK(pairs > 10);
-        for (int i = 0; i < count; i++) { /* not aligned; not to be addressed */
+        for (int i = 0; i < count; i++) { /* misaligned; beyond the address space */
             file_copy(&f, &whole);
             file_set(&f, first + (size_t)i, 4);
             CHECK(!file_plan(&f) && gckpt_error(g) == GCKPT_E_DATA);
@@ -2191,7 +2192,8 @@ static void plan_files(void)
             CHECK(!file_plan(&f));
             ERROR_IS(g, GCKPT_E_DATA, "is beyond what this machine addresses");
         }
-        for (int i = 0; i < 2; i++) { /* what is trained: before the count of buffers */
+        /* whether each parameter is trained; these numbers precede the number of buffers */
+        for (int i = 0; i < 2; i++) {
             file_copy(&f, &whole);
             file_set(&f, first - 3 + (size_t)i, 0);
             CHECK(!file_plan(&f));
@@ -2204,7 +2206,7 @@ static void plan_files(void)
     free(whole.bytes);
 }
 
-/* ---- fitting: a build that makes something else for some rows ---- */
+/* ---- fitting: a build function that builds another graph for some rows ---- */
 static int built_wrong, built_from;
 static int odd_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
 {
@@ -2272,7 +2274,7 @@ static void fitting(void)
     ERROR_IS(s, E_A, "update_in_backward must be 0, 1 or");
 }
 
-/* ---- large graphs: more ops than sqrt tries one by one; more work than is counted ---- */
+/* ---- large graphs: more ops than sqrt tries one by one; more cost than can be counted ---- */
 static void large(void)
 {
     begin();
@@ -2313,7 +2315,7 @@ static void large(void)
     }
     desc.costs = NULL;
 
-    begin(); /* an arena that no machine can address: by steps, and all of it */
+    begin(); /* an arena that no machine can address: growing in steps, and at once */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), ones()));
     const int64_t wide = INT64_C(1) << 50;
@@ -2333,7 +2335,7 @@ static void large(void)
     }
 }
 
-/* ---- a processor in another mode: no store, and so nothing else ---- */
+/* ---- a processor in another floating-point mode: creating a store fails ---- */
 static void wrong_modes(void)
 {
 #ifdef __SSE2__
@@ -2352,7 +2354,7 @@ static void wrong_modes(void)
         static file none;
         CHECK(gckpt_store_read(s, file_read, &none, 0) == GCKPT_E_BACKEND);
         CHECK(gckpt_store_freeze(s, "*", 1) == E_A);
-        ERROR_IS(s, GCKPT_E_BACKEND, "self-test "); /* stays */
+        ERROR_IS(s, GCKPT_E_BACKEND, "self-test "); /* the error is kept */
     }
     begin();
     net n = build();
@@ -2366,7 +2368,7 @@ static void wrong_modes(void)
 #endif
 }
 
-/* ---- memory: the n-th request fails, while building ---- */
+/* ---- memory: allocation n fails while a graph is built ---- */
 static void no_memory(void)
 {
     static gckpt_op op;
@@ -2398,14 +2400,14 @@ static void no_memory(void)
         CHECK(!g || x || gckpt_error(g) == GCKPT_E_MEMORY);
     }
     CHECK(whole && h.wrong_sizes == 0);
-    begin(); /* more than there can be */
+    begin(); /* more than any memory */
     op = user_op("mine", same_shape);
     gckpt_tensor *x = f1(3);
     refused(__LINE__, gckpt_apply(&op, &x, 1, &word, SIZE_MAX - 3), GCKPT_E_MEMORY,
             "graph: no memory for ");
 }
 
-/* ---- what only a plan can refuse ---- */
+/* ---- refusals that only a plan can make ---- */
 static gckpt_result one_thread(gckpt_call *call)
 {
     call->workspace_forward = call->threads > 2 ? SIZE_MAX / 2 : 0;
@@ -2439,13 +2441,13 @@ static void plans_refused(void)
         gckpt_plan_free(p);
     }
 
-    begin(); /* schedules: a loss without a forward, a backward before it, one left out */
+    begin(); /* schedules: a loss without a forward, a backward before it, one missing */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     w = gckpt_param(g, "w", gckpt_shape1(3), normal);
     gckpt_tensor *h = gckpt_mul(x, w), *t = gckpt_tanh(h), *idle = gckpt_tanh(x);
     y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
     terms[0].loss = gckpt_cross_entropy(t, y, NULL, 0);
-    terms[1].loss = gckpt_sum_loss(idle); /* leads to no parameter */
+    terms[1].loss = gckpt_sum_loss(idle); /* depends on no parameter */
     const gckpt_instruction F = { GCKPT_FORWARD, 0 }, Bw = { GCKPT_BACKWARD, 0 };
     gckpt_instruction list[8];
     const gckpt_tensor *of[] = { h, t, terms[0].loss, terms[0].loss, t, h, idle, terms[1].loss };
@@ -2463,23 +2465,23 @@ static void plans_refused(void)
     desc.instructions = 6;
     CHECK(!gckpt_plan_new(g, terms, 2, &desc));
     ERROR_IS(g, E_A, "needs a forward");
-    desc.instructions = 7; /* the second loss reads a value that nobody makes */
+    desc.instructions = 7; /* the second loss reads a value that no instruction makes */
     list[6] = list[7];
     CHECK(!gckpt_plan_new(g, terms, 2, &desc) && gckpt_error(g) == E_A);
     desc.instructions = 5;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     ERROR_IS(g, E_A, "needs a forward and a backward");
     desc.instructions = 6;
-    gckpt_instruction swap = list[2]; /* the loss's forward after its backward; all are there */
+    gckpt_instruction swap = list[2]; /* the forward of the loss after its backward, though all are present */
     list[2] = list[3], list[3] = swap;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     ERROR_IS(g, E_A, "before any forward");
     list[3] = list[2], list[2] = swap;
-    swap = list[0]; /* a forward before what it reads */
+    swap = list[0]; /* a forward before the forwards of its inputs */
     list[0] = list[1], list[1] = swap;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc) && gckpt_error(g) == E_A);
 
-    begin(); /* more to keep than the search counts */
+    begin(); /* more values to keep than the search counts */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), normal));
     for (int i = 0; i < 6; i++)
@@ -2496,7 +2498,7 @@ static void plans_refused(void)
     CHECK(!gckpt_frontier_new(g, terms, 1, &desc));
     ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
 
-    begin(); /* a view that cuts rows apart is the one that mixes them */
+    begin(); /* the error names the view that divides rows */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     h = gckpt_name(gckpt_reshape(gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(3), normal)),
                                  gckpt_shape2(3, ROWS)),
@@ -2509,12 +2511,12 @@ static void plans_refused(void)
     gckpt_plan_free(p);
 }
 
-/* A header of more than 100 MB is not written. */
+/* A file whose header would exceed 100 MB is not written. */
 static void long_names(void)
 {
     const size_t n = (size_t)18 << 20;
     char *name = (char *)malloc(n);
-    memset(name, 1, n); /* six bytes each in JSON */
+    memset(name, 1, n); /* each character takes six bytes in JSON */
     name[n - 1] = 0;
     begin();
     CHECK(gckpt_store_external(s, name, gckpt_shape1(3), numbers, 0) == GCKPT_OK);
@@ -2524,7 +2526,7 @@ static void long_names(void)
     free(name);
 }
 
-/* Backwards that nobody wants a gradient of do nothing. */
+/* Backwards whose gradients are all unused do nothing. */
 static void no_gradient(void)
 {
     static const gckpt_op *const ops[] = {
@@ -2555,7 +2557,7 @@ static void no_gradient(void)
 #ifdef GCKPT_NO_FAST
 static void no_fast(void)
 {
-    net n = start(NULL, NULL); /* here every plan is plain; one of another build is not */
+    net n = start(NULL, NULL); /* here every plan is plain; a plan of another build is not */
     static file f;
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;

@@ -5,7 +5,7 @@
 #     budgets is at most the number in MANIFEST's last line.
 #   - A function has at most 60 lines and 6 parameters. MANIFEST's last line says how many functions may exceed each
 #     number; none has more than 70 lines.
-#   - A file includes only headers of its own folder, layer headers (folder/folder.h) that DEPS allows its folder, and
+#   - A file includes only headers of its folder, layer headers (folder/folder.h) that DEPS allows its folder, and
 #     base/test_hooks.h. A folder uses only folders above it in MANIFEST.
 #   - A layer header declares at most as many functions as DEPS says.
 #   - Only a public function's own layer and higher layers call it.

@@ -1,13 +1,13 @@
-/* long.c - a training of many steps that is stopped and gone on with all the time, beside one in one go.
+/* long.c - compares a long training that is stopped and resumed all the time with an uninterrupted one.
  *
  *     long [STEPS]     20000; 1000000 for the long form
  *
- * The steps go through lives of 50: each has a store of its own, loaded from what the last one saved (to memory, every
- * 8th by path), executors for three shapes that come in turns, and another plan each time: mode, rows of a
- * micro-batch, budget. All is freed behind each. Then 64 threads (a pool, and the build's own) on however few
- * processors, a profile by a clock that jumps, and threads as ranks, of which one is slow and the clocks jump, saved
- * and loaded by other numbers of ranks. Each must come to the bits of one executor for each shape that stores all, in
- * one go; memory counted by its allocator must be given back, its peak and the process's must not grow. */
+ * The steps are divided into sessions of 50. Each session loads a new store from the last save (in memory, every 8th
+ * time by path), has executors for three shapes in turns, and another plan: mode, rows of a micro-batch, budget. At its
+ * end everything is freed. Then the test trains with 64 threads (a pool, and the build's own) on any number of
+ * processors, with a profile whose clock jumps, and on threads as ranks, one of which is slow and whose clocks jump,
+ * saved and loaded by other numbers of ranks. Each must give the bits of an uninterrupted training with one store-all
+ * executor for each shape. The allocator must get all memory back, and neither its peak nor the process's may grow. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
@@ -35,9 +35,9 @@ static heap mem;
 
 typedef struct {
     gckpt_mode mode;
-    int64_t rows; /* of a micro-batch */
-    int budget;   /* 1: half way between store-all and the least */
-    int wide;     /* 1: enough work for threads to be woken */
+    int64_t rows; /* rows of a micro-batch */
+    int budget;   /* if nonzero, half way between store-all's bytes and the least */
+    int wide;     /* if nonzero, layers are large enough for threads to be used */
     int threads, virtual_ranks;
     const gckpt_transport *ranks;
     const gckpt_exec_desc *exec_desc;
@@ -57,7 +57,7 @@ static int fail(training *t, const char *what, const void *object)
     return 0;
 }
 
-/* A loss over T positions of a row, T by shape. */
+/* Plans a loss over T positions of a row; the shape determines T. */
 static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_memory *memory)
 {
     const int64_t wide = w->wide ? WIDE : NARROW;
@@ -91,7 +91,7 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
     return gckpt_plan_new(g, &loss, 1, &d);
 }
 
-/* Executors for all shapes on a store that is there. */
+/* Makes executors for all shapes on an existing store. */
 static int open_training(training *t, const way *w)
 {
     const gckpt_memory memory = w->ranks ? (gckpt_memory){ 0 } : heap_memory(&mem);
@@ -120,7 +120,7 @@ static void close_training(training *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Up to step `end` of the store's; profile: each by a clock. */
+/* Trains up to the store's step `end`. If `profile` is not NULL, profiles each step. */
 static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
 {
     float x[BATCH * SHAPES * IN], y[BATCH * SHAPES * IN];
@@ -152,7 +152,7 @@ static gckpt_store *store_new(void)
     return gckpt_store_new(&d);
 }
 
-/* In one go. */
+/* Trains without interruption. Returns the hash of the weights. */
 static uint64_t uninterrupted(uint64_t steps, const way *w, gckpt_profile *profile)
 {
     training t = { .s = store_new() };
@@ -171,7 +171,8 @@ static long resident(void)
     return r.ru_maxrss;
 }
 
-/* In lives; the peak of memory and of the process must be reached in the first tenth. */
+/* Trains in sessions. The peak memory of the allocator and of the process must be reached in the first tenth of the
+ * steps. */
 static uint64_t in_sessions(uint64_t steps)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
@@ -221,7 +222,7 @@ static uint64_t in_sessions(uint64_t steps)
     return hash;
 }
 
-/* ---- 64 threads, each call anew ---- */
+/* ---- 64 threads, created for each call ---- */
 enum { POOL_SIZE = 64 };
 typedef struct {
     int64_t next, n;
@@ -262,7 +263,7 @@ static double odd_clock(void *user)
     return calls % 7 == 6 ? (double)NAN : calls % 11 == 10 ? HUGE_VAL : odd[calls % 6];
 }
 
-/* Of a rank: back and forth by half of the timeout. */
+/* A rank's clock that jumps back and forth by half of the timeout. */
 static double jumping_clock(void *user)
 {
     static long calls;
@@ -350,7 +351,7 @@ int main(int argc, char **argv)
     const gckpt_exec_desc pool = { .parallel_for = pool_for };
     gckpt_profile profile[SHAPES];
     memset(profile, 0, sizeof profile);
-    const uint64_t lives = in_sessions(steps); /* first: its peak is looked at */
+    const uint64_t lives = in_sessions(steps); /* first, since it measures the process's peak memory */
     same("lives of 50 steps, other plans each", steps, lives, uninterrupted(steps, &whole, NULL));
     const uint64_t want = uninterrupted(some, &whole, NULL), want_by_four = uninterrupted(some, &by_four, NULL);
     const way wide = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .wide = 1, .threads = 1 };

@@ -54,11 +54,11 @@ FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["
 # A test that includes files of src/: they are compiled as part of it, and it is linked without their objects.
 TEST_AMX = "tests/cpu/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
 OF_RANKS = r"ranks|run/(exchange|group|micro_batches)\.c|plan/prefetch\.c"
-TIMES = 5           # of its normal time, and a test has too much
+TIMES = 5           # times its normal time: then a test is stopped
 LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
 FILE = 8 << 30      # bytes of a file that it may write
-STOPPED = threading.Event()     # what came out since is no verdict: compilers and tests may have been stopped, too
+STOPPED = threading.Event()     # later results do not count: compilers and tests may have been stopped as well
 
 
 # ---- C, as far as needed: tokens, and where functions are ----
@@ -73,7 +73,7 @@ WORDS = {"if", "for", "while", "switch", "return", "sizeof", "else", "do", "case
 
 
 def tokens_of(text, start=0, end=None):
-    """Tokens without comments; what follows #define NAME(..) is looked at, other # lines are one token."""
+    """Returns the tokens without comments. The body of a #define is split into tokens; another # line is one token."""
     out = []
     at, end = start, len(text) if end is None else end
     while at < end:
@@ -87,7 +87,7 @@ def tokens_of(text, start=0, end=None):
 
 
 def pairs_of(tokens):
-    """The index of the bracket that belongs to each bracket."""
+    """Returns for each bracket the index of its partner."""
     pair, stack = {}, []
     for i, t in enumerate(tokens):
         if t.text in ("(", "[", "{"):
@@ -99,7 +99,7 @@ def pairs_of(tokens):
 
 
 def functions_of(text):
-    """(name, tokens, is it code): bodies of functions, initialisers of tables, bodies of macros."""
+    """Yields (name, tokens, is it code) for bodies of functions, initialisers of tables and bodies of macros."""
     tokens = tokens_of(text)
     pair = pairs_of(tokens)
     i = head = 0
@@ -127,7 +127,7 @@ def functions_of(text):
         i += 1
 
 
-# ---- operators: each yields (start, end, what stands there instead) ----
+# ---- operators: each yields (start, end, replacement) ----
 SWITCH = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 SUMS = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/", "+=": "-=", "-=": "+=", "*=": "+=", "<<": ">>", ">>": "<<",
         "&": "|", "|": "&", "|=": "&=", "&=": "|=", "++": "--", "--": "++"}
@@ -154,7 +154,7 @@ def of_constants(text, tokens):
     for i, t in enumerate(tokens):
         if t.kind != "number" or (tokens[i - 1].text == "[" and i + 2 < len(tokens) and
                                   tokens[i + 1].text == "]" and tokens[i + 2].text in ";,="):
-            continue        # a longer array is as good
+            continue        # a longer array behaves the same
         whole = re.fullmatch(r"(0[xX](?=[0-9a-fA-F])|(?=\d+[uUlL]*$))([0-9a-fA-F]+)([uUlL]*)", t.text)
         if whole:
             base, digits, suffix = whole.group(1) or "", whole.group(2), whole.group(3)
@@ -293,7 +293,7 @@ def key_of(m):
     return m.file, m.function, m.before, m.after
 
 
-# ---- what is built ----
+# ---- builds ----
 def make(*targets):
     subprocess.run(["make", "-s", "-j1"] + list(targets), check=True,
                    env=dict(os.environ, MAKEFLAGS=""), stdout=sys.stderr)
@@ -350,7 +350,7 @@ class Builder:
         return None         # a header: see objects_of
 
     def objects_of(self, mutant):
-        """Of a header those files that name what the mutant is in, or a header's function or macro that does."""
+        """For a header: the files that name the mutant's function, or a function or macro of a header that names it."""
         if self.objects:
             return self.objects
         names = {mutant.function.split()[0]}
@@ -379,11 +379,11 @@ class Builder:
                     if word.search(f.read()):
                         found.append((file, [], "build/" + file[:-1] + "o"))
         if any(word.search(open(f, encoding="utf-8").read()) for f in layers()["kernels"]):
-            found.insert(0, of_kernels())       # most of what does not compile fails there
+            found.insert(0, of_kernels())       # most mutants that do not compile fail there
         return found
 
     def readers(self):
-        """Of a header: a file that includes it, and the kernels."""
+        """For a header: a file that includes it, and the kernels."""
         found = []
         for files in layers().values():
             for file in files:
@@ -463,13 +463,13 @@ class Builder:
                               stderr=subprocess.DEVNULL).returncode == 0
 
 
-# ---- what is run ----
+# ---- test runs ----
 FAILED = re.compile(rb"^[\w./-]+\.[ch]:\d+: ", re.M)
 COUNTS = re.compile(rb"^[^:\n]+: \d+ passed, 0 failed$", re.M)
 
 
 def prepare_folder(at):
-    """Where programs run: they see the tree by links, and have a build/ of their own."""
+    """Makes the folder in which programs run: links to the tree, and a separate build/."""
     shutil.rmtree(at + "/tree", ignore_errors=True)     # a mutant left there would be in all that follow
     at += "/run"
     os.makedirs(at + "/build/o", exist_ok=True)
@@ -489,7 +489,7 @@ def run(at, test, seconds=None, most=600):
         (most, most + 5, MEMORY >> 10, FILE >> 9, test.partition(":")[2])
     child = subprocess.Popen(["sh", "-c", limits], cwd=at + "/run", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, start_new_session=True)
-    crowd = max(1, os.getloadavg()[0] / os.cpu_count())     # other programs want the processors, too
+    crowd = max(1, os.getloadavg()[0] / os.cpu_count())     # other programs use the processors as well
     end = time.monotonic() + (4 * most + 20) * crowd
     said, why = b"", None
     with selectors.DefaultSelector() as ready:
@@ -521,7 +521,7 @@ def run(at, test, seconds=None, most=600):
 
 
 class Times:
-    """What each test takes, by itself and by libsrc.a as it is; it must pass. Minus n: more than n seconds."""
+    """The time of each test, run alone with the unchanged libsrc.a; it must pass. -n means more than n seconds."""
 
     def __init__(self, most):
         self.most = most
@@ -561,7 +561,7 @@ def tests_in(folder):
 
 
 def tests_for(file, rest):
-    """(the tests of its layer, the others that it is to pass)"""
+    """Returns (the tests of its layer, the other tests to run)."""
     layer = file.split("/")[1]
     folders = FOLDERS.get(layer, [layer])
     if re.search(OF_RANKS, file):
@@ -574,7 +574,7 @@ def tests_for(file, rest):
     return first, others
 
 
-# ---- what is known ----
+# ---- known mutants ----
 def read_explained(of_open=False):
     """{key: reason} of explained.txt: `FILE FUNCTION`, `- line`, `+ line`, `= why`; or of those that are open there."""
     known, place, before, after = {}, None, None, None
@@ -652,7 +652,7 @@ def drawn(files, seed):
 
 
 class Campaign:
-    """Mutants in the order in which they are drawn, --jobs of them at work, each job in a folder of its own."""
+    """Mutants in the order in which they are drawn, --jobs of them at work, each job in a separate folder."""
 
     def __init__(self, rest, total, only, until, jobs, widest):
         self.rest, self.total, self.only, self.until, self.widest = rest, total, only, until, widest
@@ -688,7 +688,7 @@ class Campaign:
         return "open" if left_out or self.only else "survived" if linked else "no build", ""
 
     def in_order(self, file, at):
-        """The tests that a mutant of this file meets: what kills much in little time first, the layer's own before."""
+        """The tests for a mutant of this file: first the layer's own, and of these first the ones that kill most per second."""
         first, others = (self.only, []) if self.only else tests_for(file, self.rest)
         with self.lock:
             missing = [t for t in first + others if t not in self.made]
@@ -698,12 +698,12 @@ class Campaign:
             layer = file.split("/")[1]
             kills = collections.Counter(r.test.split()[0] for r in self.results.values()
                                         if r.verdict == "killed" and r.file.split("/")[1] == layer)
-        order = sorted(first + others, key=lambda t: self.times.locks[t].locked())     # others measure those
+        order = sorted(first + others, key=lambda t: self.times.locks[t].locked())     # other jobs measure the locked ones
         times = {t: self.times.of(t, at) for t in order}
         return sorted(first + others, key=lambda t: (0.3 + times[t]) / ((3 if t in first else 1) + kills[t]))
 
     def is_compiled(self, mutant, text):
-        """Whether this machine compiles the part of the file that it is in: no other instruction set's, say."""
+        """Whether this machine compiles the mutant's part of the file, which may be for another instruction set."""
         if mutant.file not in self.regions:
             self.regions[mutant.file] = Builder(mutant.file, AT + "/look").regions(text, self.widest)
         return [here for at, here in self.regions[mutant.file] if at <= mutant.start][-1]
@@ -734,7 +734,7 @@ class Campaign:
         return known.verdict in ("killed", "survived", "open")
 
     def all(self, mutants, count=sys.maxsize):
-        """Until `count` were tried. None is begun that might be one too many: any number of jobs tries the same."""
+        """Tries `count` mutants. Starts none that might be one too many, so any number of jobs tries the same mutants."""
         tried, at_work = 0, set()
         with concurrent.futures.ThreadPoolExecutor(len(self.idle)) as pool:
             mutants, room = iter(mutants), len(self.idle)
@@ -753,7 +753,7 @@ class Campaign:
         self.all(((m, text) for m, text in drawn(files, seed) if self.is_compiled(m, text)), count)
 
     def again(self, files, line):
-        """Survivors that nobody explained, once more; of one line, if that is not None."""
+        """Tries survivors without an explanation again; only those of one line if `line` is given."""
         wanted = {k for k, r in self.results.items() if r.verdict in ("survived", "open") and k not in self.explained}
         wanted |= {k for k in read_explained(of_open=True) if k not in self.results}
         for file in [f for f in files if any(k[0] == f for k in wanted)]:
@@ -792,7 +792,7 @@ def survivors():
 
 
 def stale():
-    """Entries of explained.txt that are of no mutant of src/ as it is: how many."""
+    """Prints the entries of explained.txt that match no mutant of the present src/. Returns their number."""
     entries = list(read_explained()) + list(read_explained(of_open=True))
     there = {}
     for file in {file for file, *_ in entries}:

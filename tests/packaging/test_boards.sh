@@ -1,8 +1,8 @@
 #!/bin/sh
-# make boards: archives for the tools of boards. Each is unpacked, its layout checked field by field; its sketches are
-# compiled by arduino-builder and by PlatformIO for a board of QEMU (tests/packaging/arduino: boards.txt, platform.txt,
-# a core; tests/packaging/platformio: the same for the other), and print there what they print on this machine.
-# Nothing comes from a network. What is not installed is skipped and named.
+# Tests the archives of make boards for Arduino and PlatformIO. Each is unpacked and its layout checked field by field; its
+# sketches are compiled by arduino-builder and by PlatformIO for a board in QEMU (tests/packaging/arduino: boards.txt,
+# platform.txt, a core; tests/packaging/platformio: the same for PlatformIO), and must print the same there as on this
+# machine. Uses no network. Tools that are not installed are skipped and named.
 work=${1:-build/boards-test}
 . tests/checks.sh
 CC=${CC:-cc}

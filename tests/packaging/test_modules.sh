@@ -1,9 +1,9 @@
 #!/bin/sh
-# The component of ESP-IDF and the module of Zephyr that `make boards` makes: what is in the archives, their manifests
-# and Kconfig by the tools of those systems that pip has, and their examples, compiled by CMake and run: on the
-# instruction set of an ESP32-C3 and on a Cortex-M3 in QEMU, and here, to the hash that the archive names. The build
-# systems themselves are stand-ins (tests/packaging/modules); where IDF_PATH names an ESP-IDF, that one compiles the
-# example, too, for its target linux. What is not installed is skipped and named.
+# Tests the ESP-IDF component and the Zephyr module of `make boards`: the contents of the archives, their manifests and
+# Kconfig with those systems' tools from pip, and their examples. These are compiled by CMake and run in QEMU, on the
+# instruction set of an ESP32-C3 and on a Cortex-M3, and on this machine, and must give the hash that the archive names.
+# The build systems are stand-ins (tests/packaging/modules); if IDF_PATH names an ESP-IDF, it also compiles the example
+# for its target linux. Tools that are not installed are skipped and named.
 work=${1:-build/modules}
 . tests/checks.sh
 work=$(cd "$work" && pwd)
@@ -137,7 +137,7 @@ sets()
         python3 "$in/zephyr_config.py" "$zephyr" "$3" > "$1"
     fi
 }
-# or, where that is not installed, what it should
+# the expected configuration, used if the tool is not installed
 should()
 {
     sed -n 's/^\(CONFIG_GRADCKPT[A-Z0-9_]*\)=y$/set(\1 y)/p' "$3"

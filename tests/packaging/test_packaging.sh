@@ -1,8 +1,7 @@
 #!/bin/sh
-# Packages, each as a user takes it: `make dist`, `make install` in what it unpacks to, then
-# examples/packaging/program by pkg-config, CMake (find_package, FetchContent), Meson (pkg-config, a
-# subproject) and Conan.
-# Nothing comes from a network. What is not installed is skipped and named.
+# Tests packages as a user uses them: `make dist`, `make install` in the unpacked archive, then a build of
+# examples/packaging/program with pkg-config, CMake (find_package, FetchContent), Meson (pkg-config, a
+# subproject) and Conan. Uses no network. Tools that are not installed are skipped and named.
 work=${1:-build/packaging}
 . tests/checks.sh
 work=$(cd "$work" && pwd)
@@ -27,7 +26,7 @@ no()
     ! "$@"
 }
 
-# threads FLAG COMMAND...: what that prints has the flag, if what make installed has
+# threads FLAG COMMAND...: the output of the command has the flag if the library installed by make has it
 threads()
 {
     flag=$1
@@ -36,7 +35,7 @@ threads()
         { ! grep -q fopenmp "$prefix/lib/pkgconfig/gradckpt.pc" || grep -e "$flag" "$work/threads.txt"; }
 }
 
-# says PROGRAM: it is there and trains to the golden bits
+# says PROGRAM: the program exists and trains to the golden bits
 says()
 {
     "$1" | tee "$work/said" && [ "$(cat "$work/said")" = "$golden" ]
@@ -70,7 +69,7 @@ touched()               # in a repository: a file with another time, then with a
 }
 ! have git || check "make dist: after touch" touched
 
-# ---- make lib, make install: compiled in what the archive unpacked to, with the options above ----
+# ---- make lib, make install: compiled in the unpacked archive with the options above ----
 made="make -s -C $unpacked CFLAGS='$CFLAGS'"
 prefix="$work/prefix"
 check "make install" eval "$made install PREFIX='$prefix'"
@@ -129,14 +128,14 @@ if have pkg-config; then
 fi
 
 # ---- CMake ----
-# by_cmake NAME OPTION...: the program, configured so, built and run
+# by_cmake NAME OPTION...: configures the program with these options, builds and runs it
 by_cmake()
 {
     name=$1
     shift
     cmake -S $packaging/program -B "$work/$name" "$@" && cmake --build "$work/$name" && says "$work/$name/program"
 }
-# Somebody's project that says nothing of build types: both targets, C and C++. SUB: in the build.
+# A user's project without a build type: both targets, C and C++. SUB: in the build.
 mkdir "$work/project"
 cp $packaging/program/main.c "$work/project/main.c"
 cp $packaging/program/main.c "$work/project/main.cpp"

@@ -1,6 +1,6 @@
-/* test_lowered.c - the search's evaluation of a schedule (gckpti_evaluate) and the lowered plan agree
- * on the bytes at every position, for schedules of every mode and of the search; a lowered plan is a
- * function of its schedule; gckpt_fit does not plan again what it knows.   build/test_lowered [first seed] [graphs] */
+/* test_lowered.c - the search's evaluation of a schedule (gckpti_evaluate) and the lowered plan agree on the bytes at
+ * every position, for schedules of every mode and of the search; a lowered plan is a function of its schedule;
+ * gckpt_fit does not repeat plans whose result it knows. build/test_lowered [first seed] [graphs] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -25,8 +25,8 @@ static int64_t live_at(const gckpti_lowered *d, int x)
     return sum;
 }
 
-/* What the search keeps of the present schedule: its items again, in no more runs than there must
- * be; and an order that is that of the items. */
+/* Checks a candidate made of the present schedule: it has the same entries, in as few spans as possible, and
+ * candidates are ordered as their entries are. */
 static void check_candidate(const char *what)
 {
     gckpti_candidate *a = gckpti_candidate_new(&s, &s.initial, &s.initials);
@@ -37,7 +37,7 @@ static void check_candidate(const char *what)
     gckpti_from_spans(a->span, a->length, next->entry);
     CHECK_MSG(a->length == t->length &&
                   !memcmp(next->entry, t->entry, (size_t)t->length * sizeof(int)),
-              "%s: other items are kept", what);
+              "%s: the candidate has other entries", what);
     for (int k = 1; k < a->spans; k++)
         CHECK_MSG(a->span[k].first != a->span[k - 1].first + a->span[k - 1].count,
                   "%s: runs %d and %d are one", what, k - 1, k);
@@ -52,7 +52,7 @@ static void check_candidate(const char *what)
         gckpti_candidate_store(&s, &b, next);
         CHECK_MSG(!p.failed && gckpti_candidate_before(&b, a, NULL) == !(x % 2) &&
                       gckpti_candidate_before(a, &b, NULL) == x % 2,
-                  "%s: another item at %d changes the order", what, x);
+                  "%s: another entry at %d gives the wrong order", what, x);
         CHECK(!gckpti_candidate_before(a, a, NULL));
     }
     s.initials--;
@@ -80,7 +80,7 @@ static void compare(const char *what)
     check_candidate(what);
 }
 
-/* The same schedule again comes to the same. */
+/* Lowers the same schedule again and checks that the result is equal. */
 static void check_repeatable(const char *what)
 {
     gckpti_lowered first = p.lowered;
@@ -96,7 +96,7 @@ static void check_repeatable(const char *what)
         "%s: a lowered plan depends on more than its schedule", what);
 }
 
-/* Blocks whose parameters are cut into shares; one is used twice, and by a regulariser. */
+/* Blocks whose parameters are cut into shards; one block is used twice, and a regulariser reads it. */
 static void build_wide(void)
 {
     net.s = gckpt_store_new(NULL);
@@ -112,11 +112,11 @@ static void build_wide(void)
     net.terms = 2;
 }
 
-enum { WAYS = 9, SETUPS = 7 }; /* and with leaves and ranks */
+enum { WAYS = 9, SETUPS = 7 }; /* ways with one rank; setups with virtual ranks or ranks */
 static const struct {
     int leaves, ranks, wide;
     gckpt_shard shard;
-    int64_t batch; /* 0: one micro-batch a leaf */
+    int64_t batch; /* 0 selects one micro-batch for each virtual rank */
 } setups[SETUPS] = { { 4, 1, 0, GCKPT_SHARD_NONE, 9 },   { 4, 4, 0, GCKPT_SHARD_NONE, 0 },
                      { 2, 2, 1, GCKPT_SHARD_STATE, 0 },  { 2, 2, 1, GCKPT_SHARD_GRADIENTS, 0 },
                      { 4, 4, 1, GCKPT_SHARD_VALUES, 0 }, { 4, 2, 1, GCKPT_SHARD_VALUES, 9 },
@@ -186,10 +186,10 @@ static void test_graph(unsigned seed, int how)
     destroy();
 }
 
-/* ---- gckpt_fit that finds nothing: sizes that named their least bytes are not built again for the
- * least of all; each is built once more for the bytes in which a step is fast ---- */
+/* ---- gckpt_fit when no size fits: sizes whose least bytes are known are not built again to find the smallest of all;
+ * each is built once more for the bytes of a fast step ---- */
 static int builds, infeasible;
-static size_t limit; /* a size with a floor above it was not searched */
+static size_t limit; /* a size whose least bytes exceed this limit is infeasible */
 
 static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
@@ -220,7 +220,7 @@ static void test_minimise_bytes(void)
     gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .budget = 1 };
     limit = 1;
     CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && infeasible == 3 * SIZES);
-    CHECK_MSG(builds == 3 * SIZES, "%d builds", builds); /* none could be searched at first */
+    CHECK_MSG(builds == 3 * SIZES, "%d builds", builds); /* at first none could be searched */
     const char *at = strstr(gckpt_error_text(store), "at least ");
     size_t least = at ? (size_t)strtoul(at + 9, NULL, 10) : 0;
     char text[64];
@@ -229,7 +229,7 @@ static void test_minimise_bytes(void)
     builds = infeasible = 0;
     CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) &&
           strstr(gckpt_error_text(store), text));
-    int reruns = builds - 2 * SIZES; /* each of these three times */
+    int reruns = builds - 2 * SIZES; /* each of these is built three times */
     CHECK_MSG(reruns > 0 && reruns < SIZES && infeasible == 3 * reruns, "%d builds, %d hopeless", builds,
               infeasible);
     d.budget = least;
@@ -239,7 +239,7 @@ static void test_minimise_bytes(void)
     gckpt_store_free(store);
 }
 
-/* ---- a schedule must run what acts on the outside: what alone it reads would be left out ---- */
+/* ---- a schedule must run ops with side effects: without them, an input that only they read would be unused ---- */
 static gckpt_result probe_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -249,7 +249,7 @@ static void probe_forward(const gckpt_call *call) { (void)call; }
 
 static void test_missing_effect(void)
 {
-    static gckpt_op probe; /* reads tanh(w), which nobody else does */
+    static gckpt_op probe; /* reads tanh(w), which no other op reads */
     probe.name = "probe";
     probe.shape = probe_shape;
     probe.forward = probe_forward;

@@ -1,5 +1,5 @@
-/* test_lowerings.c - forms of an op that give the same bits: whatever form runs, in whatever plan, losses,
- * weights and fetched gradients are the same to the bit; what is offered where, and what a plan chooses. */
+/* test_lowerings.c - lowerings of an op give the same bits: losses, weights and fetched gradients are equal to the bit
+ * in every lowering and every plan. Also tests which lowerings are offered, and which ones a plan chooses. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -10,7 +10,7 @@
 #include "util.h"
 
 enum { FUSED, MATMUL, LINEAR, KINDS };
-/* Something about the net or the request that differs from the plain one. */
+/* Differences of the net or the request from the plain one; bits. */
 enum { TIED = 1, READ_LATER = 2, READ_BETWEEN = 4, BIAS = 8, LOGITS_READ = 16, KEPT = 32, RECOMPUTED = 64, VIEW = 128,
        TABLE_FROZEN = 256, ALL_FROZEN = 512, NOT_TRANSPOSED = 1024, CAPPED = 2048 };
 
@@ -77,7 +77,7 @@ static net net_new(const size *z)
     return n;
 }
 
-/* The plan of one form in a mode that needs no search; NULL: the form is not offered. */
+/* Returns a plan with this lowering, in a mode that needs no search, or NULL if the lowering is not offered. */
 static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int lowering)
 {
     gckpti_planner p;
@@ -103,7 +103,8 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* Steps of a fresh store: losses, norms, counts, weights, the gradient of h if it is fetched. */
+/* Trains a fresh store for some steps. Returns a hash of losses, norms, counts, weights and, if it is fetched, the
+   gradient of h. */
 static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned debug, gckpt_isa isa)
 {
     enum { MOST = 5000 };
@@ -136,7 +137,7 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
     }
     uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
     CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
-              "kind %d, with %d, V %d, form %d: %lu bytes touched of %lu", z->kind, z->flags, z->v, p->lowering,
+              "kind %d, with %d, V %d, lowering %d: %lu bytes touched of %lu", z->kind, z->flags, z->v, p->lowering,
               (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
     util_free(e, NULL, n.g, n.s);
@@ -149,7 +150,7 @@ static int ran[KINDS][GCKPTI_LOWERINGS];
 static void same_bits(const size *z, gckpt_precision precision, int threads, int plain, int way)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
-    uint64_t want = 0; /* ways: accumulates; a plan from a file; painted; update in the backward */
+    uint64_t want = 0; /* ways: accumulates; a plan from a file; memory filled with a pattern; update in the backward */
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;
@@ -172,7 +173,7 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
             uint64_t got =
                 run(z, p, rows, way == 3 ? GCKPT_DEBUG_POISON : 0, way == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
             want = lowering == 0 ? got : want;
-            CHECK_MSG(got == want, "kind %d, with %d, V %d, form %d, way %d, precision %d: other bits", z->kind,
+            CHECK_MSG(got == want, "kind %d, with %d, V %d, lowering %d, way %d, precision %d: other bits", z->kind,
                       z->flags, z->v, lowering, way, (int)precision);
             ran[z->kind][lowering]++;
         }
@@ -199,7 +200,7 @@ static void test_bits(void)
                       how == 3, (int)(i + (size_t)how) % 5);
             same_bits(&sizes[i], GCKPT_FP32, threads[how], how == 3, (int)(i + (size_t)how + 3) % 5);
         }
-    static const size entries[] = { /* in bf16 links of weights' gradients are cut at each */
+    static const size entries[] = { /* depths at which bf16 sums of weight gradients may be split: after each entry */
         { FUSED, 3, 7, 5, 40, 0 },    { LINEAR, 3, 32, 5, 40, TIED }, { MATMUL, 3, 33, 5, 40, 0 },
         { LINEAR, 4, 100, 5, 40, 0 }, { FUSED, 5, 64, 6, 70, READ_LATER | CAPPED }, { LINEAR, 7, 77, 9, 1050, 0 },
     };
@@ -207,12 +208,12 @@ static void test_bits(void)
         for (int way = 0; way < 10; way++)
             if (check_sampled((unsigned)(10 * i) + (unsigned)way, 3))
                 same_bits(&entries[i], GCKPT_BF16, 1 + way % 2, way == 7, way % 5);
-    for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) /* each ran */
+    for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) /* every lowering ran */
         CHECK((ran[FUSED][lowering] > check_iterations(50) || lowering == 4) &&
               ran[MATMUL][lowering] > check_iterations(20) && ran[LINEAR][lowering] > check_iterations(20));
 }
 
-/* ---- what is offered ---- */
+/* ---- lowerings that are offered ---- */
 static void test_offered(void)
 {
     static const struct {
@@ -240,7 +241,7 @@ static void test_offered(void)
             gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch = &fetch, .fetches = 1,
                                   .precision = how == 3 ? GCKPT_BF16 : GCKPT_FP32 };
             int want = cases[i].offered && !(cases[i].kind != FUSED && (how == 1 || how == 3));
-            if (cases[i].with & ALL_FROZEN) { /* the regulariser alone has nothing to train */
+            if (cases[i].with & ALL_FROZEN) { /* only the regulariser is left, and it has nothing to train */
                 util_free(NULL, NULL, n.g, n.s);
                 continue;
             }
@@ -250,7 +251,7 @@ static void test_offered(void)
         }
 }
 
-/* ---- what is chosen ---- */
+/* ---- lowerings that a plan chooses ---- */
 static void compare_frontier(const gckpt_frontier *f, const gckpt_plan *p, size_t budget, gckpt_graph *g)
 {
     gckpt_plan *q = gckpt_frontier_plan(f, budget);
@@ -319,14 +320,14 @@ static void test_choice(void)
             gckpt_frontier_free(f);
             util_free(NULL, NULL, n.g, n.s);
         }
-#ifdef GCKPT_NO_FAST /* a row at a time in any case */
+#ifdef GCKPT_NO_FAST /* computes one row at a time in any case */
     seen[0] = seen[2] = seen[3] = seen[4] = 1;
 #endif
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++)
-        CHECK_MSG(covered[lowering] > 0, "form %d was never chosen", lowering);
+        CHECK_MSG(covered[lowering] > 0, "lowering %d was never chosen", lowering);
 }
 
-/* ---- a file whose form was changed ---- */
+/* ---- a file with an altered lowering ---- */
 static void file_set(file *f, size_t i, uint64_t v)
 {
     for (size_t k = 0; k < 8; k++)
@@ -351,7 +352,7 @@ static void test_edited(void)
             CHECK(q || gckpt_error(n.g) == GCKPT_E_DATA || gckpt_error(n.g) == GCKPT_E_ARG);
             CHECK(lowering != 2 || q);
             if (q)
-                CHECK_MSG(run(&z, q, z.rows, GCKPT_DEBUG_POISON, GCKPT_ISA_AUTO) == want, "kind %d, form %d", kind,
+                CHECK_MSG(run(&z, q, z.rows, GCKPT_DEBUG_POISON, GCKPT_ISA_AUTO) == want, "kind %d, lowering %d", kind,
                           lowering);
             free(f.bytes);
             gckpt_plan_free(q);
@@ -359,7 +360,7 @@ static void test_edited(void)
         }
 }
 
-/* ---- printed C: the rows of what runs, and no other ---- */
+/* ---- plans as C: they contain the op descriptors of the lowerings that run, and no others ---- */
 static void test_printed(void)
 {
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
@@ -378,7 +379,7 @@ static void test_printed(void)
     }
 }
 
-/* ---- costs that are given: those of the graph as built, a form's in proportion ---- */
+/* ---- given costs are those of the graph as built; a lowering's costs are derived in proportion ---- */
 static void test_costs(void)
 {
     for (int kind = 0; kind < KINDS; kind++) {
@@ -405,7 +406,7 @@ static void test_costs(void)
     }
 }
 
-/* A clock by which everything takes a millisecond, but 3 what the executor runs backward. */
+/* A clock that gives each instruction one millisecond, and each backward of the executor 3. */
 typedef struct {
     double now;
     const gckpt_exec *e;
@@ -417,8 +418,8 @@ static double tick(void *user)
     return w->now += ins && ins->kind == GCKPT_BACKWARD ? 3e-3 : 1e-3;
 }
 
-/* Measured ones are of the graph as built, too: a form's two are parted and scaled, and a loss that runs as it was built
- * has what it took. */
+/* Measured costs are those of the graph as built as well: the two ops of a lowering are separated and scaled, and a
+ * loss that runs as built has its measured cost. */
 static void test_calibrated(void)
 {
     static int32_t classes[80];
@@ -449,7 +450,8 @@ static void test_calibrated(void)
     }
 }
 
-/* Losses of logits that no form of linear_cross_entropy has: w of three axes, w of the batch, no batch at all. */
+/* Losses of logits for which no lowering of linear_cross_entropy exists: w with three axes, w that depends on the
+   batch, no batch at all. */
 static void test_not_taken(void)
 {
     static const int32_t classes[3] = { 1, 0, 4 };
@@ -478,14 +480,14 @@ static void test_not_taken(void)
         }
         for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
             gckpt_plan *plan = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL }, lowering);
-            CHECK_MSG((plan != NULL) == !lowering, "case %d, form %d", k, lowering);
+            CHECK_MSG((plan != NULL) == !lowering, "case %d, lowering %d", k, lowering);
             gckpt_plan_free(plan);
         }
         util_free(NULL, NULL, n.g, n.s);
     }
 }
 
-/* In a block of memory of any size: a form is taken, or there is too little. */
+/* Plans in memory blocks of every size: a lowering is chosen, or the planner reports too little memory. */
 static void test_block(void)
 {
     static union { double align; unsigned char bytes[1 << 16]; } room;
@@ -506,7 +508,7 @@ static void test_block(void)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* Products that would not fit 64 bits: proportions are cut down, work has a limit. */
+/* Products that would overflow 64 bits: proportions are rounded down, and costs are limited. */
 static void test_large_numbers(void)
 {
     CHECK(gckpti_mul_div(1 << 20, 5 << 20, UINT64_C(1) << 33) == 640);

@@ -1,6 +1,6 @@
-/* test_offload.c - values kept in slower memory: the same bits as without, bytes exact on both sides, a copy
- * that fails changes nothing, what is proven holds against every schedule there is.
- *     build/test_offload [first seed] [scale in percent] */
+/* test_offload.c - plans that offload values to slower memory: the bits are those without offloading, the bytes are
+ * exact in both memories, a failed copy changes nothing, and proven bounds hold against exhaustive search.
+ * build/test_offload [first seed] [scale in percent] */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 
@@ -14,11 +14,11 @@
 #include "lowered_cost.h"
 #include "net.h"
 
-/* ---- slower memory: between canaries; it notes what is touched; call fail_at copies a byte less ---- */
+/* ---- slower memory between canaries: it records the touched addresses; call fail_at copies one byte less ---- */
 enum { HOST_BYTES = 1 << 20, CANARY = 256 };
 static struct {
     unsigned char bytes[HOST_BYTES + 2 * CANARY];
-    size_t size, touched; /* what the plan says; the greatest address + 1 */
+    size_t size, touched; /* size that the plan reports; largest touched address + 1 */
     long calls, fail_at, out, in;
 } host;
 
@@ -58,19 +58,20 @@ static void host_close(void)
     CHECK(intact);
 }
 
-/* ---- the same, copied beside what is computed: by a thread, or as late as it may be: when it is waited for ---- */
+/* ---- the same memory with copies that overlap computation: done by a thread, or as late as possible, when they are
+   waited for ---- */
 enum { COPIES = 1 << 12 };
 static struct {
     struct { size_t at, bytes; void *to; const void *from; } job[COPIES];
-    int begun, done, out; /* out: how many of them were offloads */
+    int begun, done, out; /* out: number of offloads among them */
     int threaded, ends, failed, wrong;
-    long fail_at, waits, overlapped; /* beside: most that were under way when something was waited for */
+    long fail_at, waits, overlapped; /* overlapped: the most copies in flight at a wait */
     pthread_mutex_t lock;
     pthread_cond_t moved;
     pthread_t thread;
 } copier;
 
-/* Copies the next one, or says that it failed; no CHECK, which is not for two threads. */
+/* Does the next copy, or records its failure. Has no CHECK, since two threads call it. */
 static void copy_next(void)
 {
     const size_t at = copier.job[copier.done].at, bytes = copier.job[copier.done].bytes, end = at + bytes;
@@ -93,7 +94,7 @@ static void *copy_all(void *context)
         if (copier.done < copier.begun) {
             copy_next();
             pthread_cond_broadcast(&copier.moved);
-            pthread_mutex_unlock(&copier.lock); /* others may come in between */
+            pthread_mutex_unlock(&copier.lock); /* lets other threads take the lock */
             pthread_mutex_lock(&copier.lock);
         } else {
             pthread_cond_wait(&copier.moved, &copier.lock);
@@ -158,7 +159,7 @@ static void copier_open(int threaded, size_t size)
 static void copier_close(void)
 {
     pthread_mutex_lock(&copier.lock);
-    CHECK(copier.begun == copier.done && !copier.wrong); /* nothing is under way when a call has returned */
+    CHECK(copier.begun == copier.done && !copier.wrong); /* no copy is in flight after a call has returned */
     copier.ends = 1;
     pthread_cond_broadcast(&copier.moved);
     pthread_mutex_unlock(&copier.lock);
@@ -168,7 +169,7 @@ static void copier_close(void)
     pthread_mutex_destroy(&copier.lock);
 }
 
-/* ---- a backend that moves as late as it may: when it is joined, or waited for ---- */
+/* ---- a backend that copies as late as possible: when it is joined or waited for ---- */
 enum { QUEUE = 512 };
 static struct {
     device d;
@@ -204,8 +205,8 @@ static const char *lazy_finish(void *context)
     lazy_join(context);
     return device_finish(context);
 }
-/* Records nothing, so that each instruction is asked for; what was begun is waited for by then. Of each loss its
- * scale is passed: no loss is tensor 0. */
+/* Refuses to capture, so that the executor must run each instruction itself. Checks that queued copies are done by
+ * then, and that the scale of each loss is passed; no loss is tensor 0. */
 static int refuse_repeat(void *context, const gckpt_step_params *step_key)
 {
     CHECK(context == &dev.d && step_key && dev.queued == 0 && step_key->losses > 0);
@@ -224,12 +225,12 @@ static void *host_get(void *context, size_t bytes)
 static void host_release(void *context, void *memory, size_t bytes)
 {
     CHECK(context == &dev.d && memory && bytes > 0);
-    lazy_join(context); /* nothing may write there any more */
+    lazy_join(context); /* no queued copy may write to it any more */
     dev.host--;
     free(memory);
 }
 
-/* ---- plans of random graphs, and what they train ---- */
+/* ---- plans of random graphs, and the bits of trainings by them ---- */
 static float data[VALUES];
 static int32_t indices[2][VALUES], lengths[VALUES];
 static unsigned char fed_bytes[VALUES];
@@ -247,7 +248,7 @@ static int fill(const void *user, int64_t row, gckpt_feed *feeds)
     return net.lengths ? NET_FEEDS : 4;
 }
 
-/* Hash of the parameters after three steps, the last one short. */
+/* Returns a hash of the parameters after three steps; the last one has fewer rows. */
 static uint64_t train(gckpt_plan *p, gckpt_exec_desc *d, int64_t stream, int pieces)
 {
     const gckpt_hyper h = { .lr = 1e-2f };
@@ -268,7 +269,7 @@ static uint64_t train(gckpt_plan *p, gckpt_exec_desc *d, int64_t stream, int pie
 
 static gckpt_plan *plan_of(const gckpt_plan_desc *d) { return gckpt_plan_new(net.g, net.term, net.terms, d); }
 
-/* Work of the instructions, bytes that they move out and in. */
+/* Checks the cost of instructions and sums the bytes that they move out and in. */
 static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
 {
     gckpt_usage u;
@@ -289,7 +290,7 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
 
 static long planned, used, less, tight;
 
-/* One request with and without slower memory, at a budget between the least and store-all's. */
+/* Plans a request with and without slower memory, at a budget between the least and store-all's. */
 static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t rows, int where)
 {
     size_t out, in, least, most;
@@ -337,7 +338,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
         gckpt_plan_free(p);
         return;
     }
-    /* as a file: the same plan, for the same graph */
+    /* through a file: the same plan, for the same graph */
     file f = { 0 };
     build(seed, rows);
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
@@ -379,7 +380,7 @@ static void random_plans(unsigned first, unsigned n)
     CHECK(planned < 20 || (used > planned / 4 && less > 0 && tight > 0));
 }
 
-/* ---- a GPT of some layers, whose plans offload; budget 1: an eighth of the way from the least to store-all ---- */
+/* ---- a GPT of some layers, whose plans offload; budget 1 stands for least + (store-all - least) / 8 ---- */
 static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
 {
     const int64_t t = 4, c = 8;
@@ -427,7 +428,7 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
 static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = HOST_BYTES,
                                           .offload_cost = 1 << 20, .batch = 4 };
 
-/* Bits with every way to run; an executor on memory of a device's own, copied or moved. */
+/* Compares the bits of every way to run: with callbacks or with a backend, with separate memory, copied or moved. */
 static void every_way(void)
 {
     gckpt_plan_desc d = gpt_desc;
@@ -457,7 +458,7 @@ static void every_way(void)
         device_reset(&dev.d);
         uint64_t got = train(p, &e, k % 2 ? 2 : 0, k % 2 || own ? 0 : 5);
         CHECK_MSG(got == want, "way %d: other bits", k);
-        CHECK((dev.asked > 0) == (own && moves && !e.debug)); /* others may take part in what is done */
+        CHECK((dev.asked > 0) == (own && moves && !e.debug)); /* otherwise the backend must not be asked to capture */
         CHECK((dev.moves > 0) == (own && moves) && dev.host == 0 && (host.calls > 0) == callbacks);
         if (callbacks)
             host_close();
@@ -472,7 +473,8 @@ static int cancels(void *user, const gckpt_progress *now)
     return ++instruction_count == cancel_at;
 }
 
-/* A step by one of the calls that run one: the second tells its times; the third takes several, and none of them. */
+/* Runs a step by one of three calls: gckpt_step, gckpt_profile_step (which measures instructions), or gckpt_calibrate
+   (which runs several steps). */
 static double tick(void *user) { return *(double *)user += 1; }
 static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *h)
 {
@@ -487,7 +489,8 @@ static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const 
                        : gckpt_calibrate(e, feeds, 4, 4, tick, &now, costs, gckpt_graph_size(net.g), NULL);
 }
 
-/* Copies beside what is computed: every way, the same bits; what fails or is cancelled under way ends all of it. */
+/* Copies that overlap computation: the same bits in every way to run; a failed or cancelled copy ends all copies in
+   flight. */
 static void overlapped(void)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -523,8 +526,9 @@ static void overlapped(void)
         copier_open(k % 5 > 2, gckpt_plan_offloaded(p));
         dev.left = 0;
         uint64_t got = train(p, &e, k % 4 == 3 ? 2 : 0, k % 3 || d.backend ? 0 : 5);
-        CHECK_MSG(got == want, "copies beside, way %d: other bits", k);
-        CHECK_MSG(d.backend || e.debug || copier.threaded || copier.overlapped > 1, "way %d: none beside another", k);
+        CHECK_MSG(got == want, "overlapped copies, way %d: other bits", k);
+        CHECK_MSG(d.backend || e.debug || copier.threaded || copier.overlapped > 1,
+                  "way %d: never two copies in flight", k);
         CHECK(dev.queued == 0 && (!dev.left || d.backend));
         if (!d.backend)
             host_close();
@@ -549,11 +553,12 @@ static void overlapped(void)
         const long copies = (host.out + host.in) ? 2 * copier.out + 8 : 0;
         const uint64_t before = gckpt_store_hash(net.s), state = gckpt_store_step(net.s);
         long failed = 0, cancelled = 0;
-        for (int n = 1; n <= (int)copies; n += 1 + n / 8) { /* the n-th of those begun since all were done fails */
+        /* the n-th copy that was begun since none was in flight fails */
+        for (int n = 1; n <= (int)copies; n += 1 + n / 8) {
             copier.fail_at = n;
             gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
             copier.fail_at = 0;
-            if (result == GCKPT_OK) { /* not so many are under way at once: it is as if the step had been another one */
+            if (result == GCKPT_OK) { /* fewer copies were in flight at a time, so the step succeeded */
                 util_free(e, NULL, NULL, NULL);
                 break;
             }
@@ -574,12 +579,12 @@ static void overlapped(void)
             gckpt_result result = step_by(call, e, p, feeds, &h);
             cancelled += result == GCKPT_CANCELLED;
             if (result != GCKPT_CANCELLED)
-                break; /* at the updates */
+                break; /* the updates begin */
             CHECK_MSG(copier.begun == copier.done, "call %d, cancelled at %d: %d copies are under way", call, cancel_at,
                       copier.begun - copier.done);
             CHECK(gckpt_store_hash(net.s) == begin);
         }
-        printf("copies beside: %ld failed, %ld cancelled steps\n", failed, cancelled);
+        printf("overlapped copies: %ld failed, %ld cancelled steps\n", failed, cancelled);
         CHECK(failed > 2 && cancelled > 20);
         copier_close();
         util_free(e, p, net.g, net.s);
@@ -587,7 +592,7 @@ static void overlapped(void)
     dev.lazy.wait_copies_until = lazy_join_but;
 }
 
-/* The last instruction of a body that repeats reloads a fetched value: the next micro-batch waits for it. */
+/* The last instruction of a repeated body reloads a fetched value: the next micro-batch must wait for it. */
 static void reload_last(void)
 {
     static gckpt_instruction list[4096];
@@ -634,7 +639,7 @@ static void reload_last(void)
     util_free(NULL, NULL, net.g, net.s);
 }
 
-/* A step that is abandoned behind any instruction leaves nothing to come in an arena it shares. */
+/* A step that is abandoned after any instruction leaves no copy in flight in a shared arena. */
 static void abandoned(void)
 {
     const gckpt_hyper h = { .lr = 1e-2f };
@@ -645,7 +650,7 @@ static void abandoned(void)
     gckpt_plan *p = gpt(2, &d);
     size_t bytes = gckpt_plan_arena(p);
     for (int stop = 0; stop < 400; stop += 7) {
-        gckpt_store *s = gckpt_store_new(NULL); /* its values are those of net.s */
+        gckpt_store *s = gckpt_store_new(NULL); /* with the same initial values as net.s */
         CHECK(gckpt_plan_params(p, s) == GCKPT_OK);
         gckpt_exec_desc e = { .backend = &dev.lazy, .arena = device_get(&dev.d, bytes, 64), .arena_size = bytes };
         gckpt_exec *a = gckpt_exec_new(p, s, &e), *b = gckpt_exec_new(p, s, &e);
@@ -657,7 +662,7 @@ static void abandoned(void)
         int end = stop && gckpt_next_instruction(a).kind == GCKPT_UPDATE;
         CHECK(gckpt_step(b, feeds, 4, 4, &h, NULL) == GCKPT_OK);
         want = stop ? want : gckpt_store_hash(s);
-        CHECK_MSG(gckpt_store_hash(s) == want, "abandoned behind %d instructions", stop);
+        CHECK_MSG(gckpt_store_hash(s) == want, "abandoned after %d instructions", stop);
         gckpt_exec_free(a);
         util_free(b, NULL, NULL, s);
         device_release(&dev.d, e.arena, bytes);
@@ -668,7 +673,7 @@ static void abandoned(void)
 }
 
 /* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
-/* Memory of a backend's own, copied by the program through the host: each copy is waited for at once. */
+/* A backend with separate memory, whose copies the library does through the host: it waits for each copy at once. */
 static void by_the_host(void)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -694,20 +699,20 @@ static void by_the_host(void)
         CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
         while (k > 2 && gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
             gckpt_run_some(e, 1, NULL);
-        copier.fail_at = k > 1; /* the first that goes out, then the first that comes back */
+        copier.fail_at = k > 1; /* fails the first offload, then the first reload */
         const gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
         CHECK_MSG(result == (k > 1 ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(e));
         CHECK(k < 2 ||
               (strstr(gckpt_error_text(e), k > 2 ? "reload" : "offload") && gckpt_store_hash(net.s) == before));
         copier_close();
-        if (k < 2) /* all of it was needed */
+        if (k < 2) /* all of that memory was needed */
             host_close();
         util_free(e, p, net.g, net.s);
     }
 }
 
-/* What needs the host within a micro-batch is not repeated: updates; nor is anything by who cannot say that it is
- * recorded. */
+/* A micro-batch that needs the host for updates is not captured; neither is anything for a backend without
+ * `captured`. */
 static void not_repeated(void)
 {
     gckpt_backend silent = dev.lazy;
@@ -722,7 +727,7 @@ static void not_repeated(void)
     }
 }
 
-/* A loss that counts in its own way: two a row, which nobody knows before it has run. */
+/* A loss with its own count, two for each row, which is known only after it has run. */
 static gckpt_result odd_shape(gckpt_call *call)
 {
     (void)call;
@@ -752,13 +757,13 @@ static gckpt_kernel find_odd(void *context, const gckpt_op *op, gckpt_kind kind)
     return kind == GCKPT_FORWARD ? odd_forward_on_device : odd_backward_on_device;
 }
 
-/* What a regulariser is worth is not known then, and it is the host that must find out: nothing is repeated; without one
- * all is. The bits of the processor. */
+/* Then the weight of a regulariser is unknown in advance, and the host must compute it: with a regulariser nothing is
+ * captured, without one everything is. The bits are the processor's. */
 static void uncounted(void)
 {
     gckpt_backend there = dev.b;
     there.find = find_odd;
-    for (int k = 0; k < 4; k++) { /* a regulariser; streaming */
+    for (int k = 0; k < 4; k++) { /* with and without a regulariser; with and without streaming */
         uint64_t want = 0;
         for (int i = 0; i < 2; i++) {
             gckpt_plan_desc d = { .batch = 4 };
@@ -775,7 +780,8 @@ static void uncounted(void)
             dev.asked = 0;
             const uint64_t got = p ? train(p, &x, k / 2 ? 2 : 0, 0) : 0;
             want = i ? want : got;
-            CHECK_MSG(got == want && (dev.asked > 0) == (i && k % 2 == 0), "way %d: asked %ld times", k, dev.asked);
+            CHECK_MSG(got == want && (dev.asked > 0) == (i && k % 2 == 0), "way %d: %ld requests to capture", k,
+                      dev.asked);
             util_free(NULL, p, net.g, net.s);
         }
     }
@@ -819,7 +825,7 @@ static void failures(void)
         CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
     CHECK(gckpt_store_hash(net.s) == after);
     util_free(e, p, net.g, net.s);
-    for (int k = 0; k < 2; k++) { /* slower memory that forgets is found out, floats and bf16 */
+    for (int k = 0; k < 2; k++) { /* a bit flip in slower memory is detected, in floats and in bf16 */
         gckpt_plan_desc pd = gpt_desc;
         pd.precision = k ? GCKPT_BF16 : GCKPT_FP32;
         p = gpt(2, &pd);
@@ -829,7 +835,7 @@ static void failures(void)
         fill(NULL, 0, feeds);
         host_open(gckpt_plan_offloaded(p));
         CHECK_MSG(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-        int reports[2] = { 0, 0 }; /* about values; about saved */
+        int reports[2] = { 0, 0 }; /* reports about values, and about saved bytes */
         for (size_t at = 0; at < host.size; at += host.size / 60 + 1) {
             CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
             while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
@@ -837,7 +843,7 @@ static void failures(void)
             host.bytes[CANARY + at] ^= 1;
             gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
             CHECK(result == GCKPT_OK || result == GCKPT_E_DATA);
-            if (result == GCKPT_OK) /* nothing was there, or it was back already */
+            if (result == GCKPT_OK) /* no value was offloaded there, or it was already reloaded */
                 continue;
             CHECK(strstr(gckpt_error_text(e), "slower memory"));
             reports[strstr(gckpt_error_text(e), "recompute: the saved data of") != NULL]++;
@@ -845,7 +851,7 @@ static void failures(void)
         CHECK_MSG(reports[0] > 20 && (k || reports[1] > 2), "%d: %d values, %d saved", k, reports[0], reports[1]);
         util_free(e, p, net.g, net.s);
     }
-    /* memory for it */
+    /* allocation of slower memory */
     for (int own = 0; own < 2; own++) {
         gckpt_plan_desc pd = gpt_desc;
         pd.backend = own ? &dev.lazy : NULL;
@@ -875,7 +881,7 @@ static void failures(void)
     CHECK(p && planning.blocks == 0 && planning.wrong_sizes == 0);
 }
 
-/* Where nothing is offloaded, or not like that. */
+/* Requests that offload nothing, and schedules that are refused. */
 static void refusals(void)
 {
     gckpt_plan_desc d = gpt_desc;
@@ -901,7 +907,7 @@ static void refusals(void)
     d.offload_cost = UINT64_MAX / 8;
     CHECK(!gpt(2, &d) && gckpt_error(net.g) == GCKPT_E_ARG);
     util_free(NULL, NULL, net.g, net.s);
-    /* a plan's own list as a schedule: the same plan */
+    /* the plan's own list as a schedule gives the same plan */
     d = gpt_desc;
     d.as_built = 1;
     p = gpt(2, &d);
@@ -926,13 +932,13 @@ static void refusals(void)
     d.offload_bytes = HOST_BYTES;
     memmove(list + 1, list, (size_t)d.instructions++ * sizeof *list);
     list[0].kind = GCKPT_RELOAD;
-    list[1] = list[2]; /* it reads what was reloaded */
+    list[1] = list[2]; /* it reads the reloaded value */
     list[2] = (gckpt_instruction){ GCKPT_FORWARD, list[0].id };
     CHECK_MSG(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "reload of"), "%s",
               gckpt_error_text(net.g));
     list[0].kind = (gckpt_kind)(GCKPT_RELOAD + 1);
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG);
-    /* what is shown */
+    /* printed forms of the plan */
     file f = { 0 };
     char line[80];
     CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\toffload ") &&
@@ -946,7 +952,7 @@ static void refusals(void)
     CHECK(gckpt_plan_c(p, "small", file_write, &f) == GCKPT_OK);
     free(f.bytes);
     util_free(NULL, p, net.g, net.s);
-    /* points of a frontier with slower memory: less work in more bytes, and their plans have it */
+    /* points of a frontier with slower memory: less work with more bytes, and their plans have the reported values */
     gckpt_plan_free(gpt(2, &gpt_desc));
     d = gpt_desc;
     gckpt_frontier *all = gckpt_frontier_new(net.g, net.term, net.terms, &d);
@@ -963,7 +969,7 @@ static void refusals(void)
     util_free(NULL, NULL, net.g, net.s);
 }
 
-/* ---- any schedule: the search's evaluation equals the lowered plan ---- */
+/* ---- random schedules: the search's evaluation equals the lowered plan ---- */
 static void schedules(unsigned first, unsigned n)
 {
     enum { MOST_ENTRIES = 6000 };
@@ -977,7 +983,7 @@ static void schedules(unsigned first, unsigned n)
         d.alignment = chance(50) ? 4 : 64;
         d.overlap_offload = chance(50);
         d.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
-        for (int i = 0; i < count; i++) { /* reloads of what was computed before, anywhere */
+        for (int i = 0; i < count; i++) { /* inserts reloads of values computed before, anywhere */
             back = back || list[i].kind == GCKPT_BACKWARD;
             seen[list[i].id] |= list[i].kind == GCKPT_FORWARD;
             with[many++] = list[i];
@@ -987,7 +993,7 @@ static void schedules(unsigned first, unsigned n)
                     continue;
                 while (with[--at].id != id || with[at].kind != GCKPT_FORWARD)
                     ;
-                if (chance(50)) { /* a hold is one only between a forward and a reload of the same */
+                if (chance(50)) { /* an offload_done counts only between a forward and a reload of the same value */
                     at += 1 + (int)below(many - at);
                     memmove(with + at + 1, with + at, (size_t)(many++ - at) * sizeof *with);
                     with[at] = (gckpt_instruction){ GCKPT_OFFLOAD_DONE, id };
@@ -1020,7 +1026,7 @@ static void schedules(unsigned first, unsigned n)
             int same = 1, host_live = 1;
             for (int x = 0; x < q->sched.length; x++) {
                 size_t live = q->live_bytes[q->entry_ins[x]], next = q->live_bytes[q->entry_ins[x] + 1], sum = 0;
-                for (size_t b = 0; b < q->buffer_count; b++) /* the search has sizes rounded up */
+                for (size_t b = 0; b < q->buffer_count; b++) /* the search rounds sizes up */
                     sum += q->buffers[b].start <= q->entry_ins[x] && q->buffers[b].end >= q->entry_ins[x]
                                ? gckpti_round_up(q->buffers[b].size, d.alignment) : 0;
                 same = same && (size_t)s.now.live_bytes[x] == sum && sum >= live;
@@ -1035,7 +1041,7 @@ static void schedules(unsigned first, unsigned n)
         }
         gckpti_planner_free(&p);
         destroy();
-        /* and it trains the same */
+        /* and training gives the same bits */
         d.offload_bytes = HOST_BYTES;
         uint64_t want = 0;
         for (int k = 0; k < 2; k++) {
@@ -1059,12 +1065,13 @@ static void schedules(unsigned first, unsigned n)
             destroy();
         }
     }
-    printf("random schedules: %u, with %ld reloads, %ld holds\n", n, reloads, dones);
-    CHECK(n < 10 || (reloads > (long)n && dones > (long)n)); /* a few schedules may have fewer */
+    printf("random schedules: %u, with %ld reloads, %ld offload_dones\n", n, reloads, dones);
+    CHECK(n < 10 || (reloads > (long)n && dones > (long)n)); /* a few schedules may have fewer of them */
 }
 
-/* ---- every schedule of a small chain, by Dijkstra's search over what is live, what slower memory has, and
- * the next backward: values may be let go, computed again, stored (while they are live) and reloaded ---- */
+/* ---- exhaustive search of all schedules of a small chain: Dijkstra's algorithm over the set of live values, the set
+ * of offloaded values and the next backward. A value may be dropped, recomputed, offloaded (while it is live) and
+ * reloaded. ---- */
 typedef struct {
     uint64_t cost;
     int state;
@@ -1099,19 +1106,19 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
         for (int way = 0; way < 4 * n + 1; way++) {
             int u = way / 4, to = v.state, bits = 1 << u;
             uint64_t cost = v.cost;
-            if (way == 4 * n) { /* the next backward */
+            if (way == 4 * n) { /* run the next backward */
                 const gckpti_node *q = &p->node[p->backward[rank]];
-                int reads = q->side_effect ? 1 << p->backward[rank] : 0; /* a loss has run */
+                int reads = q->side_effect ? 1 << p->backward[rank] : 0; /* the loss has run */
                 for (int k = q->read; k < q->read + q->reads; k++)
                     reads |= 1 << p->edges[k];
                 if ((reads & live) != reads || held + p->gradient_at[rank] > memory)
                     continue;
                 to += 1 << (2 * n);
-            } else if (way % 4 == 0) { /* let go */
+            } else if (way % 4 == 0) { /* drop a value */
                 if (!(live & bits) || p->node[u].side_effect)
                     continue;
                 to &= ~bits;
-            } else if (way % 4 == 1) { /* compute: a loss once, in the beginning */
+            } else if (way % 4 == 1) { /* compute a value; the loss only once, at the beginning */
                 const gckpti_node *q = &p->node[u];
                 int reads = 0;
                 for (int k = q->in; k < q->in + q->inputs; k++)
@@ -1121,12 +1128,12 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
                     continue;
                 cost += q->cost;
                 to |= bits;
-            } else if (way % 4 == 2) { /* store */
+            } else if (way % 4 == 2) { /* offload a value */
                 if (!(live & bits) || offloaded & bits || kept + p->node[u].out > slow)
                     continue;
                 cost += gckpti_parts_cost(p, u, GCKPTI_VALUE);
                 to |= bits << n;
-            } else { /* reload */
+            } else { /* reload a value */
                 if (live & bits || !(offloaded & bits) || held + p->node[u].out + p->gradient_between[rank] > memory)
                     continue;
                 cost += gckpti_parts_cost(p, u, GCKPTI_VALUE);
@@ -1141,22 +1148,24 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
     return UINT64_MAX;
 }
 
-/* ---- the same where copies run beside what is computed: also over what is under way, and how long it takes ---- */
+/* ---- the same with copies that overlap computation: a state also has the copies in flight and their remaining
+   time ---- */
 typedef struct {
     unsigned char live, offloaded, rank, n;
-    unsigned char who[CHAIN]; /* copies under way, in order: unit, 8: out */
+    unsigned char who[CHAIN]; /* copies in flight, in order: node, plus 8 for an offload */
     unsigned char none[3];
-    uint32_t left[CHAIN + 1]; /* until each has ended */
+    uint32_t left[CHAIN + 1]; /* time until each copy ends */
 } snapshot;
 enum { SNAPSHOTS = 1 << 19, SLOTS = 2 * SNAPSHOTS };
 static struct {
     snapshot m[SNAPSHOTS];
     uint64_t cost[SNAPSHOTS];
-    int slot[SLOTS], heap[8 * SNAPSHOTS], count, heaped; /* slot: index + 1; heap: may have some twice, or too late */
+    /* slot: index + 1; heap: an index may occur twice, or with an outdated cost */
+    int slot[SLOTS], heap[8 * SNAPSHOTS], count, heaped;
     uint64_t at[8 * SNAPSHOTS];
 } snapshots;
 
-/* Notes that a moment is reached at a cost. 0: there are too many. */
+/* Records that a state can be reached at this cost. Returns 0 if there are too many states. */
 static int relax(const snapshot *m, uint64_t cost)
 {
     uint64_t h = gckpti_fnv(GCKPTI_FNV_START, m, sizeof *m);
@@ -1186,7 +1195,7 @@ static int relax(const snapshot *m, uint64_t cost)
     return 1;
 }
 
-/* Takes the cheapest: its cost; *i: which. */
+/* Removes the cheapest state from the heap and returns its cost; *i is its index. */
 static uint64_t cheapest(int *i)
 {
     const uint64_t cost = snapshots.at[0];
@@ -1206,7 +1215,7 @@ static uint64_t cheapest(int *i)
     return cost;
 }
 
-/* Time goes by: copies end. */
+/* Advances the time: copies may end. */
 static void advance_time(snapshot *m, uint64_t time)
 {
     int n = 0;
@@ -1220,7 +1229,8 @@ static void advance_time(snapshot *m, uint64_t time)
     m->n = (unsigned char)n;
 }
 
-/* The least time, if it is at most `most`; UINT64_MAX: there is none; 0: too much to search. */
+/* Returns the least time if it is at most `most`, UINT64_MAX if no schedule is that fast, or 0 if the search is too
+   large. */
 static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64_t slow, uint64_t most)
 {
     snapshot none;
@@ -1248,7 +1258,7 @@ static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64
             held += v.live >> u & 1 ? p->node[u].out : 0;
             kept += v.offloaded >> u & 1 ? p->node[u].out : 0;
         }
-        if (v.rank == p->backwards) { /* copies end, too */
+        if (v.rank == p->backwards) { /* the remaining copies end as well */
             snapshot w = v;
             w.rank++;
             full = !relax(&w, cost + (v.n ? v.left[v.n - 1] : 0));
@@ -1264,7 +1274,7 @@ static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64
                 full = !relax(&w, cost + p->cost[q->id].backward);
             }
         }
-        if (v.n && !full) { /* wait */
+        if (v.n && !full) { /* wait for a copy */
             snapshot w = v;
             advance_time(&w, v.left[0]);
             full = !relax(&w, cost + v.left[0]);
@@ -1277,13 +1287,13 @@ static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64
             snapshot w = v;
             for (int k = q->in; k < q->in + q->inputs; k++)
                 reads |= 1 << p->edges[k];
-            if (v.live & bit && !((in | out) & bit) && !q->side_effect) { /* let go */
+            if (v.live & bit && !((in | out) & bit) && !q->side_effect) { /* drop a value */
                 w.live = (unsigned char)(v.live & ~bit);
                 full = full || !relax(&w, cost);
             }
             w = v;
             if (!(v.live & bit) && (reads & v.live & ~in) == reads &&
-                held + q->out + q->workspace + p->gradient_between[v.rank] <= memory) { /* compute */
+                held + q->out + q->workspace + p->gradient_between[v.rank] <= memory) { /* compute a value */
                 w.live |= (unsigned char)bit;
                 advance_time(&w, q->cost);
                 full = full || !relax(&w, cost + q->cost);
@@ -1350,7 +1360,7 @@ static void every_schedule(int chains)
                 d.budget = resident + arena;
                 gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
                 CHECK_MSG(!plan || least < UINT64_MAX, "chain %d: a plan where none is possible", c);
-                if (!plan) /* sums of live bytes may fit where no layout does */
+                if (!plan) /* the sum of live bytes may fit where no placement does */
                     continue;
                 least += backward;
                 tried++;
@@ -1387,13 +1397,13 @@ static void every_schedule(int chains)
     }
     printf("small chains: %ld plans, %ld optimal, %ld proven to be\n", tried, equal, proven);
     CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
-    printf("small chains, copies beside: %ld plans, %ld sooner, %ld hide some, %ld in the least time, %ld within 5 %%; "
+    printf("small chains, overlap: %ld plans, %ld sooner, %ld hide some, %ld in the least time, %ld within 5 %%; "
            "%ld too large to search\n", timed, sooner, hides, fastest, fast, large);
     CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
-/* ---- gaps that the search may close: every move was weighed, also where what is pinned does not fit into slower
- * memory any more, and takes bytes off ---- */
+/* ---- live-range holes that the search may close: it has weighed every move, even if must_save values no longer fit
+ * into slower memory, and each move saves bytes ---- */
 static void holes(unsigned first, unsigned n)
 {
     long moves = 0, refused = 0;
@@ -1412,7 +1422,8 @@ static void holes(unsigned first, unsigned n)
             for (int part = 1; part < 8; part++)
                 for (int wide = 0; wide < 2; wide++) {
                     CHECK(gckpti_candidate_load(&s, &s.store_all));
-                    s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes; /* no room there */
+                    /* no space left in slower memory */
+                    s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
                     gckpti_find_holes(&s, s.store_all.peak / 8 * part, wide, 0);
                     for (int i = 0; i < s.moves; i++, moves++)
                         CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
@@ -1429,7 +1440,7 @@ static void holes(unsigned first, unsigned n)
     CHECK(moves > 10 * (long)n && refused > (long)n);
 }
 
-/* ---- all that is trained is a regulariser: no backward depends on the batch, nothing bounds its plans but forwards ---- */
+/* ---- only a regulariser is trained: no backward depends on the batch, so only forwards bound the bytes ---- */
 static void regulariser(void)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -1460,8 +1471,8 @@ static void regulariser(void)
     }
 }
 
-/* What is being offloaded waits where its own bytes have no room, and not for those that it leaves behind: op 1 reads
- * what op 0 made and offloads; op 2, at whose place it is held, needs memory, too. */
+/* An offload copy is waited for only where its own buffer needs the space, not because of others. Op 1 reads the value
+ * that op 0 computes and offloads; op 2, before which the wait would be, needs memory as well. */
 static void waits(void)
 {
     enum { OUT = 100, SAVED = 60, LIVE = 1000 };
@@ -1486,7 +1497,7 @@ static void waits(void)
             const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_SAVED ? SAVED : 0);
             const uint64_t copy = 1 + gckpti_parts_cost(&p, 0, parts),
                            time = gckpti_schedule_time(&p, &a, LIVE + spare, &to);
-            CHECK_MSG(copy > 50 && time == copy + (spare < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d",
+            CHECK_MSG(copy > 50 && time == copy + (spare < held ? 5 : 0), "parts %d, space for %d of %d: %d after %d",
                       parts, (int)spare, (int)held, (int)time, (int)copy);
             gckpti_scratch_free(&p.temp);
         }

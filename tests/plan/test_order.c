@@ -1,6 +1,6 @@
-/* test_order.c - backwards in other orders than the reverse of creation: any order that a plan takes gives
- * the same bits, whoever chose it; what it refuses would give others; it takes fewer bytes where branches
- * were built side by side. */
+/* test_order.c - backwards in other orders than the reverse of creation. Every order that a plan accepts gives the same
+ * bits; orders that would give others are refused; the planner's own orders take fewer bytes if branches were built in
+ * parallel. */
 #include "gradckpt.h"
 #include "check.h"
 #include "net.h"
@@ -14,7 +14,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d)
     return gckpt_plan_new(net.g, net.term, net.terms, d);
 }
 
-/* What is left in the store after some steps of a fresh one; the plan goes through a file. */
+/* Trains a fresh store for some steps and returns its hash; the plan goes through a file. */
 static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char *what)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -39,8 +39,8 @@ static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char
     return hash;
 }
 
-/* Store-all's forwards and backwards; the latter in an order that comes of exchanging neighbours at random,
- * wherever the planner lets them. Returns how many instructions. */
+/* Fills the list with store-all's forwards and backwards, after random swaps of adjacent backwards that the planner
+ * accepts. Returns the number of instructions. */
 static int random_order(unsigned seed)
 {
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
@@ -73,7 +73,7 @@ static int random_order(unsigned seed)
     return n;
 }
 
-/* Any order, of one micro-batch or several, with updates in between, in fp32 and bf16. */
+/* Random orders, with one or several micro-batches, with updates in the backward, in fp32 and bf16. */
 static void test_random_orders(unsigned seed)
 {
     static const char *const names[] = { "fp32", "accumulates", "in backward", "bf16", "bf16 stochastic" };
@@ -97,7 +97,7 @@ static void test_random_orders(unsigned seed)
     }
 }
 
-/* The planner's own orders, at any budget, with a frontier and without. */
+/* The planner's own orders, at any budget, with and without a frontier. */
 static void test_chosen_orders(unsigned seed)
 {
     gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL };
@@ -119,12 +119,12 @@ static void test_chosen_orders(unsigned seed)
     }
 }
 
-/* ---- what is gained: branches that were built side by side ---- */
+/* ---- bytes saved: branches that were built in parallel ---- */
 enum { HEADS = 4, ROWS = 64, WIDE = 16 };
 static float head_data[ROWS * 3];
 
-/* Not of net.h: HEADS heads on one trunk, all products first and all losses last, so that the reverse of creation has the
- * gradients of all of them at once. */
+/* Unlike nets of net.h: HEADS heads on one trunk, first all products and then all losses, so that the reverse of
+ * creation keeps the gradients of all heads at once. */
 static gckpt_graph *heads(gckpt_store *s, gckpt_term *terms)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -186,15 +186,15 @@ static void test_heads(void)
     d.as_built = 0;
     uint64_t got = train_heads(d, &chosen, &chosen_falls);
     CHECK(got == want && built_falls && !chosen_falls);
-    /* two gradients of heads fewer, at least */
+    /* at least two gradients of heads fewer */
     CHECK_MSG(chosen + 2 * ROWS * WIDE * sizeof(float) <= built, "%lu bytes as built, %lu in another order",
               (unsigned long)built, (unsigned long)chosen);
     printf("heads                 %lu bytes at least in the reverse of creation, %lu in another order\n",
            (unsigned long)built, (unsigned long)chosen);
 }
 
-/* Why an activation's contributions keep their order: a sum that goes on from another is not the two of them
- * computed apart and added. */
+/* Shows why contributions to an activation's gradient keep their order: a sum that continues from another sum is not
+ * equal to the two sums computed apart and added. */
 static void gradient_of(int which, float *to)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };

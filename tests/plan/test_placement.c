@@ -1,7 +1,7 @@
-/* test_placement.c - offsets for blocks with lifetimes: no two that live at once overlap, the arena is
- * what is used, never below the greatest sum of live bytes and seldom above it; the least there is
- * where that can be searched; effort that grows little faster than the number of blocks; memory
- * that ends at any request. */
+/* test_placement.c - placing buffers with given live ranges: buffers that are live at the same time do not
+ * overlap; the arena ends with the last buffer, and is never below the largest sum of live bytes and seldom
+ * above it; it is the smallest possible where that can be searched. The effort grows little faster than the
+ * number of buffers, and failing allocations are handled. */
 #include "base/base.h"
 #include "plan/internal.h"
 
@@ -24,11 +24,11 @@ static void put(size_t i, int start, int end, size_t size)
     blocks[i] = b;
 }
 
-/* ---- lifetimes ---- */
+/* ---- live ranges ---- */
 enum { NESTED, STORE_ALL, SKIPS, SEGMENTS, ANY, KINDS };
 static const char *const kinds[KINDS] = { "nested", "store-all", "skips", "segments", "any" };
 
-/* A size in multiples of what an offset is, so that bounds are exact. */
+/* Returns a size in multiples of the offsets' alignment, so that bounds are exact. */
 static size_t some_bytes(void) { return (size_t)(1 + random_below(200)) * ALIGN; }
 
 static void make_case(int kind, int n)
@@ -42,11 +42,11 @@ static void make_case(int kind, int n)
             put((size_t)i, op, backward, size);
         else if (kind == STORE_ALL && i % 3 == 1) /* its parameter's gradient, to the end, */
             put((size_t)i, backward, 2 * half, size);
-        else if (kind == STORE_ALL) /* and its own */
+        else if (kind == STORE_ALL) /* and the value's gradient */
             put((size_t)i, backward - 1, backward, ALIGN);
         else if (kind == SKIPS)
             put((size_t)i, i, i + 1 + (i % 7 == 0 ? random_below(12) : random_below(2)), size);
-        else if (kind == SEGMENTS) /* every tenth is kept, the others are computed again */
+        else if (kind == SEGMENTS) /* every tenth value is kept, the others are recomputed */
             put((size_t)i, i % 10 ? 2 * n - i : i, i % 10 ? 2 * n - i + 1 + random_below(2) : 2 * n - i,
                 size);
         else
@@ -56,7 +56,7 @@ static void make_case(int kind, int n)
     }
 }
 
-/* ---- one layout ---- */
+/* ---- one placement ---- */
 static int by_start(const void *a, const void *b)
 {
     const gckpt_buffer *x = (const gckpt_buffer *)a, *y = (const gckpt_buffer *)b;
@@ -79,10 +79,11 @@ static size_t bound(int n)
     return most;
 }
 
-/* 1: offsets are aligned, end where the arena does, and what lives at once lies apart. Reorders. */
+/* Returns 1 if all offsets are aligned, the last buffer ends where the arena does, and buffers that are live
+   at the same time do not overlap. Reorders live[]. */
 static int is_sound(int n, size_t arena, size_t alignment)
 {
-    static int live[MOST]; /* by offset */
+    static int live[MOST]; /* sorted by offset */
     int count = 0, good = 1;
     size_t top = 0;
     qsort(blocks, (size_t)n, sizeof *blocks, by_start);
@@ -118,7 +119,7 @@ static size_t place(int n, size_t alignment)
     return arena;
 }
 
-/* Many of each kind: sound, at the bound where they nest, near it else. */
+/* Many placements of each kind: sound; at the bound if live ranges nest, near it otherwise. */
 static void test_kinds(void)
 {
     static const double worst[KINDS] = { 1, 1.001, 1.06, 1.02, 1.07 };
@@ -134,7 +135,7 @@ static void test_kinds(void)
         }
 }
 
-/* Sizes that are no multiple of the alignment, all alignments; nothing at all. */
+/* Sizes that are no multiple of the alignment, all alignments, and no buffers at all. */
 static void test_alignments(void)
 {
     CHECK(place(0, ALIGN) == 0);
@@ -150,9 +151,9 @@ static void test_alignments(void)
         }
 }
 
-/* ---- the least arena, by all orders ---- */
-/* Some order, each into the lowest place that is free, gives it: that of the offsets in a layout
- * that has it. */
+/* ---- the smallest arena, by searching all orders ---- */
+/* Some order, with each buffer in the lowest free place, gives the smallest arena: the order of offsets in any
+ * placement of that size. */
 static size_t search(int n, int placed, unsigned left, size_t *at, size_t arena, size_t best)
 {
     if (arena >= best || placed == n)
@@ -216,7 +217,7 @@ static void test_effort(void)
     make_case(NESTED, 20000);
     size_t least = bound(20000), arena = place(20000, ALIGN);
     CHECK(arena == least && is_sound(20000, arena, ALIGN));
-    state = 1; /* the same blocks, however many tries there were before */
+    state = 1; /* the same buffers, regardless of the number of tries before */
     for (int kind = 0; kind < KINDS; kind++) {
         double few = (double)effort(kind, MOST / 4), many = (double)effort(kind, MOST);
         CHECK_MSG(many < 5.5 * few && many < 150.0 * MOST,
@@ -268,7 +269,7 @@ static void test_memory(void)
     CHECK_MSG(failures > 2, "only %ld requests for memory", failures);
 }
 
-/* More than can be addressed is no layout, and no lack of memory. */
+/* Buffers beyond the address space are reported as having no placement, not as a lack of memory. */
 static void test_large(void)
 {
     const size_t third = (size_t)PTRDIFF_MAX / 6;
@@ -278,7 +279,7 @@ static void test_large(void)
         size_t arena = place(n, ALIGN);
         CHECK(arena == (n == 3 ? 3 * (third / ALIGN * ALIGN) : SIZE_MAX));
     }
-    for (int n = 3; n <= 4; n++) { /* none lives all the time; bytes by steps are beyond 64 bits */
+    for (int n = 3; n <= 4; n++) { /* no buffer lives all the time; bytes times steps exceed 64 bits */
         for (int i = 0; i < n; i++)
             put((size_t)i, i % 2, 20 + i % 2, third / ALIGN * ALIGN);
         CHECK((place(n, ALIGN) == SIZE_MAX) == (n == 4));

@@ -1,12 +1,12 @@
-/* test_plan_check.c - the checker of plans (plan_check.h): plans of all modes and options pass, and
- * each of many corruptions of one is refused by name; its table of ops is that of the rows.
+/* test_plan_check.c - tests the checker of plans (plan_check.h): it accepts plans of all modes and options, and
+ * refuses each of many corruptions of a plan with the expected message. Its table of ops equals the op descriptors.
  * build/test_plan_check [first seed] [random nets] */
 #include "ops/ops.h"
 
 #include "net.h"
 
-/* ---- a net with what a plan must look after: a residual (fan-out), an input twice, tied and
- * further weights, functions of weights, dropout, two losses, a regulariser ---- */
+/* ---- a net with everything that a plan must handle: a residual (fan-out), an input used twice, tied and other
+ * weights, functions of weights, dropout, two losses, a regulariser ---- */
 enum { ROWS = 4, WIDTH = 8, WIDE = 600, LAYERS = 5, TERMS = 3 };
 typedef struct {
     gckpt_store *s;
@@ -44,7 +44,7 @@ static void make(sample *n, int64_t rows, int what)
     T *y = gckpt_input(n->g, "y", GCKPT_F32, gckpt_shape2(rows, WIDTH)), *h = n->x;
     T *same = weight_of(n->g, "same", 0, WIDTH, WIDTH);
     h = gckpt_linear(h, same, NULL);
-    if (what & LARGE) /* parameters that ranks cut */
+    if (what & LARGE) /* parameters large enough to be cut into shards */
         for (int i = 0; i < 2; i++)
             h = gckpt_linear(h, weight_of(n->g, "wide", i, i ? WIDE : WIDTH, i ? WIDTH : WIDE),
                              NULL);
@@ -57,7 +57,7 @@ static void make(sample *n, int64_t rows, int what)
         gckpt_keep(n->middle);
     if (what & AGAIN)
         gckpt_recompute(n->middle);
-    T *end = what & ONLY ? gckpt_detach(n->last) : n->last; /* ONLY regularisers train anything */
+    T *end = what & ONLY ? gckpt_detach(n->last) : n->last; /* ONLY: only regularisers train anything */
     n->terms[n->count++] = (gckpt_term){ gckpt_mean_squared_error(end, y, NULL), 1, 0 };
     if (what & SEVERAL)
         n->terms[n->count++] = (gckpt_term){ gckpt_huber(n->middle, y, NULL, 1), 0.5f, 0 };
@@ -66,7 +66,7 @@ static void make(sample *n, int64_t rows, int what)
             (gckpt_term){ gckpt_sum_loss(gckpt_mul(same, gckpt_tanh(same))), 0.1f, 1 };
 }
 
-/* ---- good plans ---- */
+/* ---- correct plans ---- */
 static long good;
 static void accept(const sample *n, const gckpt_plan_desc *d, const char *what)
 {
@@ -89,7 +89,7 @@ static size_t bytes_of(const sample *n, const gckpt_plan_desc *d, gckpt_mode mod
     return bytes;
 }
 
-/* Every mode, and OPTIMAL at several budgets, with desc's options. */
+/* Plans every mode, and OPTIMAL at several budgets, with the options. */
 static void every_mode(const sample *n, const gckpt_plan_desc *options, const char *what)
 {
     for (int mode = GCKPT_STORE_ALL; mode <= GCKPT_SQRT; mode++) {
@@ -105,7 +105,7 @@ static void every_mode(const sample *n, const gckpt_plan_desc *options, const ch
     }
 }
 
-/* Several ranks, whose plans have a file, but are not printed. */
+/* Several ranks: such plans have a file but cannot be printed. */
 static void test_ranks(void)
 {
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
@@ -167,7 +167,8 @@ static void test_good(void)
 }
 
 /* ---- corruptions ---- */
-/* The first instruction of a kind behind `behind` others; -1: none. again: a recompute. */
+/* Returns the first instruction of this kind after skipping `after` others, or -1 if there are not that many. If
+   recompute is nonzero, only recomputes count. */
 static int find(const plan_facts *f, int kind, int after, int recompute)
 {
     for (int x = 0; x < f->length; x++)
@@ -177,14 +178,14 @@ static int find(const plan_facts *f, int kind, int after, int recompute)
     return -1;
 }
 
-/* Removes the operands, as for plans that cannot be printed. */
+/* Removes the operands, so that the plan is like one that cannot be printed. */
 static void blind(plan_facts *f)
 {
     free(f->ins);
     f->ins = NULL;
 }
 
-/* Takes instruction x out, with the buffers that live there only. */
+/* Removes instruction x, with the buffers that live only there. */
 static void drop(plan_facts *f, int x)
 {
     int kept = 0;
@@ -203,7 +204,7 @@ static void drop(plan_facts *f, int x)
     blind(f);
 }
 
-/* Puts a copy of instruction x behind place y. */
+/* Inserts a copy of instruction x after place y. */
 static void insert(plan_facts *f, int x, int y)
 {
     gckpt_instruction in = f->list[x];
@@ -228,7 +229,7 @@ static int by_end(const void *a, const void *b)
     return p->end - q->end;
 }
 
-/* Exchanges instructions x and y, each with the buffers that it begins and ends. */
+/* Exchanges instructions x and y, each with the buffers that begin and end there. */
 static void exchange(plan_facts *f, int x, int y)
 {
     gckpt_instruction in = f->list[x];
@@ -246,7 +247,7 @@ static void exchange(plan_facts *f, int x, int y)
     blind(f);
 }
 
-/* A buffer of a kind that lives for a while, behind `behind` others. */
+/* Returns a buffer of this kind that lives for several instructions, after skipping `after` others. */
 static int buffer(const plan_facts *f, int kind, int after)
 {
     for (int b = 0; b < f->buffers; b++)
@@ -256,7 +257,7 @@ static int buffer(const plan_facts *f, int kind, int after)
     return -1;
 }
 
-/* Where a new end belongs. */
+/* Moves buffer b to its place in the list, which is sorted by the end. */
 static int ends(plan_facts *f, int b, int end)
 {
     f->buffer[b].end = end;
@@ -264,7 +265,7 @@ static int ends(plan_facts *f, int b, int end)
     return 1;
 }
 
-/* Each returns 0 where the plan has no such thing. n: the how-manieth. */
+/* Each corruption returns 0 if the plan has no place for it. n: number of the place. */
 static int shift_offset(plan_facts *f, int n)
 {
     for (int b = 0; b < f->buffers; b++)
@@ -393,7 +394,7 @@ static int repeat_forward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_FO
 static int repeat_backward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BACKWARD, n); }
 static int repeat_update(plan_facts *f, int n) { return repeat_kind(f, GCKPT_UPDATE, n); }
 static int repeat_reduce(plan_facts *f, int n) { return repeat_kind(f, GCKPT_REDUCE, n); }
-/* An update goes to the other side of the last backward. */
+/* Moves an update to the other side of the last backward. */
 static int early_update(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_UPDATE, 0, -1);
@@ -427,7 +428,7 @@ static int swap_backwards(plan_facts *f, int n)
     int x = find(f, GCKPT_BACKWARD, n, -1);
     return x > 0 && f->list[x + 1].kind == GCKPT_BACKWARD && (exchange(f, x, x + 1), 1);
 }
-/* The backward of the later of two that read the same goes behind the other's. */
+/* Of two backwards that add to the same gradient, moves the first one after the other. */
 static int wrong_order(plan_facts *f, int n)
 {
     for (int id = 0; id < f->count; id++)
@@ -489,7 +490,7 @@ static int not_kept(plan_facts *f, int n)
     int x = find(f, GCKPT_FORWARD, n, 1);
     return x >= 0 && (f->node[f->list[x].id].keep = 1);
 }
-/* What a backward reads from the forward is said never to be kept. */
+/* Gives a must_recompute policy to a value that a backward reads from its forward. */
 static int not_again(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_BACKWARD, 3 + n, -1), id = x < 0 ? 0 : f->list[x].id;
@@ -544,7 +545,7 @@ static int fetch_more(plan_facts *f, int n)
 }
 static int another_loss(plan_facts *f, int n)
 {
-    for (int x = 0; x < f->length; x++) /* the term was another op */
+    for (int x = 0; x < f->length; x++) /* the loss term was another op */
         if (f->list[x].id == f->term[0] && f->list[x].kind == GCKPT_FORWARD && n == 0)
             return drop(f, x), 1;
     return 0;
@@ -569,7 +570,7 @@ static int resident_short(plan_facts *f, int n)
             return ends(f, b, f->length - 1);
     return 0;
 }
-/* What is printed as C */
+/* facts of the C constant */
 static size_t *number_at(plan_facts *f, int kind, int n, int operand)
 {
     int x = find(f, kind, n, -1);
@@ -625,8 +626,8 @@ static int wrong_uses(plan_facts *f, int n) { return change_ins(f, GCKPT_BACKWAR
 static int wrong_sums(plan_facts *f, int n) { return change_ins(f, GCKPT_REDUCE, n, 3); }
 static int wrong_param(plan_facts *f, int n) { return change_ins(f, GCKPT_UPDATE, n, 4); }
 
-/* A corruption, and a part of what must be said of it at least once; each place where it applies
- * must be refused, of all plans. */
+/* The corruptions, each with a part of the message that must occur at least once; the checker must refuse each
+ * corruption at each place of all plans. */
 static const struct {
     const char *name;
     int (*corrupt)(plan_facts *f, int n);
@@ -635,60 +636,60 @@ static const struct {
     { "an offset is that of another", shift_offset, "overlap" },
     { "two gradients overlap", overlap_gradients, "overlap" },
     { "an offset is not aligned", unalign, "not aligned" },
-    { "a value is let go too early", free_early, "whose buffer" },
+    { "a value is dropped too early", free_early, "whose buffer" },
     { "a value is kept for nothing", free_late, "is the last to use it" },
-    { "a parameter's gradient is let go too early", free_gradient_early, "gradient" },
+    { "a parameter's gradient is dropped too early", free_gradient_early, "gradient" },
     { "saved is dropped too early", free_saved_early, "whose buffer" },
     { "a buffer begins too late", begin_late, "has no place" },
     { "a value's buffer is too small", shrink_value, "has no place" },
     { "a gradient's buffer is too small", shrink_gradient, "gradient" },
-    { "a workspace has no room for low parts", shrink_workspace, "low parts" },
+    { "a workspace has no space for compensations", shrink_workspace, "compensations" },
     { "a value has no buffer", lose_buffer, "has no place" },
-    { "the arena is reported too small", little_arena, "leaves the arena" },
+    { "the arena is reported too small", little_arena, "exceeds the arena" },
     { "the bound is reported too small", little_bound, "bound" },
     { "live bytes are reported too small", little_live, "are reported as live" },
     { "the bytes are reported too small", little_bytes, "reported in all" },
     { "kinds of bytes are reported wrong", wrong_kind, "by kind" },
     { "the budget is exceeded", little_budget, "exceed the budget" },
     { "a recompute is missing", drop_recompute, "reads the" },
-    { "a first forward is missing", drop_forward, "which nothing has made" },
+    { "a first forward is missing", drop_forward, "which was never computed" },
     { "a loss is never computed", another_loss, "before its forward" },
     { "a backward is missing", drop_backward, "adds to the gradient" },
     { "an update is missing", drop_update, "was not updated" },
     { "an offload is missing", drop_offload, "was not offloaded" },
-    { "a copy in is missing", drop_reload, "nothing of it is reloaded" },
-    { "a hold is missing", drop_offload_done, "" },
-    { "a hold is behind all reloads", repeat_offload_done, "nothing of it is reloaded" },
+    { "a reload is missing", drop_reload, "nothing of it is reloaded" },
+    { "an offload_done is missing", drop_offload_done, "" },
+    { "an offload_done follows all reloads", repeat_offload_done, "nothing of it is reloaded" },
     { "a time is reported too short", short_time, "in a time of" },
     { "a REDUCE is missing", drop_reduce, "was not reduced" },
-    { "a forward is repeated", repeat_forward, "nobody reads what it makes" },
+    { "a forward is repeated", repeat_forward, "no op reads its result" },
     { "a backward is repeated", repeat_backward, "runs a second time" },
     { "an update is repeated", repeat_update, "is there a second time" },
     { "a REDUCE is repeated", repeat_reduce, "was written over" },
     { "an update comes too early", early_update, "comes after an update" },
     { "a REDUCE comes too early", early_reduce, "has not added to it yet" },
-    { "a copy in comes too late", late_reload, "reads the" },
-    { "a copy out comes too late", late_offload, "does not stand behind its forward" },
+    { "a reload comes too late", late_reload, "reads the" },
+    { "an offload comes too late", late_offload, "does not follow its forward" },
     { "two forwards change places", swap_forwards, "reads the" },
     { "two backwards change places", swap_backwards, "contributions" },
     { "additions come in the wrong order", wrong_order, "as number" },
     { "an op reads another value", read_another, "" },
     { "a part of the list is reported wrong", wrong_once, "part of the list" },
     { "a recompute is reported wrong", wrong_again, "is reported to run" },
-    { "what an instruction costs is reported wrong", wrong_cost, "its work is reported" },
-    { "an op costs less than what it moves", cheap, "what it moves is worth" },
+    { "the cost of an instruction is reported wrong", wrong_cost, "its work is reported" },
+    { "an op costs less than the bytes that it moves", cheap, "the bytes that it moves cost" },
     { "the work is reported too small", wrong_total_work, "are reported; it is" },
-    { "what is recomputed is reported wrong", wrong_recompute, "are reported; it is" },
+    { "the recomputed work is reported wrong", wrong_recompute, "are reported; it is" },
     { "a side effect happens twice", side_effect, "side effect" },
     { "gckpt_keep is not obeyed", not_kept, "has a policy" },
-    { "gckpt_recompute is not obeyed", not_again, "never to be kept" },
-    { "an update is of what is no parameter", no_update, "" },
+    { "gckpt_recompute is not obeyed", not_again, "must be recomputed" },
+    { "an update is of a tensor that is no parameter", no_update, "" },
     { "slower memory is reported too small", little_host, "offloaded" },
     { "more is offloaded than allowed", little_host_allowed, "allowed" },
     { "two overlap in slower memory", host_overlap, "overlap in slower memory" },
     { "values have another precision", narrow, "has no place" },
     { "a fetched value is dropped", fetch_more, "" },
-    { "what a loop reads is let go in its midst", loop_early, "in the midst of a loop" },
+    { "a value that a loop reads is dropped in its midst", loop_early, "in the midst of a loop" },
     { "an accumulator does not last", resident_short, "through the step" },
     { "a value is written elsewhere", move_out, "operand out" },
     { "a value is read elsewhere", move_in, "operand value" },
@@ -699,7 +700,7 @@ static const struct {
     { "an update reads elsewhere", move_update, "operand gradient" },
     { "an accumulator is read elsewhere", move_more, "operand accumulator" },
     { "a REDUCE is elsewhere", move_reduce, "operand gradient" },
-    { "a copy out reads elsewhere", move_offload, "operand out" },
+    { "an offload reads elsewhere", move_offload, "operand out" },
     { "a fetch is elsewhere", move_fetch, "is fetched at" },
     { "a first forward is no first", wrong_first, "first" },
     { "a gradient is stored, not added", wrong_add, "accumulates" },
@@ -753,7 +754,7 @@ static void test_corruptions(void)
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         if (way == 7)
             CHECK(gckpt_store_ranks(n.s, 0, 2, GCKPT_SHARD_GRADIENTS) == GCKPT_OK);
-        if (way == 4 || way == 8) { /* of what is cheap to copy; beside what is computed */
+        if (way == 4 || way == 8) { /* offloading values that are cheap to copy; with overlap */
             d.mode = GCKPT_OPTIMAL;
             d.offload_bytes = 1 << 20;
             d.offload_cost = way == 4 ? 1 : 1 << 24;
@@ -783,7 +784,7 @@ static void test_random_nets(unsigned first, unsigned nets)
     }
 }
 
-/* ---- the table of ops is that of the rows ---- */
+/* ---- the checker's table of ops equals the op descriptors ---- */
 static void same_descriptor(const gckpt_op *op)
 {
     const unsigned flags = 0xffffu | GCKPT_INPLACE_GRAD | GCKPT_LOSS | GCKPT_SIDE_EFFECT;

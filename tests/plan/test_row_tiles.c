@@ -1,5 +1,5 @@
-/* test_row_tiles.c - runs of ops in bands of rows: whatever runs so, in whatever plan, the bits are those of the
- * graph as it was built; the bytes are exact; what may be in a run, and what may not. */
+/* test_row_tiles.c - fused groups that run in row tiles: their bits are those of the graph as built, in every plan, and
+ * their bytes are exact. Also tests which ops may be in a group, and which may not. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -33,7 +33,7 @@ static gckpt_tensor *weight(net *n, gckpt_shape shape, int frozen)
 
 static int side(const gckpt_tensor *x, int axis) { return (int)gckpt_shape_of(x).d[axis]; }
 
-/* An op of a frozen trunk, whatever fits. */
+/* Applies a random op of a frozen trunk that fits. */
 static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
 {
     const int h = side(x, 1), w = side(x, 2), c = side(x, 3), kind = (int)below(15);
@@ -76,9 +76,9 @@ static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
     }
 }
 
-/* A user's op: each row is the sum of two that follow one another, with rows of zeros above and below. */
+/* A user-defined op: each row is the sum of two consecutive rows, with rows of zeros above and below. */
 typedef struct {
-    int32_t above, under, least; /* least: rows that it takes */
+    int32_t above, under, least; /* least: fewest rows that it accepts */
 } pair;
 
 static gckpt_result pairs_shape(gckpt_call *call)
@@ -129,14 +129,14 @@ static gckpt_tensor *pairs_of(const gckpt_op *op, gckpt_tensor *x, int above, in
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
 
-/* Ops that are a run wherever they are last: what is between them is wide. */
+/* Ops that form a fused group at the end of any trunk, since their inner values are wide. */
 static gckpt_tensor *widen(net *n, gckpt_tensor *x)
 {
     x = gckpt_sigmoid(gckpt_linear(x, weight(n, gckpt_shape2(4, 32), 1), NULL));
     return gckpt_linear(x, weight(n, gckpt_shape2(32, 4), 1), NULL);
 }
 
-/* What is hardly ever drawn. */
+/* Cases that random draws hardly ever reach. */
 enum { TWO_COPIES, TWO_PADDINGS, NINE_INPUTS, BYTES_ABOVE, ROWS_UNDER, FEW_ROWS, TWO_BATCHES, CRAFTED };
 enum { FIRST_CRAFTED = 1 << 20 };
 
@@ -149,7 +149,7 @@ static gckpt_tensor *craft(net *n, int what)
     gckpt_tensor *x = n->x, *t[GCKPT_MAX_INPUTS], *h;
     half.d[0] *= 2, half.d[1] /= 2;
     switch (what) {
-    case TWO_COPIES: /* one, of which both read rows */
+    case TWO_COPIES: /* both ops read rows of one tensor */
     case TWO_PADDINGS:
         h = gckpt_conv2d(x, weight(n, gckpt_shape4(3, 3, 4, 4), 1), NULL, &each);
         x = what == TWO_PADDINGS ? gckpt_max_pool(x, &pool)
@@ -191,7 +191,7 @@ static net net_new(unsigned seed, int64_t rows)
     z = gckpt_linear(z, weight(&n, gckpt_shape2(side(n.top, 3), 3), 0), weight(&n, gckpt_shape1(3), 0));
     n.term.loss = gckpt_cross_entropy(z, n.y, NULL, 0);
     n.term.weight = 1;
-    for (int i = 0; i < n.params && seed % 5 == 4; i++) { /* those of linear layers are read in place */
+    for (int i = 0; i < n.params && seed % 5 == 4; i++) { /* weights of linear layers are read in place */
         char name[16];
         snprintf(name, sizeof name, "w%d", i);
         if (gckpt_store_find(n.s, name) >= 0 && chance(50))
@@ -249,14 +249,15 @@ static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_is
         }
     }
     const uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
-    CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "seed %u, %d bands: %lu bytes touched of %lu", seed,
-              p->fused, (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
+    CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
+              "seed %u, %d groups in row tiles: %lu bytes touched of %lu", seed, p->fused,
+              (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
     util_free(e, NULL, n.g, n.s);
     return hash;
 }
 
-static int ran, offered, in_group, most_copies; /* copies: steps of a run that are no ops */
+static int ran, offered, in_group, most_copies; /* most_copies: steps of a group that are not ops */
 
 static gckpt_plan *reload_plan(net *n, gckpt_plan *p)
 {
@@ -294,9 +295,9 @@ static void same_bits(unsigned seed)
             const uint64_t got =
                 run(seed, p, seed % 7 == 0 ? GCKPT_DEBUG_POISON : 0, seed % 6 == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
             want = tiles ? want : got;
-            CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
+            CHECK_MSG(got == want, "seed %u: other bits in row tiles", seed);
             for (size_t i = 0; i < p->node_count; i++)
-                if (!strcmp(gckpt_plan_op(p, (int)i), "fused")) { /* its name is known */
+                if (!strcmp(gckpt_plan_op(p, (int)i), "fused")) { /* the op is named in the plan */
                     const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + p->nodes[i].attributes);
                     const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
                     int copies = 0;
@@ -313,7 +314,7 @@ static void same_bits(unsigned seed)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* An inverted residual, frozen, and a classifier. */
+/* A frozen inverted residual and a classifier. */
 static net net_block(void)
 {
     const gckpt_window down = { .stride = { 2, 2 }, .padding = { 1, 1 } }, each = { .padding = { 1, 1 }, .groups = 24 };
@@ -340,13 +341,14 @@ static int groups_of(const gckpt_plan *p)
     return runs;
 }
 
-/* An op of a run chooses by integers, rows of the batch and the same for all: those of each band, the same bits. */
+/* An op of a group selects by integers, either one for each batch row or the same for all rows: each row tile gets its
+   own integers, and the bits are the same. */
 static void test_integers(void)
 {
     static int32_t chosen[2 * 24 * 32 * 4], same[32 * 4];
     uint64_t want = 0;
     for (int i = 0; i < 2 * 24 * 32 * 4; i++) {
-        chosen[i] = i % 7 < 3 ? INT32_MIN : 0; /* as a float it were 0, too */
+        chosen[i] = i % 7 < 3 ? INT32_MIN : 0; /* as a float, this would be 0 as well */
         same[i % (32 * 4)] = i % 3 ? INT32_MIN : 0;
     }
     for (int tiles = 0; tiles < 2; tiles++) {
@@ -380,7 +382,7 @@ static void test_integers(void)
 
 static double tick(void *now) { return *(double *)now += 1e-3; }
 
-/* A run took one tick: its ops have their parts of it, in proportion. */
+/* A fused group took one tick: its ops get parts of it in proportion. */
 static void calibrated(const net *n, const gckpt_plan *p)
 {
     gckpt_exec *e = gckpt_exec_new(p, n->s, NULL);
@@ -407,7 +409,7 @@ static void calibrated(const net *n, const gckpt_plan *p)
     gckpt_exec_free(e);
 }
 
-/* What is chosen by a budget, and what not. */
+/* Which groups are chosen for a budget. */
 static void test_chosen(void)
 {
     net n = net_block();
@@ -467,8 +469,8 @@ static void file_set(file *f, size_t i, uint64_t v)
         f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
 }
 
-/* Bands are of FP32 plans alone: what makes such ops of another precision, or a file that has them, is refused, with as
- * many buffers as it takes, wherever they lie. */
+/* Row tiles are only for FP32 plans: ops of another precision with row tiles, or a file that has them, are refused,
+ * with any number of buffers at any offsets. */
 static void test_precision(void)
 {
     enum { PROVEN_WORK = 1, PRECISION = 11, FUSED = 13, PROVEN_BYTES = 19 };
@@ -517,7 +519,7 @@ static void test_precision(void)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* Two stretches that may run in bands, a large one and a small one, and a product of `wide` columns behind them. */
+/* Two groups of ops that may run in row tiles, a large one and a small one, then a product of `wide` columns. */
 static gckpt_plan *two_groups(int large, int wide)
 {
     const gckpt_window each = { .padding = { 1, 1 } }, some = { .size = { large, large }, .stride = { large, large } };
@@ -538,7 +540,8 @@ static gckpt_plan *two_groups(int large, int wide)
     return p;
 }
 
-/* Each stretch runs in bands where that takes less than any other op needs anyway, whatever was made before it. */
+/* Each group runs in row tiles if that takes fewer bytes than the ops outside it need anyway, whichever group comes
+   first. */
 static void test_two_groups(void)
 {
     gckpt_plan *both = two_groups(4, 3), *none = two_groups(4, 400000);
@@ -554,12 +557,12 @@ static void test_crafted(void)
         most_copies = 0;
         for (unsigned seed = 0; seed < 12; seed++)
             same_bits(FIRST_CRAFTED + 64 * (unsigned)what + seed);
-        CHECK_MSG(ran == before + 12, "%d: %d of 12 plans have bands", what, ran - before);
+        CHECK_MSG(ran == before + 12, "%d: %d of 12 plans have row tiles", what, ran - before);
         CHECK_MSG(what != TWO_COPIES || most_copies == 1, "%d copies", most_copies);
     }
 }
 
-/* In no run is what reads so far that a band would need more than 2^31 bytes, nor what has 2^28 elements. */
+/* A group has no row offset that would make a row tile larger than 2^31 bytes, and no tensor of 2^28 elements. */
 static void test_large(void)
 {
     const gckpt_window far = { .dilation = { 1 << 20, 1 }, .padding = { 1 << 19, 0 } };
@@ -577,7 +580,8 @@ static void test_large(void)
     }
 }
 
-/* A run of many ops, planned in blocks of memory of any size: it is made, or there is too little. */
+/* A group of many ops, planned in memory blocks of every size: the plan is made, or the planner reports too little
+   memory. */
 static void test_block(void)
 {
     static union { double align; unsigned char bytes[1 << 20]; } room;
@@ -604,7 +608,7 @@ static void test_block(void)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* Every allocation fails once. */
+/* Each allocation fails once. */
 static void test_memory(void)
 {
     gckpt_plan *p = NULL;
@@ -641,8 +645,8 @@ int main(int argc, char **argv)
     test_block();
     test_memory();
     CHECK(gckpti_mul_div(10, 3, 2) == 15 && gckpti_mul_div(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
-    CHECK_MSG(argc > 1 || (ran > (int)tried / 8 && in_group > 3 * offered), "%d plans with bands, %d runs of %d steps",
-              ran, offered, in_group);
-    printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_group);
+    CHECK_MSG(argc > 1 || (ran > (int)tried / 8 && in_group > 3 * offered),
+              "%d plans with row tiles, %d groups of %d steps", ran, offered, in_group);
+    printf("%d plans with row tiles, %d groups of %d steps\n", ran, offered, in_group);
     return check_report("test_row_tiles");
 }

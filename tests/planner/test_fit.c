@@ -1,5 +1,5 @@
-/* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; the state of the store
- * after it fails; gckpt_calibrate: positive costs, and no bit changed. */
+/* test_fit.c - compares gckpt_fit with brute force over micro-batches, update rules and plans, and checks the state of
+ * the store after a failure. gckpt_calibrate must return positive costs and change no bit. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -8,11 +8,13 @@ enum { B = 12, T = 5, C = 8, V = 11 };
 
 static int32_t tokens[B * T], targets[B * T];
 
-/* Options of build; NULL: the plain model. */
+/* Options of build; NULL selects the plain model. */
 typedef struct {
     int layers, terms, calls, measured;
-    int64_t refuse, spoil, odd, junk;   /* rows at which: < 0, an error, another graph, another parameter */
-    int64_t other_end;                  /* its last tensor reads another */
+    /* numbers of rows at which build returns a negative number, causes a graph error, builds another graph, adds
+       another parameter */
+    int64_t refuse, spoil, odd, junk;
+    int64_t other_end;                  /* rows at which the last tensor reads another input */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
     int as_built;
@@ -73,7 +75,8 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
     return gckpt_store_hash(s);
 }
 
-/* Finds the least step cost, and the fewest bytes of that, which gckpt_plan_new finds at any size and update rule. */
+/* Finds the least step cost that gckpt_plan_new finds for any size and update rule, and the fewest bytes of such a
+   plan. */
 static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, size_t *bytes, int64_t *rows,
                        int *in_backward)
 {
@@ -110,7 +113,7 @@ static int wide;
 static void test_against_brute_force(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
-    model m = plain();                  /* a plain plan's weights; all others must be equal */
+    model m = plain();                  /* weights trained by a plain plan; all others must be equal */
     gckpt_term term = { 0 };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
@@ -208,7 +211,7 @@ static void test_builds(void)
         CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
         util_free(NULL, p, NULL, s);
     }
-    model m = plain();                  /* a refused size is skipped, with everything it added */
+    model m = plain();                  /* a refused size is skipped, and everything that it added is removed */
     gckpt_store *s = gckpt_store_new(NULL);
     m.refuse = m.junk = B;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
@@ -220,7 +223,7 @@ static void test_builds(void)
     m = plain();
     m.terms = 0;
     CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && strstr(gckpt_error_text(s), "at least one loss"));
-    m = plain();                        /* what mixes rows is never divided */
+    m = plain();                        /* a graph that mixes rows is never divided */
     m.mixes = 1;
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_rows(p) == B);
@@ -247,7 +250,7 @@ static void test_builds(void)
     static const struct { int virtual_ranks; int64_t batch, refuse; const char *says; } none[] = {
         { 0, B, B, "batch mean mixes rows, so micro-batches must have the 12 rows of the batch" },
         { 2, B, 6, "batch mean mixes rows, so micro-batches must have the 6 rows of a virtual rank" },
-        { 8, B, -1, "the 2 rows of a virtual rank" }, /* of 1 and 2 rows */
+        { 8, B, -1, "the 2 rows of a virtual rank" }, /* with 1 and 2 rows */
         { 2, 9, -1, "the 5 rows of a virtual rank; build refuses these, or they do not divide the batch of 9 rows" } };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         d.virtual_ranks = none[i].virtual_ranks;
@@ -302,7 +305,7 @@ static void test_arguments(void)
         gckpt_plan_free(p);
     }
     memset(&d, 0, sizeof d);
-    d.update_in_backward = GCKPT_IF_USEFUL;         /* of gckpt_fit only */
+    d.update_in_backward = GCKPT_IF_USEFUL;         /* valid in gckpt_fit only */
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_term terms[GCKPT_MAX_TERMS];
     memset(terms, 0, sizeof terms);
@@ -324,7 +327,7 @@ static void test_arguments(void)
     gckpt_store_free(s);
 }
 
-/* Step cost: micro-batches, a short last one in proportion, once what runs once. */
+/* Step cost: the sum over micro-batches, a short last one in proportion; instructions that run once count once. */
 static void test_step_cost(void)
 {
     for (int terms = 1; terms <= 2; terms++) {
@@ -354,7 +357,8 @@ static void test_step_cost(void)
     }
 }
 
-/* Micro-batches larger than a virtual rank: each is short and counts whole. gckpt_fit uses them if no other size fits. */
+/* Micro-batches larger than a virtual rank: each is short but counts as a whole one. gckpt_fit uses them if no other
+   size fits. */
 static void test_larger_than_vrank(void)
 {
     static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
@@ -451,7 +455,7 @@ static void test_calibrate(void)
             else if (ins.kind == GCKPT_BACKWARD)
                 CHECK(costs[ins.id].backward == 1000);
         }
-        CHECK(costs[n - 1].forward > 1);            /* never run: in proportion */
+        CHECK(costs[n - 1].forward > 1);            /* never run, so its cost is derived in proportion */
         d.costs = costs;
         d.cost_count = n;
         d.mode = GCKPT_STORE_ALL;
@@ -492,7 +496,7 @@ static void test_calibrate(void)
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
         util_free(e, p, g, s);
     }
-    model m = plain();                              /* plans that it does not time */
+    model m = plain();                              /* plans that calibration does not time */
     gckpt_store *s = gckpt_store_new(NULL);
     for (int i = 0; i < 2; i++) {
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -539,8 +543,8 @@ static void test_measure(void)
     m.as_built = 1;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
-    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* ticks: the fewest instructions win */
-    m.as_built = d.as_built = 0;                    /* another lowering is timed: it costs what it took */
+    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* costs are ticks, so the plan with the fewest instructions wins */
+    m.as_built = d.as_built = 0;                    /* another lowering is timed: its cost is the measured one */
     q = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
                   gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p),
@@ -579,7 +583,7 @@ static void test_allocations(void)
         CHECK(!worked || p);
         gckpt_plan_free(p);
         d.update_in_backward = 0;
-        d.as_built = 1;                                     /* what is timed */
+        d.as_built = 1;                                     /* the lowering that is timed */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
@@ -599,7 +603,7 @@ static void test_allocations(void)
     CHECK(worked);
 }
 
-/* With an argument: twice the budgets. */
+/* With an argument, tests twice the budgets. */
 int main(int argc, char **argv)
 {
     wide = argc > 1 && argv[1] != NULL;

@@ -1,6 +1,6 @@
-/* test_frontier.c - the frontier as text and JSON, and as examples/pictures.h draws it with other modes: lines
- * that fit a terminal, pictures and objects that parse, labels that do not touch, exact numbers, writers
- * and allocations that may fail anywhere; printing does no planning. */
+/* test_frontier.c - the frontier as text and JSON, and as examples/pictures.h draws it with other modes: lines fit
+ * a terminal, pictures and objects parse, labels do not touch, numbers are exact. Writers and allocations may fail
+ * anywhere; printing does no planning. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "planner/internal.h"
@@ -9,7 +9,7 @@
 #include "util.h"
 #include "text.h"
 
-/* A chain of layers; the frontier's memory is counted. */
+/* A chain of layers; counts the memory of the frontier. */
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
@@ -74,7 +74,7 @@ static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
         CHECK_MSG(n <= 80 && s[n] == '\n' && (n == 0 || s[n - 1] != ' '), "%.*s", (int)n, s);
         rows += bar != NULL;
         marks += bar != NULL && bar[-2] == '>';
-        for (size_t i = bar ? (size_t)(bar - s) + 1 : n; i + 1 < n; i++) /* proven comes first */
+        for (size_t i = bar ? (size_t)(bar - s) + 1 : n; i + 1 < n; i++) /* the proven part comes first */
             CHECK(s[i] == '#' || s[i + 1] != '#');
         s += n;
     }
@@ -100,13 +100,13 @@ static void check_svg(const text *t)
         memcpy(tag, s, (size_t)(begin - s));
         double x = strtod(tag + 9, NULL), y = strtod(strstr(tag, " y=\"") + 4, NULL);
         double letter = strstr(tag, "\"20\"") ? 12.5 : 7.9;
-        for (; *begin == ' '; begin++) /* of the table: columns to the right */
+        for (; *begin == ' '; begin++) /* table: columns are right-aligned */
             x += letter;
         double width = letter * (double)(end - begin);
         x -= strstr(tag, "\"c\"")                                  ? width / 2
              : strstr(tag, "e\">") && !strstr(tag, "preserve\"") ? width
                                                                  : 0;
-        CHECK_MSG(x >= 0 && x + width <= 800 && y >= 12 && y <= 640, "%.40s leaves the page",
+        CHECK_MSG(x >= 0 && x + width <= 800 && y >= 12 && y <= 640, "%.40s is outside the page",
                   begin);
         for (int i = 0; i < n; i++)
             CHECK_MSG(x + width < box[i][0] || x > box[i][1] || y - 11 > box[i][3] ||
@@ -135,7 +135,7 @@ static void check_heights(const model *m, const text *t)
         if (!CHECK(s != NULL))
             return;
         y[i] = strtod(strchr(find(s, "translate("), ' '), NULL);
-        s = find(s + 10, "class=\"w\"") + 1; /* the legend's */
+        s = find(s + 10, "class=\"w\"") + 1; /* the one of the legend */
         for (int k = 0; k < i; k++)
             if (m->modes.mode[k].bytes && m->modes.mode[i].cost > 2 * m->modes.mode[k].cost)
                 CHECK_MSG(y[i] < y[k] - 2, "%s is not above %s", pictures_mode_names[i],
@@ -210,7 +210,7 @@ static void check_table(const model *m, const text *t)
         CHECK_MSG(strcspn(s, "\n") <= 80 && strchr(s, '\n'), "%s", s);
     for (int i = 0; i < PICTURES_MODES; i++) {
         planned += m->modes.mode[i].bytes != 0;
-        CHECK(find(t->bytes, pictures_mode_names[i]) != NULL); /* one in "(not memory-poor: ..." */
+        CHECK(find(t->bytes, pictures_mode_names[i]) != NULL); /* one is in "(not memory-poor: ..." */
     }
     CHECK(lines == 1 + planned && !find(t->bytes, "nan"));
 }
@@ -266,7 +266,7 @@ static void sizes(void)
     }
 }
 
-/* A user's costs: all 0, very large, and a recomputation that costs nothing. */
+/* Costs of the user: all 0, very large, and a recomputation that costs nothing. */
 static void odd_costs(void)
 {
     for (int k = 0; k < 3; k++) {
@@ -399,7 +399,7 @@ static void no_memory(void)
     }
 }
 
-/* Enough costs that their copy is an allocation of its own. */
+/* Enough costs that the copy of them is a separate allocation. */
 static void no_memory_for_costs(void)
 {
     static gckpt_cost costs[400];

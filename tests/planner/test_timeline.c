@@ -1,5 +1,5 @@
-/* test_timeline.c - what a plan reports of its memory: buffers that add up and never overlap, getters, an SVG
- * (examples/pictures.h) and a trace that parse with any names, and a writer that may fail anywhere. */
+/* test_timeline.c - reports of a plan's memory: buffers add up and never overlap, getters agree, an SVG
+ * (examples/pictures.h) and a trace parse with any names, and a writer may fail anywhere. */
 #include "store/store.h"
 #include "plan/internal.h"
 #include "check.h"
@@ -295,11 +295,12 @@ static void any_name(void)
         check_pictures(plan, 200000);
         text trace = { 0 };
         CHECK(gckpt_plan_trace(plan, write_text, &trace) == GCKPT_OK);
-        CHECK(find(trace.bytes, names[3]) && !find(trace.bytes, names[7])); /* not valid characters */
+        /* their bytes are not valid characters */
+        CHECK(find(trace.bytes, names[3]) && !find(trace.bytes, names[7]));
         free(trace.bytes);
         for (size_t i = 0; i < plan->node_count; i++) {
             text t = { 0 };
-            for (int most = 4; most < 40; most++) { /* as wide as specified */
+            for (int most = 4; most < 40; most++) { /* as wide as requested */
                 pictures_out out;
                 memset(&out, 0, sizeof out);
                 out.write = write_text;
@@ -316,8 +317,8 @@ static void any_name(void)
     free_model(&m);
 }
 
-/* Partial sums of virtual ranks have a kind of their own. Every gradient that a backward writes is printed with its
- * offset, including that of its first input. */
+/* Partial sums of virtual ranks have a separate kind. Every gradient that a backward writes is printed with its
+ * offset, including the gradient of its first input. */
 static void vranks_and_offsets(void)
 {
     const gckpt_init normal = { 0.3f, 0, 0 };
@@ -344,8 +345,9 @@ static void vranks_and_offsets(void)
         snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* no one reads it */
         CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
         CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
-        CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at ")); /* a value, except the loss */
-        int updates = 0; /* only these read from somewhere */
+        /* a value has an offset, the loss has none */
+        CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at "));
+        int updates = 0; /* only updates read buffers */
         for (char *at = t.bytes, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
             *end = 0;
             CHECK_MSG(!strstr(at, "\tupdate  ") == !strstr(at, " from "), "%s", at);
@@ -401,7 +403,7 @@ static void failing_writers(void)
     free_model(&m);
 }
 
-/* Checks that bars end where their bytes add up to, with the largest at the right. */
+/* Checks that each bar ends where its bytes add up, with the largest at the right. */
 static void bars(void)
 {
     static const char *const names[] = { "one", "two" }, *const kinds[] = { "red", "green", "blue" };

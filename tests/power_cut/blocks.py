@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""blocks.py - saves on a file system whose device writes down each block and each flush, and power cuts of all that.
+"""blocks.py - runs saves on a file system whose device records each block and each flush, then cuts the power anywhere.
 
     blocks.py PROGRAM KIND FS[,OPTION..] SAVES ITERATIONS [SEED]
 
-The device is a loop device on a file of FUSE, which is this program: what the kernel writes and flushes (FUA is a write
-and a flush there) is a list. Of vfat the kernel is user-mode Linux, a process that has that file as its disk and
-this machine's files by hostfs (guest.c, beside PROGRAM, is its first process); fsck, of its options, has fsck.vfat
-fix each image before it is mounted, and fat16 makes a small one. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on
-it, one process each; marks in the list say when each began and had returned. Then the power is cut: behind every entry
-of the list, all that stands before written; and ITERATIONS times behind a random entry, where of each 4096 bytes written
-since the last flush any of the versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where
-the file system then does not mount (ext4 expects of devices that its superblock is never torn), these blocks are whole,
-and it is counted. Each time the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last
-state whose save had returned, or the one being saved. At every 16th, the next save must go well, too, and be what is
-loaded. FAT has no journal, so three things are counted there: where nothing was saved, the first save may leave an empty
-file; what it was writing may lack clusters, so that the kernel makes all read-only when the next save removes it, until
-fsck: that save is refused and the state stays; and where the root folder had just grown, its chain of clusters may lead
-nowhere, so that nothing is mounted before fsck. Needs root, /dev/fuse, and a free loop device or linux.uml.
+The device is a loop device on a FUSE file of this program, which records the kernel's writes and flushes in a list (FUA is
+a write and a flush). For vfat the kernel is user-mode Linux, a process that has that file as its disk and this machine's
+files by hostfs (guest.c, next to PROGRAM, is its first process). Of its options, fsck repairs each image with fsck.vfat
+before it is mounted, and fat16 makes a small file system. PROGRAM (saves.c) saves the states 1, 2, .. of a KIND, each in a
+new process; marks in the list say when each save began and returned. Then the power is cut:
 
-Prints one line of counts; status 1: something else came out; 77: it cannot be done here."""
+ 1. after every entry of the list, with all earlier entries written;
+ 2. ITERATIONS times after a random entry. Each block of 4096 bytes written since the last flush then has any of its
+    versions, also the oldest one, or, one time in four, sectors of 512 bytes from two of them. If the file system does
+    not mount then (ext4 expects that a device never tears its superblock), these blocks are made whole, and it is counted.
+
+Each time the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last state whose save had
+returned, or the one being saved. For every 16th cut, the next save must also succeed and be the state that is loaded.
+FAT has no journal, so three outcomes are counted and allowed there. If nothing was saved before, the first save may leave
+an empty file. The file being written may lack clusters, so that the kernel makes everything read-only when the next save
+removes it, until fsck: that save is refused and the state is kept. If the root folder had just grown, its chain of
+clusters may be broken, so that nothing is mounted before fsck. Needs root, /dev/fuse, and a free loop device or linux.uml.
+
+Prints one line of counts. Exits with status 1 after any other outcome, and with 77 if it cannot run on this machine."""
 import ctypes
 import fcntl
 import os
@@ -61,18 +64,18 @@ def unmount(target):
 
 
 class Loop:
-    """A loop device on a file; it goes when nobody has it open or mounted any more."""
+    """A loop device on a file; the kernel removes it when it is no longer open or mounted."""
 
     def __init__(self, path):
         self.file = os.open(path, os.O_RDWR)
         control = os.open("/dev/loop-control", os.O_RDWR)
-        for _ in range(50):  # another may be faster
+        for _ in range(50):  # another process may take the device first
             number = fcntl.ioctl(control, 0x4C82)  # LOOP_CTL_GET_FREE
             self.name = "/dev/loop%d" % number
             if not os.path.exists(self.name):
                 os.mknod(self.name, 0o60600, os.makedev(7, number))
             self.device = os.open(self.name, os.O_RDWR)
-            config = bytearray(304)  # struct loop_config: fd, block_size, then loop_info64, whose flags stand at 60
+            config = bytearray(304)  # struct loop_config: fd, block_size, then loop_info64, with its flags at offset 52
             struct.pack_into("II", config, 0, self.file, 0)
             struct.pack_into("I", config, 8 + 52, 4)  # LO_FLAGS_AUTOCLEAR
             try:
@@ -90,7 +93,7 @@ class Loop:
 
 
 class Host:
-    """What mounts and runs PROGRAM: this machine, with loop devices."""
+    """Mounts the file system and runs PROGRAM on this machine, with loop devices."""
 
     def __init__(self, image, folder, fs, options):
         self.image, self.folder, self.fs, self.options = image, folder, fs, options
@@ -106,7 +109,7 @@ class Host:
         unmount(self.folder)
 
     def run(self, *words):
-        """(what it prints, its status)"""
+        """Returns (output, status)."""
         done = subprocess.run(words, stdout=subprocess.PIPE)
         return done.stdout.decode().strip(), done.returncode
 
@@ -173,7 +176,7 @@ class Guest:
 
 
 class Recorder(threading.Thread):
-    """The file that FUSE shows: `disk` as it is, and `log`: (offset, bytes) of a write, None of a flush."""
+    """The FUSE file: `disk` has its contents, `log` has (offset, bytes) for each write and None for each flush."""
 
     def __init__(self, at, disk):
         threading.Thread.__init__(self, daemon=True)
@@ -187,11 +190,11 @@ class Recorder(threading.Thread):
                            BLOCK, 0)
 
     def answer(self, code, body):
-        if code == 26:  # INIT: whole writes at once
+        if code == 26:  # INIT: allows large writes
             return struct.pack("4IHHIIHHI7I", 7, 31, 0, 1 << 5, 12, 9, 1 << 17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         if code == 3:  # GETATTR
             return struct.pack("QII", 1, 0, 0) + self.attributes()
-        if code == 14:  # OPEN: no cache lies between the device and this
+        if code == 14:  # OPEN: without a page cache between the device and this file
             return struct.pack("QII", 0, 1, 0)
         if code == 15:  # READ
             at, size = struct.unpack_from("QI", body, 8)
@@ -218,7 +221,7 @@ class Recorder(threading.Thread):
             except OSError:  # it was unmounted
                 return
             size, code, unique = struct.unpack_from("IIQ", request)
-            if code in (2, 36, 42):  # FORGET, INTERRUPT, BATCH_FORGET want no answer
+            if code in (2, 36, 42):  # FORGET, INTERRUPT, BATCH_FORGET get no answer
                 continue
             answer = self.answer(code, request[40:size])
             error = -38 if answer is None else 0
@@ -230,7 +233,7 @@ class Recorder(threading.Thread):
 
 
 def split(disk):
-    """Its blocks that are not all zero, by number."""
+    """Returns the blocks that are not all zero, by number."""
     return {i: bytes(disk[i * BLOCK:(i + 1) * BLOCK]) for i in range(len(disk) // BLOCK)
             if any(disk[i * BLOCK:(i + 1) * BLOCK])}
 
@@ -283,7 +286,7 @@ class Cutter:
         self.wrong, self.again, self.torn, self.refused, self.empty, self.unmounted = [], 0, 0, 0, 0, 0
 
     def allowed(self, cut):
-        """The states that may come out, the last that had returned first; 0: none was saved yet."""
+        """Returns the states that may be loaded, first the last one whose save had returned; 0 means that none was saved."""
         done = max([n for at, n, over in self.marks if over and at <= cut], default=0)
         begun = max([n for at, n, over in self.marks if not over and at <= cut], default=0)
         return done, begun
@@ -374,7 +377,7 @@ class Cutter:
 
 
 def write(blocks, entry):
-    """Puts a write into blocks; those that it touched."""
+    """Applies a write to blocks. Returns the numbers of the changed blocks."""
     at, data = entry
     touched = range(at // BLOCK, (at + len(data) + BLOCK - 1) // BLOCK)
     for k in touched:

@@ -1,12 +1,14 @@
-/* guest.c - the first process of user-mode Linux: does there what blocks.py says, a line each.
+/* guest.c - the first process of user-mode Linux: executes the commands that blocks.py sends, one a
+ * line.
  *
- *     guest MODULE..                  loads these modules of the kernel, then reads lines
+ *     guest MODULE..                  loads these modules of the kernel, then reads commands
  *
- *     mount DEVICE FOLDER FS OPTIONS  (-: none)
+ *     mount DEVICE FOLDER FS OPTIONS  (OPTIONS -: none)
  *     unmount FOLDER
- *     run PROGRAM ARGUMENTS..         whose output comes first
+ *     run PROGRAM ARGUMENTS..         the program's output precedes the result
  *
- * After each it prints "= N": 0, errno or the program's status. Where the input ends, the machine does. */
+ * Prints "= N" after each: 0, errno or the program's status. At the end of the input it switches
+ * the machine off. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +53,7 @@ int main(int argc, char **argv)
 {
     char line[2000], *words[WORDS + 1];
     struct termios t;
-    if (!tcgetattr(0, &t)) { /* what is said here is not to be heard again */
+    if (!tcgetattr(0, &t)) { /* turns off the terminal's echo, which would mix with the output */
         t.c_lflag &= ~(tcflag_t)ECHO;
         t.c_oflag &= ~(tcflag_t)OPOST;
         tcsetattr(0, TCSANOW, &t);

@@ -1,17 +1,17 @@
-/* saves.c - what saves and loads on a device whose power is cut (blocks.py).
+/* saves.c - the program that saves and loads on a device whose power is cut (blocks.py).
  *
  *     saves save KIND FOLDER N     saves a training after N steps
- *     saves load KIND FOLDER       prints the number of the state that is there, whole and to the bit, 0
- *                                  where nothing is, "empty" for a file of no bytes; or what else is
- *                                  there
+ *     saves load KIND FOLDER       prints the number of the state in the folder if it is complete and exact,
+ *                                  0 if nothing is saved, "empty" for a file of no bytes, or a
+ *                                  description of the files
  *
- * Kinds: one (gckpt_store_save), ranks (gckpt_ranks_save by 1, 2 or 4 threads as ranks, other shards
- * each time), train (options.save of examples/train.h, which goes on from what is there), folder
- * (config.json and weights of examples/model.h, by which finetune.c saves).
- * POWER_BREAK=file, folder or all: these are not synchronised, which must be seen.
+ * Kinds: one (gckpt_store_save), ranks (gckpt_ranks_save by 1, 2 or 4 threads as ranks, with
+ * another kind of shard each time), train (options.save of examples/train.h, which resumes from the
+ * saved state), folder (config.json and weights of examples/model.h, with which finetune.c saves).
+ * POWER_BREAK=file, folder or all leaves out the fsync of these, which the test must notice.
  *
- * A state is known by the bytes that gckpt_store_write makes of it, compared with those of a training
- * from the beginning, here. */
+ * A state is recognised by comparing the bytes that gckpt_store_write makes of it with those of an
+ * uninterrupted training. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ enum { BATCH = 8, IN = 30, WIDE = 400, OUT = 3, MOST = 64 };
 
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-/* Stands before the system's: the header's calls come here. */
+/* Replaces the system's function for the library's calls. */
 int fsync(int fd)
 {
     const char *broken = getenv("POWER_BREAK");
@@ -39,11 +39,13 @@ int fsync(int fd)
         (!strcmp(broken, "all") || !strcmp(broken, S_ISDIR(s.st_mode) ? "folder" : "file")))
         return 0;
     const char *device = getenv("POWER_DEVICE");
-    if (device) /* flushes of two threads would be one, and writes of the other lie between it and the file's */
+    if (device) /* the kernel would merge the flushes of two threads, and mix their writes */
         pthread_mutex_lock(&one_at_a_time);
     const int failed = (int)syscall(SYS_fsync, fd), error = errno;
     const int disk = device ? open(device, O_WRONLY) : -1;
-    if (disk >= 0) { /* the file behind it, where the kernel's own flush stops before (blocks.py) */
+    /* also synchronises the file of the loop device, since the kernel's flush does not reach it
+     * (blocks.py) */
+    if (disk >= 0) {
         syscall(SYS_fsync, disk);
         close(disk);
     }
@@ -90,7 +92,7 @@ static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
     return !t->failed;
 }
 
-/* To state n; each has a note of its own length. */
+/* Trains up to state n; each state has a note of another length. */
 static void train_to(training *t, int rank, int n)
 {
     float x[BATCH * IN], y[BATCH * OUT];
@@ -160,7 +162,7 @@ static int save_ranks(const char *path, int n)
     return failed || check_failed;
 }
 
-/* ---- examples/train.h: an epoch more than what is there has ---- */
+/* ---- examples/train.h: one epoch more than the saved state ---- */
 enum { ROWS = 40 };
 
 static void net(train_net *n, void *user)
@@ -174,7 +176,7 @@ static void net(train_net *n, void *user)
     n->loss = gckpt_mean_squared_error(n->output, n->in[1], NULL);
 }
 
-/* Goes on to so many epochs from what is saved at `path`, if anything is. */
+/* Resumes from the state at `path`, if there is one, and trains up to `epochs` epochs. */
 static int train_epochs(gckpt_store *s, const char *path, int epochs)
 {
     static float x[ROWS][IN], y[ROWS][OUT];
@@ -203,7 +205,7 @@ static int save_train(const char *path, int n)
     return failed;
 }
 
-/* ---- a folder of examples/model.h: what the weights are, and the weights ---- */
+/* ---- a folder of examples/model.h: config.json and weights ---- */
 static int save_folder(const char *folder, int n)
 {
     static model_any m;
@@ -223,7 +225,7 @@ static int save_folder(const char *folder, int n)
     return t.failed;
 }
 
-/* A config.json that is whole, of any state. */
+/* Returns whether config.json is complete and that of some state. */
 static int config_is_whole(const char *folder)
 {
     char path[600];
@@ -241,7 +243,7 @@ static int config_is_whole(const char *folder)
     return whole;
 }
 
-/* ---- what is there ---- */
+/* ---- the saved state ---- */
 static file bytes_of(gckpt_store *s)
 {
     file f = { 0 };
@@ -250,7 +252,7 @@ static file bytes_of(gckpt_store *s)
     return f;
 }
 
-/* What a training of n epochs at once saves, on no device whose power is cut. */
+/* Saves an uninterrupted training of n epochs in memory that no power cut affects. */
 static int train_from_start(training *t, int n)
 {
     char folder[] = "/tmp/saves-XXXXXX", path[64], values[80];
@@ -269,7 +271,7 @@ static int train_from_start(training *t, int n)
     return failed;
 }
 
-/* State n as one process makes it, and whether it is this. */
+/* Makes state n in one process. Returns whether `found` equals it. */
 static int is_state(const file *found, const char *kind, int n)
 {
     training t = { 0 };

@@ -1,13 +1,16 @@
-/* test_cuts.c - floor files: the power is cut within saves, of one process and by ranks, on a file system that keeps
- * no more than it must.
+/* test_cuts.c - layer files: cuts the power within saves, of one process and of ranks, on a model of a file system that
+ * keeps no more than POSIX promises.
  *
- * What a save asks of the system is written down: files created, written, synchronised, renamed, removed, the folder
- * synchronised. Then the power is cut behind each of these, and folders are made of what a file system may have by
- * then: of a file what was written before its last fsync, and of what was written since any sectors, the others zero
- * or the file shorter; of the folder what was before its own last fsync, and of later creations, renames and removals
- * any, each by itself. What is loaded must be the last state whose save had returned, or the one being saved, and the
- * next save must go well and leave nothing else. No file system forgets more than this (tests/power_cut/blocks.py has real
- * ones, of blocks). Saves that leave an fsync out must be found. */
+ * The test records the system calls of a save: files created, written, synchronised, renamed and removed, and the
+ * folder synchronised. Then it cuts the power after each of these, and makes folders with the contents that a file
+ * system may have at that point:
+ * - Of a file, everything written before its last fsync, and any sectors written since; the other sectors are zero or
+ *   the file is shorter.
+ * - Of the folder, its contents at its last fsync, and any of the later creations, renames and removals.
+ *
+ * A load must give the last state whose save had returned, or the one being saved. The next save must succeed and leave
+ * no other files. Saves that omit an fsync must fail the test. No file system forgets more than this model;
+ * tests/power_cut/blocks.py tests real ones. */
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* this file defines the hooks itself, as macros over the system's functions */
 #include "num/num.h"
 #include "store/internal.h"
 #include "files/internal.h"
@@ -24,32 +27,32 @@
 
 static heap mem;
 
-/* ---- what was asked of the system ---- */
+/* ---- the recorded system calls ---- */
 enum { MOST_OPS = 800, MOST_FILES = 300, MOST_FD = 64, NAMES = 100, SECTOR = 512 };
 typedef enum { CREATE, WRITE, SYNC, RENAME, REMOVE, SYNC_FOLDER } op_kind;
 typedef struct {
     op_kind kind;
     int inode;
     char name[NAMES], to[NAMES];
-    size_t bytes; /* of the file behind it */
+    size_t bytes; /* bytes in the file after this call */
 } op;
 static op ops[MOST_OPS];
 static int op_count;
-static file inodes[MOST_FILES]; /* what was written to them; in order, as saves do */
+static file inodes[MOST_FILES]; /* all bytes written to them, in order, since saves only append */
 static int inode_count;
 static struct {
     char name[NAMES];
     int inode;
-} names[MOST_FILES]; /* as they are now */
+} names[MOST_FILES]; /* names at the end of the recorded calls */
 static int name_count;
-static int of_fd[MOST_FD]; /* inode + 1 of an open file that is written; -1: the folder */
+static int of_fd[MOST_FD]; /* inode + 1 of an open file that is written; -1 for the folder */
 static file unflushed[MOST_FD];
 static int op_log_on;
 enum { NOTHING, FILE_SYNC, FOLDER_SYNC, FLUSH };
-static int broken; /* what is left out */
+static int broken; /* the kind of call that is left out */
 
-/* ---- what a save does on FAT, in order: (o)pens and (c)loses what was there, (s)ynchronises the file or the (f)older,
- * (r)enames ---- */
+/* ---- the calls of a save on FAT, in order: (o)pens and (c)loses the old file, (s)ynchronises the file or the
+ * (f)older, (r)enames ---- */
 static int on_fat;
 static char order[16];
 static int locked_fd = -1;
@@ -220,10 +223,10 @@ static void watch(void)
 #endif
 }
 
-/* ---- trainings: one of a block and less, of more, with state; another length each time ---- */
+/* ---- trainings: with at most one block, with more, with optimiser state; each state has another length ---- */
 static const char path[] = "cuts/ckpt";
 enum { SAVES = 4, STATES = SAVES + 2 };
-static file state[STATES]; /* as gckpt_store_write has it */
+static file state[STATES]; /* the bytes that gckpt_store_write makes of each */
 
 static gckpt_store *store_new(int rank, int ranks, unsigned salt)
 {
@@ -260,7 +263,7 @@ static gckpt_store *store_new(int rank, int ranks, unsigned salt)
     return s;
 }
 
-/* ranks: 0: gckpt_store_save; else as gckpt_ranks_save has it done. */
+/* Saves with gckpt_store_save if ranks is 0, otherwise as gckpt_ranks_save does. */
 static gckpt_result save(int ranks, unsigned salt)
 {
     gckpt_store *s[4];
@@ -288,7 +291,8 @@ static gckpt_result save(int ranks, unsigned salt)
     return result;
 }
 
-/* The state that is loaded; 0: nothing is there; -1: something else, or it is refused. */
+/* Returns the number of the state that is loaded, 0 if nothing is saved, or -1 if the load is refused or gives anything
+ * else. */
 static int load(int ranks)
 {
     gckpt_store *s = store_new(0, 1, 0);
@@ -307,12 +311,12 @@ static int load(int ranks)
     return found;
 }
 
-/* ---- what may be there after a cut ---- */
-typedef enum { ALL, NONE, ANY } kept; /* of what is not synchronised */
+/* ---- files and folders after a cut ---- */
+typedef enum { ALL, NONE, ANY } kept; /* how much of the unsynchronised data is kept */
 
 static int keeps(kept how) { return how == ALL || (how == ANY && below(2)); }
 
-/* A file of this inode as it may be behind the first `cut` of ops. */
+/* Writes a file of this inode as it may be after the first `cut` calls. */
 static void put_file(const char *name, int inode, int cut, kept how)
 {
     static unsigned char bytes[1 << 18];
@@ -365,7 +369,7 @@ static int files(void)
     return n;
 }
 
-/* The folder as it may be. */
+/* Makes the folder as it may be. */
 static void put_folder(int cut, kept in_folder, kept in_files)
 {
     int synced = 0;
@@ -387,10 +391,11 @@ static void put_folder(int cut, kept in_folder, kept in_files)
         put_file(names[i].name, names[i].inode, cut, in_files);
 }
 
-/* ---- */
+/* ---- cuts ---- */
 static long cuts, old_ones, new_ones;
 
-/* Saves by these ranks (0: one process, by itself), cut everywhere in so many ways; how often it was wrong. */
+/* Saves with these numbers of ranks (0 means one process), and cuts each save everywhere, in `ways` random ways.
+ * Returns the number of wrong results. */
 static long cut_saves(const int *ranks, int ways, int what)
 {
     int begun[SAVES], done[SAVES];
@@ -440,8 +445,8 @@ static long cut_saves(const int *ranks, int ways, int what)
     return wrong;
 }
 
-/* What is replaced stays open until the new file, too, has its name there, which on FAT only the file's own fsync
- * brings about; behind the folder's, so that no two names lead to it (blocks.py has the real one). */
+/* The replaced file stays open until the new one has its name on the disk. On FAT only an fsync of the new file, after
+ * that of the folder, guarantees this; otherwise two names could lead to one file (blocks.py tests the real one). */
 static void test_fat(void)
 {
 #ifdef __linux__
@@ -473,7 +478,7 @@ int main(void)
     CHECK(cut_saves(by_ranks, ways, NOTHING) == 0);
     printf("%ld cuts: %ld old, %ld new\n", cuts, old_ones, new_ones);
     CHECK(new_ones > cuts / 100 && old_ones > cuts / 2);
-    /* what a save must not leave out is found */
+    /* the test notices when any of these is left out */
     for (int what = FILE_SYNC; what <= FLUSH; what++) {
         const long of_one = cut_saves(one, 12, what), of_ranks = cut_saves(by_ranks, 12, what);
         printf("without %s: %ld and %ld wrong\n",

@@ -4,10 +4,9 @@
  *     make predict-mpi
  *     mpirun -np 2 build/mpi_predict
  *
- * Measured first: the link, by exchanges of small and large messages, both ways at once, and every
- * op, by gckpt_calibrate, on all ranks at once (they share memory and caches). Each step counts
- * with its least time, so that other programs disturb less.
- */
+ * First it measures the link, by exchanges of small and large messages in both directions at once,
+ * and every op, by gckpt_calibrate on all ranks at the same time (they share memory and caches).
+ * The least time of several steps counts, so that other programs disturb less. */
 #include "bench/model.h"
 #include "examples/mpi.h"
 #include "examples/simulate.h"
@@ -16,15 +15,16 @@ enum { STEPS = 60, WARM = 2, LARGE = 1 << 19, ALL = 1 << 26, ROUNDS = 50, IN_A_R
 
 static double wall(void *unused) { return (void)unused, now(); }
 
-/* Seconds of an exchange of so many bytes with the neighbour: the least of means, since one that the
- * neighbour waits for already takes no time. */
+/* Returns the seconds of an exchange of `bytes` with the neighbour: the least of several means,
+ * since a single exchange for which the neighbour already waits takes no time. */
 static double exchange(mpi_ranks *m, char *from, char *to, size_t bytes)
 {
     double best = 1e30;
     for (int i = 0; i < ROUNDS; i++) {
         const double t = now();
         for (int k = 0; k < IN_A_ROW; k++) {
-            const size_t at = (size_t)(i * IN_A_ROW + k) * bytes % ALL; /* not what caches have */
+            /* memory that is not in the caches */
+            const size_t at = (size_t)(i * IN_A_ROW + k) * bytes % ALL;
             int done =
                 m->ranks.exchange(m, m->ranks.rank ^ 1, from + at, bytes, to + at, bytes) ? 0 : -1;
             while (done == 0)
@@ -55,7 +55,8 @@ typedef struct {
     simulate_machine machine;
 } measured;
 
-/* Costs of ops at so many rows, of one process alone, while all ranks do the same. */
+/* Measures the costs of ops at several numbers of rows, as one process without transport, while all
+ * ranks do the same. */
 static int measure_ops(const size *z, measured *to)
 {
     bench b = { 0 };
@@ -74,7 +75,7 @@ static int measure_ops(const size *z, measured *to)
     return good;
 }
 
-/* A row of the table: the plan of one shard, predicted and run. */
+/* Prints a row of the table: the plan with one kind of shard, predicted and run. */
 static int print_row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shard)
 {
     const simulate_ranks r = { m->ranks.rank, m->ranks.size, m->ranks.size, shard };

@@ -1,15 +1,19 @@
-/* rank_threads.h - threads of this process as ranks: a transport (gckpt_transport) that is strict about its contract
- * and can fail. Include after gradckpt.h, where RANKS_THREADS says that there are pthreads.
+/* rank_threads.h - threads of this process as ranks: a transport (gckpt_transport) that checks strictly how it is used
+ * and can fail. Include after gradckpt.h. RANKS_THREADS is 1 if there are pthreads.
  *
  *     ranks_world w;  ranks_open(&w, 4);
  *     w.fault = (ranks_fault){ .rank = 2, .call = RANKS_EXCHANGE, .at = 7, .how = RANKS_HANGS };
- *     ranks_run(&w, body, context);      body(&w, rank, context) on 4 threads; joins them
- *     ranks_close(&w);                   CHECKs that nobody broke the contract
+ *     ranks_run(&w, body, context);      runs body(&w, rank, context) on 4 threads and joins them
+ *     ranks_close(&w);                   CHECKs that no rank broke a rule
  *
- * Exchanges are matched by peer and must be of the sizes that the peer expects; one is under way at a
- * time; only the rank's own thread may call; send buffers may not change and receive buffers may not be touched until
- * `done` returns 1, some polls late. The clock is the system's, but while no rank can go on (all hang, are
- * dead or wait) it runs faster: timeouts come soon, and delays of the machine cause none. */
+ * The rules:
+ * 1. Both peers of an exchange expect the same sizes.
+ * 2. A rank has one exchange in flight at a time.
+ * 3. Only the thread of a rank calls its transport.
+ * 4. Until `done` returns 1, which may take some polls, send buffers do not change and receive buffers are not touched.
+ *
+ * The clock is the system's, but it runs faster while no rank can go on (each hangs, is dead or waits): timeouts then
+ * come soon, and a slow machine causes none. */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #if defined(__unix__) || defined(__APPLE__)
@@ -26,16 +30,16 @@
 enum { RANKS_MOST = 16, RANKS_TIMEOUT = 60 };
 typedef enum { RANKS_EXCHANGE, RANKS_DONE, RANKS_ALL_REDUCE, RANKS_CALLS } ranks_call;
 typedef enum {
-    RANKS_FAILS,   /* this call does, once */
-    RANKS_HANGS,   /* it does not return while any other rank runs */
-    RANKS_DIES,    /* the thread ends in it; the transport knows, exchanges with it fail */
-    RANKS_VANISHES /* and no other rank is notified */
+    RANKS_FAILS,   /* this call fails, once */
+    RANKS_HANGS,   /* the call does not return while any other rank runs */
+    RANKS_DIES,    /* the thread ends in the call; the transport knows, and exchanges with this rank fail */
+    RANKS_VANISHES /* like RANKS_DIES, but the transport of the other ranks does not know */
 } ranks_how;
 typedef struct {
     int rank;
     ranks_call call;
     ranks_how how;
-    long at; /* the number of the call, from 1 on; 0: never */
+    long at; /* number of the faulty call, from 1; if 0, there is no fault */
 } ranks_fault;
 
 typedef struct ranks_world ranks_world;
@@ -43,31 +47,31 @@ typedef enum { RANKS_IDLE, RANKS_POSTED, RANKS_MATCHED, RANKS_COMPLETE, RANKS_FA
 typedef enum { RANKS_RUNS, RANKS_ENDED, RANKS_HUNG, RANKS_DEAD } ranks_status;
 typedef struct {
     ranks_world *world;
-    int number, peer; /* -1: all_reduce */
+    int number, peer; /* if peer is -1, an all_reduce */
     ranks_state state;
     ranks_status status;
     int polls, has_given_up;
     const void *send;
     void *receive;
     size_t send_bytes, receive_bytes;
-    uint64_t hash; /* of what is sent */
-    long calls[RANKS_CALLS], ticks; /* ticks: calls of a clock that is odd */
-    uint64_t sent;                  /* bytes */
+    uint64_t hash; /* hash of the bytes to send */
+    long calls[RANKS_CALLS], ticks; /* ticks: calls of a clock with a fault */
+    uint64_t sent;                  /* bytes sent */
     jmp_buf end;
     gckpt_transport transport;
-    pthread_t thread, self; /* self: as the thread knows itself, from its begin */
+    pthread_t thread, self; /* self: the thread's own pthread_self() */
 } ranks_member;
 struct ranks_world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int size, given_up, waits; /* waits: polls since anything happened, all ranks' */
-    int blocking;              /* 1: there is no done, exchange waits itself */
-    int lag;                   /* done comes up to so many polls late */
+    int size, given_up, waits; /* waits: polls of all ranks since the last event */
+    int blocking;              /* if nonzero, there is no `done`: exchange itself waits */
+    int lag;                   /* `done` returns 1 up to this many polls late */
     ranks_fault fault;
     double clock_offset; /* seconds added to the clock */
-    int odd;      /* 1: engines return 77 where 1 is meant, INT_MIN where -1 is */
-    int clock;    /* from its 20th call on each rank's clock: 1 jumps back, 2 stands still, 3 is no number */
-    long wrong;   /* breaches of the contract */
+    int odd;      /* if nonzero, functions return 77 instead of 1 and INT_MIN instead of -1 */
+    int clock;    /* from call 20 on, each rank's clock: 1 = jumps back, 2 = stops, 3 = returns NaN */
+    long wrong;   /* number of broken rules */
     char text[160];
     ranks_member rank[RANKS_MOST];
     void (*body)(ranks_world *world, int rank, void *context);
@@ -89,14 +93,15 @@ static inline uint64_t ranks_hash(const void *bytes, size_t n)
     return h;
 }
 
-/* With the lock held, as all below that have no lock of their own: something happened. */
+/* Reports an event to the waiting ranks. This function and those below expect the lock to be held, unless they take it
+ * themselves. */
 static inline void ranks_changed(ranks_world *w)
 {
     w->waits = 0;
     pthread_cond_broadcast(&w->changed);
 }
 
-/* Whether m's next poll, or what m does before it, changes something. */
+/* Returns whether m's next poll, or anything that m does before it, changes the state. */
 static inline int ranks_can_progress(const ranks_member *m)
 {
     const ranks_world *w = m->world;
@@ -110,7 +115,7 @@ static inline int ranks_can_progress(const ranks_member *m)
     return dead > 0;
 }
 
-/* Whether nobody can do anything but wait. */
+/* Returns whether every rank can only wait. */
 static inline int ranks_deadlocked(const ranks_world *w)
 {
     for (int i = 0; i < w->size; i++)
@@ -127,7 +132,7 @@ static inline int ranks_others_run(const ranks_member *m)
     return n;
 }
 
-/* Counts a call; 0: it is to fail. What was under way never arrives then. */
+/* Counts a call. Returns 0 if the call must fail; an exchange in flight then never arrives. */
 static inline int ranks_counted(ranks_member *m, ranks_call call)
 {
     ranks_world *w = m->world;
@@ -150,7 +155,8 @@ static inline int ranks_counted(ranks_member *m, ranks_call call)
     return 0;
 }
 
-/* What was sent is as it was, and what is to be received has not been touched since. */
+/* Checks that the sent bytes have not changed and that the receive buffer has not been touched, and copies the
+ * bytes. */
 static inline void ranks_deliver(ranks_member *from, ranks_member *to)
 {
     const unsigned char *bytes = (const unsigned char *)to->receive;
@@ -188,7 +194,7 @@ static inline void ranks_sum(ranks_world *w)
     ranks_changed(w);
 }
 
-/* The number of polls after a match until `done` returns 1. */
+/* Returns how many polls after a match `done` returns 1. */
 static inline int ranks_delay(const ranks_member *m)
 {
     return m->world->blocking ? 0
@@ -229,7 +235,7 @@ static inline void ranks_advance(ranks_member *m)
     }
 }
 
-/* Waits a little for others; where nobody can go on, time flies. */
+/* Waits a little for other ranks; if no rank can go on, advances the clock. */
 static inline void ranks_wait(ranks_world *w)
 {
     struct timespec until;
@@ -254,7 +260,7 @@ static inline void ranks_called(ranks_member *m)
         ranks_breach(m, "another thread calls its transport", 0, 0);
 }
 
-/* 1: over; 0: not yet; -1: it failed. */
+/* Returns 1 if the exchange is complete, 0 if it is in flight, -1 if it failed. */
 static inline int ranks_test(ranks_member *m)
 {
     m->polls++;
@@ -311,7 +317,7 @@ static inline int ranks_post(ranks_member *m, ranks_call call, int peer, const v
     return result;
 }
 
-/* What stands for this result, as well. */
+/* Returns another value with the same meaning as this result. */
 static inline int ranks_odd_result(void *user, int result)
 {
     const int odd = ((ranks_member *)user)->world->odd;
@@ -345,7 +351,7 @@ static inline int ranks_done(void *user)
     return ranks_odd_result(user, result);
 }
 
-/* In the queue of a backend whose calls are done when they return: at once. */
+/* For a backend whose calls are complete when they return: exchanges at once instead of through the queue. */
 static inline int ranks_enqueue(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                                 void *receive, size_t receive_bytes)
 {

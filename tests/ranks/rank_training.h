@@ -1,5 +1,5 @@
-/* rank_training.h - one model trained by threads as ranks, in any setting, with what may go wrong on one of them; what
- * they get, and whether it is what one process with as many virtual ranks gets. Include after gradckpt.h. */
+/* rank_training.h - trains one model on threads as ranks, in any setting and with faults on one rank, and compares the
+ * result with one process that has as many virtual ranks. Include after gradckpt.h. */
 #ifndef TESTS_RANK_TRAINING_H
 #define TESTS_RANK_TRAINING_H
 #include "rank_threads.h"
@@ -7,54 +7,55 @@
 #if RANKS_THREADS
 #include <math.h>
 
-/* ---- not a net of net.h, whose parameters are too small to be sharded (ranks of those: test_ranks_random.c):
- * a model with all that sums up: a tied table, products with and without a bias, gains, what
- * broadcasting repeats, functions of parameters, a regulariser, losses with counts of their own ---- */
+/* ---- A model in which everything is summed over ranks: a tied table, products with and without a bias, gains,
+ * broadcasting, functions of parameters, a regulariser, losses with separate counts. The parameters of net.h's nets are
+ * too small to be sharded (test_ranks_random.c trains those on ranks). ---- */
 enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, VRANKS = 8, STEPS = 4 };
 enum {
     DROPOUT = 1,
-    SECOND = 2, /* a loss with other targets */
+    SECOND = 2, /* one more loss, with other targets */
     FROZEN = 4,
     PACKED = 8,
     RUNNING = 16,
-    INFINITE = 32, /* an infinity in the last rank's rows of the second step, which is skipped */
-    COPIED = 64,   /* copy_feeds */
-    FAST = 128,    /* the transport's all_reduce */
-    SMALL = 256,   /* fewer neurons: two blocks are the most */
-    LARGE = 512    /* more neurons: halves of their parameters are more than 16 blocks of bytes */
+    INFINITE = 32, /* the last rank's rows of the second step have an infinity, so that the step is skipped */
+    COPIED = 64,   /* copy_feeds is set */
+    FAST = 128,    /* the transport has an all_reduce */
+    SMALL = 256,   /* fewer neurons: no parameter has more than two blocks */
+    LARGE = 512    /* more neurons: half of a parameter is more than 16 blocks */
 };
 typedef enum { WHOLE, PIECES, STREAM, FEEDINGS } feeding;
 typedef struct {
     int ranks;
     gckpt_shard shard;
-    gckpt_mode mode; /* OPTIMAL: half way between the least bytes and store-all's */
+    gckpt_mode mode; /* OPTIMAL: budget half way between the least bytes and store-all's */
     int rows, virtual_ranks;
     unsigned flags;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
     feeding feed;
     int blocking, threads, overlap;
-    int steps;                     /* 0: STEPS */
-    int repeats;                      /* all of them so often; 0: once */
-    int no_debug, unclipped;      /* no debug: what can be recorded is; no clipping */
-    int batch; /* 0: BATCH */
-    unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
-    const gckpt_backend *backends; /* by rank; NULL: the processor */
-    int on_backend, queued; /* queued: and what is exchanged there goes into a queue of its own */
-    gckpt_transport *(*transport)(ranks_world *w, int rank); /* NULL: the threads' own */
-    void (*on_step)(int rank, int begins);           /* around each step; may be NULL */
-    size_t offload; /* bytes of slower memory */
+    int steps;                     /* if 0, STEPS */
+    int repeats;                      /* how often all steps run; if 0, once */
+    /* no_debug: without debugging, a backend can capture micro-batches; unclipped: no clipping */
+    int no_debug, unclipped;
+    int batch; /* if 0, BATCH */
+    unsigned debug;                /* if 0, GCKPT_DEBUG_MEASURE */
+    const gckpt_backend *backends; /* one for each rank; if NULL, the processor */
+    int on_backend, queued; /* on_backend: exchanges use the backend's memory; queued: and a separate queue */
+    gckpt_transport *(*transport)(ranks_world *w, int rank); /* if NULL, the threads' transport */
+    void (*on_step)(int rank, int begins);           /* called before and after each step; may be NULL */
+    size_t offload; /* bytes that may be offloaded */
 } setting;
-/* What goes wrong on one rank, in the first step that is at least `step`; all do that step once more. */
+/* A fault on one rank, in the first step that is at least `step`. After it, all ranks repeat that step. */
 typedef struct {
-    ranks_fault fault; /* of the transport */
-    int silent;        /* it has no give_up */
+    ranks_fault fault; /* a fault of the transport */
+    int silent;        /* the transport has no give_up */
     int odd, clock;    /* as in ranks_world */
     int rank, step;
-    long cancel_at; /* that call of its progress callback, counted from its first step, cancels */
-    int bad_index;  /* it is fed one */
-    int differs;    /* it asks for something else than the others: what `DIFFERENCES` says */
-    int no_memory;  /* it has no executor */
+    long cancel_at; /* number of the call of its progress callback, counted from its first step, that cancels */
+    int bad_index;  /* the rank is fed an index out of range */
+    int differs;    /* how the rank's request differs from the others': one of DIFFERENCES */
+    int no_memory;  /* the rank gets no memory for an executor */
 } injection;
 enum {
     SAME,
@@ -74,15 +75,15 @@ typedef struct {
     gckpt_report report[STEPS];
     uint64_t hash, sent;
     size_t measured, planned, offloaded;
-    int64_t updated; /* elements, by own optimisers */
-    char text[300];  /* of the first error that was not expected */
-    /* of a mishap: */
+    int64_t updated; /* elements that custom optimisers updated */
+    char text[300];  /* text of the first unexpected error */
+    /* after an injected fault: */
     int failed;               /* calls that returned an error */
-    gckpt_result first, last; /* of them */
+    gckpt_result first, last; /* results of the first and the last of these calls */
     char first_text[300];
-    int changed;  /* a step that failed before its updates left other values */
-    long progress_calls;    /* calls of progress */
-    int updating; /* this step's updates have begun */
+    int changed;  /* whether a step that failed before its updates changed values */
+    long progress_calls;    /* calls of the progress callback */
+    int updating; /* whether this step's updates have begun */
 } outcome;
 typedef struct {
     gckpt_store *s;
@@ -99,16 +100,16 @@ typedef struct { /* context of a rank's callbacks */
 struct trial {
     setting s;
     injection bad;
-    const gckpt_plan *plan; /* of rank 0's store; all ranks run it */
+    const gckpt_plan *plan; /* made for rank 0's store; all ranks run it */
     outcome out[RANKS_MOST];
-    model m[RANKS_MOST]; /* here, since a rank may die */
+    model m[RANKS_MOST]; /* not on a rank's stack, since its thread may end anywhere */
     gckpt_exec *e[RANKS_MOST];
     watcher user[RANKS_MOST];
 };
 
-static float x_data[2][BATCH * T * D]; /* with an infinity in row 9, too */
+static float x_data[2][BATCH * T * D]; /* the second array has an infinity in row 9 */
 static int32_t token_data[BATCH * T], target_data[STEPS][BATCH * T], other_data[BATCH * T];
-/* The third step has no target at all; the second is short, and has none from row 6 on. */
+/* The third step has no targets. The second step is short and has no targets from row 6 on. */
 static const int step_rows[STEPS] = { BATCH, 11, 5, BATCH };
 
 static inline void fill(void)
@@ -155,8 +156,8 @@ static inline model build(gckpt_store *store, const setting *s)
     gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0), 0);
     gckpt_tensor *a = gckpt_gelu(gckpt_linear(n, up, weight(&m, "wide", U, 0)));
     h = gckpt_add(h, gckpt_linear(a, weight(&m, "down", U, C), NULL));
-    gckpt_tensor *both = gckpt_tanh(weight(&m, "both", C, U)); /* cut; the epilogue adds to it */
-    gckpt_tensor *side = gckpt_tanh(weight(&m, "side", C, 0)); /* read twice, and once there */
+    gckpt_tensor *both = gckpt_tanh(weight(&m, "both", C, U)); /* sharded, and the epilogue adds to its gradient */
+    gckpt_tensor *side = gckpt_tanh(weight(&m, "side", C, 0)); /* read twice, once by the epilogue */
     h = gckpt_add(gckpt_mul(h, side),
                   gckpt_linear_transposed(gckpt_linear(h, both, NULL), both, NULL));
     h = gckpt_mul(gckpt_rmsnorm(h, weight(&m, "last", C, 0), 0), side);
@@ -177,7 +178,7 @@ static inline model build(gckpt_store *store, const setting *s)
     return m;
 }
 
-/* A plan for this rank of them. */
+/* Makes the plan for one of the ranks. */
 static inline gckpt_plan *plan_of(const model *m, const setting *s)
 {
     gckpt_plan_desc desc = { .mode = s->mode,
@@ -215,7 +216,7 @@ static inline gckpt_store *store_of(const setting *s, int rank, uint64_t seed)
     return store;
 }
 
-/* Momentum, on a shard or all. */
+/* Momentum, on a shard or the whole parameter. */
 static inline void own_optimiser(void *user, const gckpt_update *u)
 {
     const watcher *o = (const watcher *)user;
@@ -245,7 +246,7 @@ static inline int feeds_of(const model *m, const setting *s, int step, int64_t r
     return m->others ? 4 : 3;
 }
 
-/* The rank's own rows of a step, as it is fed them; bad: as the mishap says. */
+/* Feeds a rank its rows of a step. If `bad` applies to the step, feeds them with that fault. */
 static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial *t, int rank,
                                      int step, int bad, gckpt_report *report)
 {
@@ -281,14 +282,14 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
             feeds[0].data = indices + row * T;
         result = gckpt_step_add(e, feeds, n, take);
         feeds[0].data = good;
-        if (result == GCKPT_E_DATA) /* refused; nothing was lost */
+        if (result == GCKPT_E_DATA) /* the rank's piece was refused; nothing was lost */
             result = gckpt_step_add(e, feeds, n, take);
     }
-    /* all ranks get this rank's error at the end */
+    /* all ranks get this rank's error from step_end */
     return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
 }
 
-/* All steps; one that fails once more, as it should be. */
+/* Takes all steps. Repeats a failed step without the fault. */
 static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
 {
     outcome *o = &t->out[rank];
@@ -320,7 +321,7 @@ static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
     }
 }
 
-/* What a rank has of its own before the first step. */
+/* Prepares a rank before its first step. */
 static inline void prepare(trial *t, ranks_world *w, int rank)
 {
     const int bad = rank == t->bad.rank, differs = bad ? t->bad.differs : SAME;
@@ -393,7 +394,7 @@ static inline void name_of(const setting *s, char *to, size_t size)
         (int)s->optimiser, (int)s->precision, (int)s->feed, s->blocking ? ", blocking" : "");
 }
 
-/* Runs all ranks; 0: there was no plan. */
+/* Runs all ranks. Returns 0 if there is no plan. */
 static inline int run(trial *t, const setting *s, const injection *bad, ranks_world *w)
 {
     char name[200];
@@ -441,7 +442,7 @@ static inline int same_report(const gckpt_report *a, const gckpt_report *b)
            a->count == b->count && a->step == b->step;
 }
 
-/* Compares the outcomes of all ranks with `want`, that of one process. Returns that of rank 0. */
+/* Compares the outcomes of all ranks with `want`, the outcome of one process. Returns rank 0's outcome. */
 static inline const outcome *compare(const setting *s, const outcome *want)
 {
     static trial t;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests training by several processes under OpenMPI: make mpi, which builds what it needs. Ranks are more than
-# processors here; hosts are network namespaces, where this user may make some.
+# Tests training by several processes under OpenMPI: make mpi, which builds the programs first. There are more ranks than
+# processors here; hosts are network namespaces, if this user may create them.
 work=build/mpi
 . tests/checks.sh
 began=$(date +%s)
@@ -56,7 +56,7 @@ check "one process" sh -c "build/gpt $run --json $work/one.json && build/gpt-mpi
 check "its build for MPI, alone" test "$(losses "$work/one.json")" = "$(losses "$work/alone.json")"
 budget=$(field "$work/one.json" plan bytes)
 expected="$(losses "$work/one.json") $(field "$work/one.json" end weights_hash)"
-# same WHAT FILE: as the one process, in the bytes that were planned
+# same WHAT FILE: the results equal those of one process, within the planned bytes
 same()
 {
     check "$1" test "$(losses "$2") $(field "$2" end weights_hash)" = "$expected"
@@ -81,8 +81,8 @@ check "text and samples by one process only" sh -c "build/gpt $run --sample 20 |
     mpirun $root --oversubscribe -n 4 build/gpt-mpi $run --shard values --sample 20 > $work/many.out &&
     sed '/^sample/,\$!d; /^end/d' $work/many.out | cmp - $work/sampled && test \"\$(grep -c '^end ' $work/many.out)\" = 1"
 
-# ---- what one process refuses, all refuse ----------------------------------------------------------------
-# refused STATUS PATTERN N OPTION...: all ranks end with the status, one of them says the pattern
+# ---- if one process refuses, all refuse ------------------------------------------------------------------
+# refused STATUS PATTERN N OPTION...: all ranks end with the status, and one prints a line that matches
 refused()
 {
     status=$1 pattern=$2
@@ -116,7 +116,7 @@ kill_all()
     done
     rm -f "$work"/pid.*
 }
-# all_ended SECONDS: none of the ranks, but for those named in $but, is alive after so long
+# all_ended SECONDS: no rank is alive after SECONDS, except those named in $but
 all_ended()
 {
     tenths=0
@@ -152,7 +152,7 @@ faulted()
 }
 long="$small --eval-every 0 --virtual-ranks 8 --seed 5"
 saving="$long --save $work/faulted.index --save-every 1"
-# resumed N OPTION...: what was faulted goes on by N ranks for two more steps, to the bits of one process
+# resumed N OPTION...: N ranks resume the interrupted training for two more steps, to the bits of one process
 resumed()
 {
     n=$1

@@ -1,8 +1,8 @@
-/* test_ranks.c - threads as ranks: whatever the number of ranks, shards, plan, micro-batches and feeding, the
- * weights, losses, counts and norms are those of one process with as many virtual ranks, in the bytes that were
- * planned; and the transport that this runs on (rank_threads.h).
+/* test_ranks.c - threads as ranks: for any number of ranks, shards, plan, micro-batches and way of feeding, weights,
+ * losses, counts and norms are those of one process with as many virtual ranks, within the planned bytes. Also tests
+ * the transport used here (rank_threads.h).
  *
- *     build/test_ranks [wide]    all settings of the matrix, not some */
+ *     build/test_ranks [wide]    all settings of the matrix instead of a sample */
 #include "gradckpt.h"
 #include "rank_training.h"
 #if RANKS_THREADS
@@ -10,8 +10,8 @@
 /* ---- the transport: arguments and results ---- */
 enum { ROUNDS = 20 };
 typedef struct {
-    int breach;          /* what rank 1 does wrong in iteration 8: BREACHES */
-    int matched[RANKS_MOST]; /* results: exchanges that received the right bytes */
+    int breach;          /* the rule of BREACHES that rank 1 breaks in iteration 8 */
+    int matched[RANKS_MOST]; /* number of exchanges that received the right bytes */
     int failed[RANKS_MOST];
 } exchanges;
 enum { SIZE = 1, CHANGE, TOUCH, TWICE, AFTER, IN_PLACE, BREACHES };
@@ -78,7 +78,7 @@ static void test_transport(void)
                 CHECK((w.clock_offset > 0) ==
                       (!blocking && (how == RANKS_HANGS || how == RANKS_VANISHES)));
             }
-#ifndef __SANITIZE_THREAD__ /* which sees some of them itself */
+#ifndef __SANITIZE_THREAD__ /* this sanitizer reports some of the broken rules itself */
     for (int breach = SIZE; breach < BREACHES; breach++) {
         ranks_world w;
         exchanges x = { .breach = breach };
@@ -91,7 +91,7 @@ static void test_transport(void)
 #endif
 }
 
-/* ---- all settings ---- */
+/* ---- a matrix of settings ---- */
 static const setting base = {
     .ranks = 1, .mode = GCKPT_STORE_ALL, .rows = 2, .virtual_ranks = VRANKS, .flags = DROPOUT | SECOND
 };
@@ -120,12 +120,12 @@ static void test_matrix(int wide)
                         compare(&s, &want);
                 }
     setting other = base;
-    other.virtual_ranks = 1; /* another number of virtual ranks sums in another order */
+    other.virtual_ranks = 1; /* with another number of virtual ranks, sums have another order */
     one_process(&other, &again);
     CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
 }
 
-/* Exchanges also advance within a large product. */
+/* Exchanges also advance while a large product is computed. */
 static void test_within(void)
 {
     const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .virtual_ranks = 2, .flags = LARGE };
@@ -171,20 +171,20 @@ static void test_features(int wide)
                 s.ranks = ranks;
                 s.shard = (gckpt_shard)shard;
                 s.mode = n % 2 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
-                /* what is looked at while it is gathered would still be painted */
+                /* the debug check would read values that are still being gathered, and painted */
                 int looked = s.debug & GCKPT_DEBUG_FINITE && ranks == 2 && shard == GCKPT_SHARD_VALUES;
                 s.blocking = n % 7 == 3 && !looked;
                 if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
-                    s.feed = WHOLE; /* who streams does not gather */
+                    s.feed = WHOLE; /* streams do not gather values */
                 if (wide || check_sampled((unsigned)n, 17) || looked)
                     compare(&s, &want);
             }
     }
 }
 
-/* ---- bytes sent: of sharded parameters, gradients (N - 1) / N on their way to shards, and as much back, or
- * the values; both where the epilogue adds to a gradient; all of what is not cut at each level; a little
- * to agree ---- */
+/* ---- Bytes sent. Sharded parameters: (N - 1) / N of the gradients on the way to shards, and as many bytes of
+ * gradients or values back; both if the epilogue adds to a gradient. Other parameters: all of them at each level. In
+ * addition a little for status barriers. ---- */
 static void test_sent(void)
 {
     for (int ranks = 2; ranks <= VRANKS; ranks *= 2)
@@ -201,7 +201,7 @@ static void test_sent(void)
             for (int i = 0; i < gckpt_store_count(m.s); i++) {
                 gckpt_parameter q;
                 gckpt_store_get(m.s, i, &q);
-                /* of STEPS steps one has no target: it sums and does not update */
+                /* one of the STEPS steps has no targets: it sums gradients and does not update */
                 int both = shard == 0 || !strcmp(q.name, "up") || !strcmp(q.name, "both");
                 int times = (both ? 2 : 1) * STEPS + (shard ? STEPS - 1 : 0);
                 double n = (double)count_of(&q.shape);
@@ -221,7 +221,7 @@ static void test_sent(void)
         }
 }
 
-/* ---- the transport's all_reduce: not these bits, but the same on all ranks ---- */
+/* ---- the transport's all_reduce: other bits than one process, but the same on all ranks ---- */
 static void test_fast(void)
 {
     outcome want;
@@ -248,7 +248,7 @@ static void test_fast(void)
     }
 }
 
-/* ---- calls that update nothing: gradients, what is fetched and collected, losses and values of forwards ---- */
+/* ---- calls that update nothing: gradients, fetches, collected values, losses and values of forwards ---- */
 enum { ROWS = 13 };
 typedef struct {
     gckpt_result result;
@@ -310,7 +310,7 @@ static void run_query(ranks_world *w, int rank, void *context)
 static void test_queries(void)
 {
     static queries one, q;
-    for (int alone = 0; alone < 2; alone++) /* forwards of which each rank runs all rows */
+    for (int alone = 0; alone < 2; alone++) /* alone: forwards in which each rank runs all rows */
         for (int ranks = 1; ranks <= 8; ranks *= 2)
             for (int shard = 0; shard <= (ranks > 1 ? GCKPT_SHARD_VALUES : 0); shard++) {
                 ranks_world w;
@@ -345,7 +345,7 @@ static void test_queries(void)
             }
 }
 
-/* ---- what no plan can be made for ---- */
+/* ---- requests that have no plan ---- */
 static void test_refused(void)
 {
     setting s = base;
@@ -373,12 +373,12 @@ static void test_refused(void)
     }
     gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = 8 };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
-    gckpt_exec *e = gckpt_exec_new(p, m.s, NULL); /* without the others */
+    gckpt_exec *e = gckpt_exec_new(p, m.s, NULL); /* without a transport */
     CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "desc.transport"), "%s",
               gckpt_error_text(m.s));
     ranks_world w;
     ranks_open(&w, 8);
-    gckpt_exec_desc x = { .transport = &w.rank[2].transport }; /* as another one */
+    gckpt_exec_desc x = { .transport = &w.rank[2].transport }; /* with the transport of another rank */
     e = gckpt_exec_new(p, m.s, &x);
     CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "rank"), "%s",
               gckpt_error_text(m.s));
@@ -414,8 +414,9 @@ static void test_plans(void)
     }
 }
 
-/* ---- exchanges go on between an op's pieces, but by the thread alone that called the step: of those that OpenMP
- * has, and of a user's, which all are OpenMP's thread 0 (the transport checks the calling thread) ---- */
+/* ---- Exchanges advance between the pieces of an op, but only on the thread that called the step. OpenMP's workers are
+ * numbered, while all threads of a program's own pool are OpenMP's thread 0. The transport checks the calling thread.
+ * ---- */
 enum { SQUARE = 384, LAYERS = 4, THEIRS = 32 };
 typedef struct {
     int64_t from;
@@ -445,8 +446,8 @@ static void by_two(void *user, int64_t n, void (*body)(void *context, int64_t i)
 }
 
 typedef struct {
-    int program_threads;     /* threads of the program's */
-    int done[2]; /* steps, by rank: CHECK is for one thread */
+    int program_threads;     /* number of threads of the program's pool */
+    int done[2]; /* steps of each rank; CHECK may only run on one thread */
 } callers;
 
 static void call_transport(ranks_world *w, int rank, void *context)
@@ -506,5 +507,5 @@ int main(int argc, char **argv)
     return check_report("test_ranks");
 }
 #else
-int main(void) { return check_report("test_ranks"); /* no threads here */ }
+int main(void) { return check_report("test_ranks"); /* this system has no threads */ }
 #endif

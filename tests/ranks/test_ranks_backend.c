@@ -1,6 +1,6 @@
-/* test_ranks_backend.c - ranks whose arena and parameters the host cannot read (backend.h): what goes to others
- * goes through the host's memory, or (on_backend) from where it is, or in a queue of its own; and plans that offload.
- * The same bits. */
+/* test_ranks_backend.c - ranks whose arena and parameters the host cannot read (backend.h). Exchanges go through the
+ * host's memory, or with on_backend directly from the backend's, or through a separate queue; some plans offload. All
+ * give the same bits. */
 #if defined(__unix__) || defined(__APPLE__)
 #include "gradckpt.h"
 #include "backend.h"
@@ -10,7 +10,7 @@ enum { DEVICES = 4 };
 static device devices[DEVICES];
 static gckpt_backend backends[DEVICES];
 
-/* One queue stands for two: what is asked for within, and who waits for it, is counted. */
+/* A single queue plays two. Counts the switches to the communication queue and checks the order of calls. */
 static long within[DEVICES], comm_depth[DEVICES];
 static void *comm_queue(void *context, int on)
 {
@@ -26,7 +26,7 @@ static void rejoin(void *context, int later)
     CHECK(!within[i] && later >= 0 && later < 8);
 }
 
-/* The transport enqueues the first 20 exchanges and then, on rank 1, fails. */
+/* The transport enqueues the first 20 exchanges; on rank 1 the next one fails. */
 static long taken;
 static int take_some(void *user, void *queue, int peer, const void *send, size_t n, void *receive, size_t m)
 {
@@ -39,7 +39,7 @@ static gckpt_transport *refusing_transport(ranks_world *w, int rank)
     return &w->rank[rank].transport;
 }
 
-/* A queue that takes no more ends the step on all ranks. */
+/* A queue that accepts no more exchanges ends the step on all ranks. */
 static void test_queue_refuses(setting s)
 {
     static trial t;
@@ -65,7 +65,8 @@ int main(void)
         setting s = {
             .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = features[k] | SMALL, .rows = 2
         };
-        if (features[k] == FAST) { /* by itself: the same on the processor */
+        /* all_reduce gives other bits than one process; the reference is the processor with the same all_reduce */
+        if (features[k] == FAST) {
             static trial t;
             ranks_world w;
             s.ranks = 4;
@@ -92,7 +93,7 @@ int main(void)
                     comm_depth[i] = 0;
                 }
                 for (; s.on_backend && opened < DEVICES; opened++)
-                    device_open(&devices[opened]); /* the transport reads and writes there */
+                    device_open(&devices[opened]); /* the transport reads and writes the backend's memory */
                 for (; !s.on_backend && opened > 0; opened--)
                     device_close(&devices[opened - 1]);
                 compare(&s, &want);
@@ -100,7 +101,7 @@ int main(void)
                     CHECK(!within[i] && (comm_depth[i] > 0) == s.queued);
             }
     }
-    if (ready) { /* with a queue that fails, and parameters that need larger buffers */
+    if (ready) { /* a queue that fails, and parameters that need larger buffers */
         setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = LARGE, .rows = 2, .ranks = 2,
                       .backends = backends, .on_backend = 1, .queued = 1 };
         for (; opened < DEVICES; opened++)
@@ -136,5 +137,5 @@ int main(void)
 }
 #else
 #include "check.h"
-int main(void) { return check_report("test_ranks_backend"); /* no threads here */ }
+int main(void) { return check_report("test_ranks_backend"); /* this system has no threads */ }
 #endif

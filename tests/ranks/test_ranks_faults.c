@@ -1,9 +1,9 @@
-/* test_ranks_faults.c - what may go wrong on one of several ranks: any call of the transport fails, hangs or is
- * where a rank dies; a rank is fed what is wrong, is cancelled at any instruction, has no memory, wants
- * something else than the others. All end, with the same error; nothing is changed that need not be; and
- * where the ranks are still there, the same step can be done again, to the same bits.
+/* test_ranks_faults.c - faults on one of several ranks: a call of the transport fails, hangs or kills the rank; a rank
+ * is fed wrong data, is cancelled at any instruction, has no memory, or has another request than the others. All ranks
+ * must end with the same error and change no more than necessary. If all ranks still run, they repeat the step and get
+ * the same bits.
  *
- *     build/test_ranks_faults [wide]    every call, not some */
+ *     build/test_ranks_faults [wide]    the fault at every call instead of at some */
 #include "gradckpt.h"
 #include "rank_training.h"
 #if RANKS_THREADS
@@ -15,7 +15,7 @@ static const setting base = { .ranks = 4,
                               .flags = DROPOUT | SECOND | SMALL,
                               .steps = 2 };
 
-/* The ranks are no longer there for each other. 0: the fault's call was not reached. */
+/* Expects that the ranks abort. Returns 0 if the run had fewer calls than the number of the faulty call. */
 static int expect_abort(const setting *s, const injection *bad, const outcome *want)
 {
     static trial t;
@@ -37,7 +37,7 @@ static int expect_abort(const setting *s, const injection *bad, const outcome *w
                       o->first_text);
             continue;
         }
-        /* who had done all that there was when it happened need not know */
+        /* a rank that had finished before the fault may not notice it */
         CHECK_MSG(o->failed ? o->failed == 2 && o->first == GCKPT_E_PEER && o->last == GCKPT_E_PEER
                             : o->hashed == GCKPT_E_PEER ||
                                   (i != f->rank && o->hashed == GCKPT_OK && o->hash == want->hash),
@@ -76,7 +76,7 @@ static void test_calls(int wide)
     expect_abort(&s, &bad, &want);
 }
 
-/* ---- errors of a rank's own: all get them, and go on ---- */
+/* ---- an error of one rank: all ranks get it, and go on ---- */
 static void expect_shared_error(const setting *s, const injection *bad, const outcome *want, gckpt_result result,
                    const char *text)
 {
@@ -132,7 +132,7 @@ static void test_local_errors(int wide)
 static void test_cancel(int wide)
 {
     outcome want[2];
-    setting stream = base; /* whose losses share their targets */
+    setting stream = base; /* losses with common targets */
     stream.flags = DROPOUT | SMALL;
     stream.rows = 1;
     one_process(&base, &want[0]);
@@ -156,7 +156,7 @@ static void test_cancel(int wide)
         }
         CHECK_MSG(seen > 50, "shard %d: %ld instructions", shard, seen);
     }
-    for (int rank = 0; rank < base.ranks; rank++) { /* a refused piece of a stream is fed again */
+    for (int rank = 0; rank < base.ranks; rank++) { /* a refused piece of a stream is fed once more */
         static trial t;
         ranks_world w;
         injection bad = { .rank = rank, .bad_index = 1 };
@@ -169,8 +169,8 @@ static void test_cancel(int wide)
     }
 }
 
-/* What engines return need not be 1 or -1, and clocks may be none while all answer; a rank that fails
- * is seen then, too, by give_up. */
+/* A transport may return other values than 1 and -1, and clocks may be broken as long as all ranks answer. With a
+ * broken clock, give_up still reports a rank that fails. */
 static void test_odd(void)
 {
     outcome want, fast;
@@ -202,7 +202,7 @@ static void test_odd(void)
     }
 }
 
-/* The transport's all_reduce fails. */
+/* An all_reduce of the transport that fails. */
 static void test_transports(void)
 {
     outcome want;
@@ -234,5 +234,5 @@ int main(int argc, char **argv)
     return check_report("test_ranks_faults");
 }
 #else
-int main(void) { return check_report("test_ranks_faults"); /* no threads here */ }
+int main(void) { return check_report("test_ranks_faults"); /* this system has no threads */ }
 #endif

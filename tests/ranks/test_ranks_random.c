@@ -1,5 +1,6 @@
-/* test_ranks_random.c - random graphs from the whole op set, over virtual ranks, plans, splits of the batch and threads
- * as ranks: the bits of one process with one store-all plan and as many virtual ranks, in the bytes that were planned.
+/* test_ranks_random.c - random graphs from the whole op set on threads as ranks, with random
+ * virtual ranks, plans and splits of the batch. They give the bits of one process with a store-all
+ * plan and as many virtual ranks, within the planned bytes.
  *
  *     build/test_ranks_random [first seed] [graphs] */
 #include "gradckpt.h"
@@ -11,7 +12,7 @@ enum { STEPS = 2, FETCHES = 3 };
 typedef struct {
     int ranks, virtual_ranks, shard, poor, pieces, overlap;
     gckpt_mode mode;
-    int64_t rows, step_rows; /* of a micro-batch, 0: the batch; of a step, 0: the batch */
+    int64_t rows, step_rows; /* of a micro-batch and of a step; 0 means the whole batch */
 } setting;
 typedef struct {
     gckpt_store *s;
@@ -21,7 +22,7 @@ typedef struct {
     gckpt_result result;
     gckpt_report report[STEPS];
     util_losses terms[STEPS];
-    uint64_t hash, fetched; /* weights; gradients that were fetched */
+    uint64_t hash, fetched; /* hash of the weights; hash of the fetched gradients */
     char text[200];
 } rank_run;
 typedef struct {
@@ -33,7 +34,7 @@ typedef struct {
 
 static double profile_clock(void *user) { return (*(double *)user += 0.5); }
 
-/* A step as gckpt_profile_step takes it; its times make the whole. */
+/* Runs a step with gckpt_profile_step and checks that the times of its parts add up. */
 static gckpt_result profiled_step(rank_run *r, const gckpt_feed *f, int n, int64_t rows,
                                   const gckpt_hyper *hyper, gckpt_report *report)
 {
@@ -84,7 +85,7 @@ static void train(ranks_world *w, int rank, void *context)
         snprintf(r->text, sizeof r->text, "%s", gckpt_error_text(r->e));
 }
 
-/* The graph, a plan and an executor of one rank. */
+/* Builds the graph, a plan and an executor of one rank. */
 static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
 {
     rank_run *r = &t->rank[rank];
@@ -122,7 +123,7 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
     return r->e != NULL;
 }
 
-/* Gradients of what has no batch axis: sums over the batch. */
+/* Fetches gradients of tensors without a batch axis: these are sums over the batch. */
 static void choose_fetches(unsigned seed, trial *t)
 {
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
@@ -144,7 +145,7 @@ static void choose_fetches(unsigned seed, trial *t)
     destroy();
 }
 
-/* Whether a micro-batch of a rank has as many rows as were planned. */
+/* Returns whether a micro-batch of the rank has as many rows as were planned. */
 static int has_full(const trial *t, int rank)
 {
     int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch,
@@ -228,5 +229,5 @@ int main(int argc, char **argv)
     return check_report("test_ranks_random");
 }
 #else
-int main(void) { return check_report("test_ranks_random"); /* no threads here */ }
+int main(void) { return check_report("test_ranks_random"); /* this system has no threads */ }
 #endif

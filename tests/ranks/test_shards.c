@@ -1,6 +1,5 @@
-/* test_shards.c - stores of several ranks (src/store) and their checkpoints (src/files):
- * each rank holds its shard to the bit, and what any number of ranks saved is what any number loads.
- */
+/* test_shards.c - stores of several ranks (src/store) and their checkpoints (src/files). Each rank holds exactly its
+ * shard, and any number of ranks loads a checkpoint that any number saved. */
 #define _XOPEN_SOURCE     700
 #define _FILE_OFFSET_BITS 64
 #include <dirent.h>
@@ -12,16 +11,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* this file defines the hooks itself, as macros over the system's functions */
 #include "num/num.h"
 #include "store/internal.h"
 #include "run/internal.h"
 #include "files/internal.h"
 #include "base/test_hooks.h"
 
-/* ---- the n-th thing calls_made of the system fails, or the process ends instead ---- */
-static long calls_made, fails_at, ends_at; /* from 1; 0: never */
-static int counting;                       /* else nothing fails, in any thread */
+/* ---- system call number n fails, or the process ends in its place ---- */
+static long calls_made, fails_at, ends_at; /* calls count from 1; a fails_at or ends_at of 0 means never */
+static int counting;                       /* if 0, no call of any thread fails */
 static int fails(void)
 {
     if (!counting)
@@ -52,10 +51,10 @@ static int test_fclose(FILE *f)
     int failed = fails();
     return fclose(f) || failed ? EOF : 0;
 }
-static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* no power is cut here */
+static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* nothing here tests power cuts */
 static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
-static int opens, too_many; /* the call from which there are too many open files, once; 0: none */
+static int opens, too_many; /* number of the one call that fails because too many files are open; 0 means none */
 static int test_open(const char *path, int flags, unsigned mode)
 {
     if (++opens == too_many) {
@@ -67,7 +66,7 @@ static int test_open(const char *path, int flags, unsigned mode)
 static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
 static int test_fstat(int fd, struct stat *s) { return fails() ? -1 : fstat(fd, s); }
 static int test_flock(int fd, int how) { return fails() ? -1 : flock(fd, how); }
-static int no_list; /* 1: folders cannot be opened, 2: nor read */
+static int no_list; /* if 1, folders cannot be opened; if 2, they can be opened but not read */
 static DIR *test_opendir(const char *path)
 {
     errno = no_list == 1 ? EACCES : errno;
@@ -104,9 +103,10 @@ static void watch(void)
 
 static heap mem;
 
-/* ---- a model: of less than a block, of one, of some, of some and one byte; trained, frozen, packed ---- */
+/* ---- a model whose parameters have less than a block, one block, several, and several and one element; some are
+ * trained, frozen, quantised ---- */
 enum { MODEL = 10, FIRST_FROZEN = 5 };
-static int begin, end = MODEL; /* those that a store has */
+static int begin, end = MODEL; /* a store has the parameters begin to end - 1 */
 static const struct {
     const char *name;
     int n;
@@ -130,15 +130,16 @@ static gckpt_shape shape_of(int i)
                            : gckpt_shape2(model[i].d[0], model[i].d[1]);
 }
 
-static gckpt_init init = { 0, 0, 1 }; /* draws are only looked at in test_held */
+static gckpt_init init = { 0, 0, 1 }; /* only test_held looks at initial values that are drawn */
 
-/* A store of these parameters, none made. packed: stored as the table says, or all as floats. */
+/* Returns a store of these parameters, without values. If packed is nonzero, storage is as the table says; if 0, all
+ * are floats. */
 static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed)
 {
     gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    if (rank % 2) /* before or after there are parameters */
+    if (rank % 2) /* gckpt_store_ranks may be called before or after parameters exist */
         CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
     for (int i = begin; i < end; i++)
         CHECK(gckpt_param(g, model[i].name, shape_of(i), init) != NULL);
@@ -153,20 +154,20 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
     return s;
 }
 
-/* What I8 is multiplied by. */
+/* Returns the scale of a row of an int8 parameter. */
 static float scale_of(int i, int64_t at) { return 0.5f + (float)(at / model[i].d[1]); }
 
-/* What element `at` of an array is in a training of this salt; of I8 before it is scaled. */
+/* Returns element `at` of an array in a training with this salt; for int8, before it is scaled. */
 static float value_of(int i, int slot, int64_t at, unsigned salt)
 {
     uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
     uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
-    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4) /* what a block's scale gives exactly */
+    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4) /* numbers that a block's scale represents exactly */
         return (at % 32 ? (float)(u % 16) - 8 : -8) * (at / 32 % 3 ? 1 : 0.25f);
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
-/* Returns a shard's elements, and its first. */
+/* Returns the number of a shard's elements and sets *first to its first element. */
 static int64_t shard_of(int64_t elements, int rank, int ranks, int64_t *first)
 {
     const gckpti_shard_range share = gckpti_shard_of(elements, rank, ranks);
@@ -182,7 +183,7 @@ static int64_t local_elements(const gckpt_store *s, const gckpti_param *q, int s
     return share.count;
 }
 
-/* Values, states, step and notes as after some training. */
+/* Sets values, state, step and notes as if after some training. */
 static void fill(gckpt_store *s, unsigned salt)
 {
     char text[20];
@@ -222,7 +223,8 @@ static void fill(gckpt_store *s, unsigned salt)
     CHECK(gckpt_store_set_note(s, "note", text) == GCKPT_OK);
 }
 
-/* Whether the store has all that fill gives it; packed as `s` is, whatever wrote it. */
+/* Returns whether the store has everything that fill gives it. Parameters are quantised as in `s`, whichever store
+ * wrote the file. */
 static int holds(const gckpt_store *s, unsigned salt)
 {
     int same = s->step == 20 + salt && s->seed == 3 && (int)s->count == end - begin;
@@ -265,7 +267,7 @@ static void test_shard(void)
                 sum += n;
                 CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
                 CHECK(!n || (first >= half &&
-                             first + n <= half + up)); /* a part of that of half as many */
+                             first + n <= half + up)); /* a shard is part of the shard that half as many ranks have */
                 CHECK(!n || (gckpti_shard_owner(sizes[i], first, ranks) == rank &&
                              gckpti_shard_owner(sizes[i], first + n - 1, ranks) == rank));
             }
@@ -275,7 +277,8 @@ static void test_shard(void)
         }
 }
 
-/* Bytes by the formula, first and count, initial values as those of one process, whatever is made when. */
+/* Bytes follow the formula, first and count are right, and initial values are those of one process, in whatever order
+ * they are made. */
 static void test_held(void)
 {
     init.normal = 0.5f, init.uniform = 0.25f;
@@ -324,7 +327,7 @@ static void test_held(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
-/* ---- a backend's own memory: as much of it as of the host's ---- */
+/* ---- memory of a backend holds as many bytes as the host's ---- */
 static size_t mirrored;
 static void *mirror_get(void *context, size_t bytes, size_t alignment)
 {
@@ -370,7 +373,7 @@ static void test_mirrors(void)
             float space[GCKPTI_CHUNK];
             int64_t n, first = s->params[1].p.first;
             const float *x =
-                gckpti_values_at(s, &s->params[1], first, space, &n); /* where they are */
+                gckpti_values_at(s, &s->params[1], first, space, &n); /* where the values are */
             CHECK(n > 0 && bits_of(x[n - 1]) == bits_of(value_of(1, -1, first + n - 1, 4)));
             CHECK(gckpt_store_pull(s, "*") == GCKPT_OK && holds(s, 4));
             gckpti_unbind(&binding);
@@ -393,13 +396,13 @@ static void test_refused(void)
         CHECK(strstr(gckpt_error_text(s), "power of two") && s->ranks == 1);
     }
     CHECK(gckpt_store_ranks(NULL, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
-    /* what the program owns is not made by the store; of it, only state is cut */
+    /* the store does not make values that the program owns; only their state is sharded */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
     CHECK(!gckpti_is_sharded(gckpti_array_shard(s, &s->params[MODEL], -1)) &&
           gckpti_is_sharded(gckpti_array_shard(s, &s->params[MODEL], 0)));
     CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
-    /* packed before it is made: whole; and float again: cut */
+    /* quantised before it has values, a parameter is whole; as floats again, it is sharded */
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_BF16) == GCKPT_OK &&
           !gckpti_is_sharded(gckpti_array_shard(s, &s->params[5], -1)));
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_F32) == GCKPT_OK &&
@@ -424,7 +427,7 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* A gckpt_file_desc.axes: the last axis first, of what can be permuted. */
+/* A gckpt_file_desc.axes: puts the last axis first where axes can be permuted. */
 static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user;
@@ -436,8 +439,8 @@ static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *ax
     return shape.n;
 }
 
-/* The whole file of one process: each rank keeps its shard, from any type to any storage, also where
- * axes stand in another order; what is cut is not written, unless it is left out. */
+/* Each rank reads its shard from the whole file of one process, from any type to any storage, also with axes in another
+ * order. A sharded parameter cannot be written by one rank unless it is left out. */
 static void test_whole_file(void)
 {
     for (int from = 0; from < 2; from++) {
@@ -475,7 +478,7 @@ static void test_whole_file(void)
                     again.size = 0;
                     gckpt_store_free(s);
                 }
-        /* each read fails, of what is passed over, too */
+        /* each read fails, also reads that only skip bytes */
         gckpt_store *s = store_new(2, 4, GCKPT_SHARD_VALUES, from);
         gckpt_result result = GCKPT_E_FILE;
         fill(s, 1);
@@ -493,10 +496,10 @@ static void test_whole_file(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- checkpoints by ranks ---- */
+/* ---- checkpoints of several ranks ---- */
 static char path[64], error_text[600];
 
-/* A save by all of them, one after the other, as gckpt_ranks_save has it done at the same time. */
+/* Saves all ranks' stores one after the other, as gckpt_ranks_save does at the same time. */
 static gckpt_result save_all(gckpt_store **s, int ranks)
 {
     gckpti_rank_save x[8];
@@ -521,7 +524,7 @@ static gckpt_result save_all(gckpt_store **s, int ranks)
     return result;
 }
 
-/* Stores of so many ranks, with what fill gives; saved. */
+/* Fills stores of `ranks` ranks and saves them. */
 static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
 {
     gckpt_store *s[8];
@@ -537,7 +540,7 @@ static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
     return result;
 }
 
-/* Whether ranks, every `step`th, load what is there as of this salt. */
+/* Returns whether every `step`th of the ranks loads the checkpoint and holds the values of this salt. */
 static int loads_some(int ranks, gckpt_shard shard, unsigned salt, int step)
 {
     int good = 1;
@@ -556,10 +559,10 @@ static int loads(int ranks, gckpt_shard shard, unsigned salt)
     return loads_some(ranks, shard, salt, 1);
 }
 
-/* Files in the folder. */
+/* Returns the number of files in the folder. */
 static int files(void)
 {
-    int n = -2; /* . and .. */
+    int n = -2; /* does not count . and .. */
     DIR *d = opendir("shards");
     while (d && readdir(d))
         n++;
@@ -581,15 +584,15 @@ static void clear(void)
         closedir(d);
 }
 
-/* By any number, under any shard; loaded by any number, under any shard. */
+/* Any number of ranks saves under any shard; any number loads under any shard. */
 static void test_any_number(void)
 {
     gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, 1), *empty = gckpt_store_new(NULL);
     file whole = { 0 }, again = { 0 };
-    unsigned salt = 10, saves = 1; /* of all: the number in the names of the last one */
+    unsigned salt = 10, saves = 1; /* saves: the number in the file names of the last save */
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
-            salt++; /* from 11 to 26; the last one is loaded once more below */
+            salt++; /* salts go from 11 to 26; the last checkpoint is loaded once more below */
             if (!check_sampled(salt, 3) && salt < 26)
                 continue;
             saves++;
@@ -599,7 +602,7 @@ static void test_any_number(void)
                 CHECK_MSG(loads_some(by, as, salt, by / 2), "%d of shard %d to %d of %d", ranks,
                           shard, by, (int)as);
             }
-            /* one process makes a plain file of it: the same as one that trained alone */
+            /* one process writes it as a plain file, equal to the file of a training in one process */
             fill(one, salt);
             whole.size = again.size = 0;
             CHECK(gckpt_store_write(one, file_write, &whole) == GCKPT_OK);
@@ -608,7 +611,7 @@ static void test_any_number(void)
             CHECK(gckpt_store_write(one, file_write, &again) == GCKPT_OK &&
                   same_file(&whole, &again));
         }
-    /* a new file has the permissions of the index that is there */
+    /* new files get the permissions of the existing index */
     struct stat like;
     CHECK(!chmod(path, 0640) && save_by(2, GCKPT_SHARD_NONE, salt) == GCKPT_OK);
     CHECK(!stat(path, &like) && (like.st_mode & 0777) == 0640);
@@ -618,7 +621,7 @@ static void test_any_number(void)
     CHECK_MSG(gckpt_ranks_load(empty, path) == GCKPT_OK, "%s", gckpt_error_text(empty));
     again.size = 0;
     CHECK(gckpt_store_write(empty, file_write, &again) == GCKPT_OK &&
-          again.size > whole.size); /* all F32 */
+          again.size > whole.size); /* all tensors as F32 */
     CHECK(gckpt_store_hash(empty) == gckpt_store_hash(one));
     gckpt_store_free(empty);
     gckpt_store_free(one);
@@ -627,8 +630,8 @@ static void test_any_number(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
-/* Every single thing asked of the system fails, or is the last of the process, in any rank: the old
- * checkpoint is there, or the new one; and after a failure nothing else is. */
+/* Every system call fails, or the process ends in it, on any rank. The old checkpoint or the new one can be loaded
+ * afterwards, and a failed save leaves no other file. */
 static void test_every_call(int ranks)
 {
     const int fewer = ranks > 1 ? ranks / 2 : 1;
@@ -655,7 +658,7 @@ static void test_every_call(int ranks)
         CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new),
                   "killed at %d", n + 1);
         was_new = is_new;
-        /* the next save, by fewer, leaves nothing of it */
+        /* the next save, with fewer ranks, removes all files of the interrupted one */
         CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK &&
               loads(2, GCKPT_SHARD_VALUES, 3));
         CHECK_MSG(files() == fewer + 1, "killed at %d: %d files", n + 1, files());
@@ -676,7 +679,7 @@ static void test_every_call(int ranks)
         CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
         CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
                   error_text);
-        /* those of the last one stay until it is sure that the index outlasts a power cut */
+        /* the files of the last save stay until the new index is certain to survive a power cut */
         int left = files() - (is_new ? ranks : 2) - 1;
         CHECK_MSG(result == GCKPT_OK ? left >= 0 && left <= 2 : left == (is_new ? 2 : 0),
                   "failed at %d: %d too many", i + 1, left);
@@ -687,7 +690,7 @@ static void test_every_call(int ranks)
     CHECK(mem.live == 0);
 }
 
-/* ---- files that are not what was saved ---- */
+/* ---- damaged files ---- */
 static file file_of(const char *name)
 {
     file f = { 0 };
@@ -713,7 +716,7 @@ static void put_file(const char *name, const file *f, size_t size)
     CHECK(to && fwrite(f->bytes, 1, size, to) == size && !fclose(to));
 }
 
-/* The index with its first `from` replaced by `to`, and the sum of that. */
+/* Writes the index with the first `from` replaced by `to` and a correct checksum. */
 static void put_index(const file *f, const char *from, const char *to)
 {
     file out = { 0 };
@@ -734,7 +737,7 @@ static void put_index(const file *f, const char *from, const char *to)
     free(out.bytes);
 }
 
-/* Is it refused by this store, which holds salt 9, and by an empty one? */
+/* Returns whether this store, which holds salt 9, and an empty one refuse the checkpoint. */
 static int refused(gckpt_store *s, gckpt_result why, const char *text)
 {
     gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
@@ -773,11 +776,11 @@ static void test_damage(void)
                       "%s, byte %d: %s", names[i], (int)k, gckpt_error_text(s));
             f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
         }
-        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte more */
+        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte too long */
             put_file(names[i], &f[i], k);
             CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
         }
-        if (i) { /* no header is left, nor space for all sums */
+        if (i) { /* without a header, and without space for all checksums */
             put_file(names[i], &f[i], 8 + f[i].size - header - 1);
             CHECK(refused(s, GCKPT_E_DATA, "cut off"));
         }
@@ -786,7 +789,7 @@ static void test_damage(void)
         CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
         put_file(names[i], &f[i], --f[i].size);
     }
-    /* one rank's for another's; of another save, of the same size; none */
+    /* one rank's file in place of another's; a file of another save with the same size; no file */
     put_file(names[1], &f[2], f[2].size);
     CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-0.safetensors\" is not what was saved with it"));
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 6) == GCKPT_OK);
@@ -802,7 +805,7 @@ static void test_damage(void)
     put_file(names[2], &f[2], f[2].size);
     CHECK(gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, 8));
     fill(s, 9);
-    /* an index that says other things, with a right sum */
+    /* an index with false contents and a correct checksum */
     static const struct {
         const char *from, *to, *text;
     } wrong[] = {
@@ -837,7 +840,7 @@ static void test_damage(void)
         CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
                   "%s: %s", wrong[i].to, gckpt_error_text(s));
     }
-    /* no files; a name longer than any path; no end that could be a sum */
+    /* no files; a name longer than any path; an end that cannot be a checksum */
     char listed[200] = "", long_name[1200];
     const char *from = strstr((const char *)f[0].bytes, "\"files\":{");
     memcpy(listed, from, (size_t)(strchr(from, '}') - from) + 1);
@@ -853,13 +856,13 @@ static void test_damage(void)
     put_file("ckpt", &endless, endless.size);
     CHECK(refused(s, GCKPT_E_DATA, "not the index"));
     free(endless.bytes);
-    /* a right sum over what is none: files that it names are not taken for this save's */
+    /* a correct checksum over an invalid index: the next save does not treat the files that it names as its own */
     put_index(&f[0], "\"tensors\":{", "\"tensor\":{");
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 8) == GCKPT_OK && loads(1, GCKPT_SHARD_NONE, 8) && files() == 3);
     clear();
     for (int i = 0; i < 3; i++)
         put_file(names[i], &f[i], f[i].size);
-    /* what it claims to have is looked for before there is memory for it */
+    /* claimed data is checked against the file before memory is allocated for it */
     static const char large[] =
         "{\"gckpt\":[1,2,67108864],\"files\":{\"ckpt.2-0.safetensors\":[1,2]},\"tensors\":{\"large\":{"
         "\"dtype\":\"F32\",\"shape\":[16777216],\"data_offsets\":[0,67108864]}},\"check\":\"0\"}\n";
@@ -870,7 +873,7 @@ static void test_damage(void)
     CHECK(refused(s, GCKPT_E_DATA, "\"large\"") && mem.peak < live + 100000);
     free(claim.bytes);
     put_file("ckpt", &f[0], f[0].size);
-    /* taken for something else, and the other way round */
+    /* an index loaded as a plain file, and a plain file as an index */
     CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "gckpt_ranks_load"));
     CHECK(gckpt_store_load(s, "shards/ckpt.2-0.safetensors") == GCKPT_E_DATA &&
@@ -900,15 +903,16 @@ static void test_damage(void)
     CHECK(mem.live == 0);
 }
 
-/* Each thing that a load asks of the system fails, each allocation, each file is one too many: the
- * store is as it was, or holds what was saved. */
+/* Each system call and each allocation of a load fails, and each file is one too many for the process. The store is
+ * unchanged, or it holds the saved values. */
 static void test_load_fails(void)
 {
     begin = 3, end = 5;
     clear();
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 8) == GCKPT_OK);
     for (int what = 0; what < 3; what++)
-        for (int kind = 0; kind < 3; kind++) { /* of one; one of four; empty */
+        /* loads into a store of one rank, of one of four ranks, and without parameters */
+        for (int kind = 0; kind < 3; kind++) {
             int done = 0;
             for (int n = 1; !done && n < 300; n++) {
                 gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
@@ -941,10 +945,10 @@ static void test_load_fails(void)
     CHECK(mem.live == 0);
 }
 
-/* An index that takes more than a reader takes is not written, and what was there stays. */
+/* An index larger than a reader accepts is not written, and the existing checkpoint stays. */
 static void test_large_index(void)
 {
-    enum { N = 16700000 }; /* six letters each in JSON */
+    enum { N = 16700000 }; /* each takes six characters in JSON */
     begin = 3, end = 5;
     clear();
     CHECK(save_by(1, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
@@ -962,7 +966,7 @@ static void test_large_index(void)
     CHECK(mem.live == 0);
 }
 
-/* An index that fits into memory, of so many tensors in so many files that it would take hours. */
+/* An index that fits into memory, but names a huge number of tensors and files, whose loading would take hours. */
 static void test_many_pieces(void)
 {
     enum { FILES = 1 << 15, TENSORS = (1 << 13) + 1 };
@@ -992,7 +996,7 @@ static void test_many_pieces(void)
     clear();
 }
 
-/* ---- what earlier saves have left, and what is others' ---- */
+/* ---- files left by earlier saves, and files that are not the library's ---- */
 static void put_text(const char *name, const char *text)
 {
     file f = { 0 };
@@ -1009,7 +1013,8 @@ static int is_there(const char *name)
     return !lstat(full, &s);
 }
 
-/* A save by so many, of which only these (a bit each) write their files before all are killed. */
+/* Starts a save of `ranks` ranks. Only the ranks whose bit is set in `which` write their files before all are
+ * killed. */
 static void break_save(int ranks, unsigned which, unsigned salt)
 {
     gckpti_rank_save x[8];
@@ -1026,7 +1031,7 @@ static void break_save(int ranks, unsigned which, unsigned salt)
     }
 }
 
-/* One save removes all that broken ones have left, whatever is missing between. */
+/* One save removes all files that interrupted saves have left, even if some of their ranks or numbers are missing. */
 static void test_left(void)
 {
     static const char *const left[] = { "ckpt.gckpt-tmp0", "ckpt.gckpt-tmp7",
@@ -1038,10 +1043,10 @@ static void test_left(void)
         clear();
         if (old)
             CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
-        break_save(8, 0xaf, 2); /* all but ranks 4 and 6 */
+        break_save(8, 0xaf, 2); /* all ranks except 4 and 6 */
         for (size_t i = 0; i < sizeof left / sizeof *left; i++)
             put_text(left[i], "half");
-        for (int number = 9; number < 90; number += 40) { /* and numbers with gaps */
+        for (int number = 9; number < 90; number += 40) { /* and save numbers with gaps */
             char name[60];
             file f = file_of(old ? "ckpt.2-7.safetensors" : "ckpt.1-7.safetensors");
             snprintf(name, sizeof name, "ckpt.%d-7.safetensors", number);
@@ -1057,7 +1062,7 @@ static void test_left(void)
     begin = 0, end = MODEL;
 }
 
-/* Others' files of such names are not written over and not removed, whatever the number comes to. */
+/* Files of other programs with such names are neither overwritten nor removed, whatever number the save reaches. */
 static void test_others(void)
 {
     static const char *const texts[] = {
@@ -1081,12 +1086,12 @@ static void test_others(void)
     fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
     for (int i = 0; i < TEXTS; i++)
         put_text(texts[i], texts[i]);
-    /* a file of one process; another checkpoint; a save under way elsewhere; what is no file */
+    /* a file of one process; another checkpoint; a save in progress elsewhere; names that are no regular files */
     CHECK(gckpt_store_save(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK);
     strcpy(path, "shards/ckpt.8");
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 5) == GCKPT_OK);
     strcpy(path, "shards/ckpt");
-    file f = file_of("ckpt.8.1-0.safetensors"); /* a copy, not by its rank's name */
+    file f = file_of("ckpt.8.1-0.safetensors"); /* a copy, not named after its rank */
     put_file("ckpt.10-1.safetensors", &f, f.size);
     free(f.bytes);
     put_text("ckpt.5-0.safetensors.gckpt-tmp0", "half");
@@ -1094,14 +1099,14 @@ static void test_others(void)
     CHECK(fd >= 0 && !flock(fd, LOCK_EX) && !mkdir("shards/ckpt.6-0.safetensors", 0700) &&
           !mkfifo("shards/ckpt.6-1.safetensors", 0600));
     const int all = files();
-    alarm(300); /* who waits for the pipe is ended */
+    alarm(300); /* ends the process if it waits for the pipe */
     for (unsigned salt = 1; salt < 12; salt++) {
         CHECK_MSG(save_by(4, GCKPT_SHARD_VALUES, salt) == GCKPT_OK, "%s", error_text);
         CHECK_MSG(loads(2, GCKPT_SHARD_STATE, salt) && files() == all + 5, "save %u: %d files",
                   salt, files() - all);
     }
     alarm(0);
-    CHECK(is_there("ckpt.17-3.safetensors")); /* 3, 4, 6, 7, 9, 10 were passed over */
+    CHECK(is_there("ckpt.17-3.safetensors")); /* numbers 3, 4, 6, 7, 9 and 10 were skipped */
     for (int i = 0; i < TEXTS; i++) {
         f = file_of(texts[i]);
         CHECK(f.size == strlen(texts[i]) && !memcmp(f.bytes, texts[i], f.size));
@@ -1111,7 +1116,7 @@ static void test_others(void)
     strcpy(path, "shards/ckpt.8");
     CHECK(loads(1, GCKPT_SHARD_NONE, 5));
     strcpy(path, "shards/ckpt");
-    close(fd); /* and when that save is killed, too */
+    close(fd); /* also if that save is killed */
     CHECK(save_by(1, GCKPT_SHARD_NONE, 13) == GCKPT_OK && files() == all + 1);
     CHECK(!is_there("ckpt.5-0.safetensors.gckpt-tmp0") && !rmdir("shards/ckpt.6-0.safetensors"));
     gckpt_store_free(s);
@@ -1119,8 +1124,8 @@ static void test_others(void)
     CHECK(mem.live == 0);
 }
 
-/* A save over an index that is damaged harms nothing that this may name until the new one is there,
- * whatever fails. */
+/* A save over a damaged index harms no file that the index may name until the new index is in place, whichever call
+ * fails. */
 static void test_damaged_index(void)
 {
     begin = 3, end = 5;
@@ -1151,7 +1156,7 @@ static void test_damaged_index(void)
         CHECK(!done || files() == 5);
         free(index.bytes);
     }
-    /* killed half-way */
+    /* the save is killed half-way */
     clear();
     CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
     file index = file_of("ckpt");
@@ -1159,7 +1164,7 @@ static void test_damaged_index(void)
     break_save(4, 5, 2);
     put_file("ckpt", &index, index.size);
     CHECK(loads(1, GCKPT_SHARD_NONE, 1));
-    /* a folder that cannot be listed: only where nothing is damaged */
+    /* a folder that cannot be listed: the save goes on only if nothing is damaged */
     for (no_list = 1; no_list <= 2; no_list++) {
         clear();
         CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
@@ -1178,7 +1183,7 @@ static void test_damaged_index(void)
     CHECK(mem.live == 0);
 }
 
-/* Does the call end within some seconds, with this result and text, and few bytes? */
+/* Returns whether the call ends within some seconds with this result and text, and allocates little. */
 typedef enum { RANKS_SAVE, RANKS_LOAD, STORE_LOAD } call;
 static int fails_at_once(call which, const char *where, gckpt_result want, const char *text)
 {
@@ -1203,8 +1208,8 @@ static int fails_at_once(call which, const char *where, gckpt_result want, const
     return WIFEXITED(status) && !WEXITSTATUS(status);
 }
 
-/* Pipes, folders and large files: what is said of them, as by the calls of one process, and that
- * they are neither waited for nor read. */
+/* Pipes, folders and large files in place of the index: the errors are those of a single process's calls, and nothing
+ * waits for them or reads them. */
 static void test_no_index(void)
 {
     static const char *const begins[] = { "", "version ", "{\"gckpt\"" };
@@ -1230,7 +1235,7 @@ static void test_no_index(void)
     for (size_t i = 0; i < 6; i++) {
         put_text("large", begins[i % 3]);
         CHECK(!truncate(large, sizes[i / 3]));
-        if (i == 2) /* it may be one, and is looked at: it is not */
+        if (i == 2) /* it may be an index, so the call reads it and finds that it is none */
             continue;
         CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_E_DATA,
                    "load: empty, damaged, or not the index of a checkpoint by ranks; "
@@ -1240,14 +1245,14 @@ static void test_no_index(void)
         CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_OK, ""));
     }
     CHECK(!rmdir(folder));
-    if (!mknod(device, S_IFCHR | 0600, 0)) { /* as root; refused before a rank writes */
+    if (!mknod(device, S_IFCHR | 0600, 0)) { /* only root can create it; refused before a rank writes */
         CHECK(gckpt_store_save(s, device) == GCKPT_E_FILE);
         snprintf(text, sizeof text, "%s", gckpt_error_text(s));
         CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
         const int before = files();
         CHECK(fails_at_once(RANKS_SAVE, device, GCKPT_E_FILE, text) && files() == before);
     }
-    /* no memory to read the one that is there, or for anything else: it is a save that says so */
+    /* without memory to read the existing index, or for anything else: the save returns the error */
     gckpt_result result = GCKPT_E_MEMORY;
     strcpy(path, "shards/ckpt");
     CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
@@ -1263,9 +1268,9 @@ static void test_no_index(void)
 }
 
 #if RANKS_THREADS
-/* ---- trainings by threads as ranks: saved, killed, resumed ---- */
+/* ---- threads as ranks train, save, are killed and resume ---- */
 enum { BATCH = 8, WIDE = 400, BLOCK = 1 << 20 };
-typedef struct { /* one rank's, here since it may end anywhere */
+typedef struct { /* the state of one rank; not on its stack, since its thread may end anywhere */
     gckpt_store *s;
     gckpt_graph *g;
     gckpt_plan *p;
@@ -1274,14 +1279,14 @@ typedef struct { /* one rank's, here since it may end anywhere */
     gckpt_result loaded, saved, stepped, agreed;
     char text[400], differs[400];
     uint64_t hash;
-    long first, last; /* of the transport's calls by a save */
-    int alone;        /* one virtual rank: no barrier */
+    long first, last; /* numbers of the transport's first and last call in a save */
+    int alone;        /* a single virtual rank, which has no status barrier */
 } member;
 typedef struct {
     gckpt_shard shard;
     const char *note;
-    int loads, before, after; /* it loads; steps before it saves, and after */
-    int lost;                 /* the rank that saves to nowhere; -1: none */
+    int loads, before, after; /* loads: whether it loads; before, after: steps before it saves, and after */
+    int lost;                 /* the rank whose path cannot be written, or -1 */
     member m[RANKS_MOST];
 } training;
 
@@ -1301,7 +1306,7 @@ static void train(member *m, int64_t first, int64_t rows, int steps)
     }
 }
 
-/* A rank's store, in a block or not, and the plan of a small network. */
+/* Makes a rank's store, in the block or, if NULL, on the heap, and the plan of a small network. */
 static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard shard)
 {
     gckpt_store_desc desc = { .memory.memory = block, .memory.size = block ? BLOCK : 0, .seed = 5 };
@@ -1320,7 +1325,7 @@ static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard s
     m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
 }
 
-/* What a program does. */
+/* The program that each rank runs. */
 static void rank_body(ranks_world *w, int rank, void *context)
 {
     training *t = (training *)context;
@@ -1362,7 +1367,7 @@ static void run(ranks_world *w, training *t)
     }
 }
 
-/* Nothing is saved within a step, which goes on; nor where another rank makes another call. */
+/* A save during a step is refused and the step goes on. So is a save while another rank makes another call. */
 static void within_a_step(ranks_world *w, int rank, void *context)
 {
     member *m = &((training *)context)->m[rank];
@@ -1399,7 +1404,7 @@ static void test_within_a_step(void)
     ranks_close(&w);
 }
 
-/* One process with one virtual rank has no barrier; it saves as all do. */
+/* One process with one virtual rank has no status barrier; it saves like all. */
 static void test_alone(void)
 {
     member m = { .alone = 1 };
@@ -1416,7 +1421,7 @@ static void test_alone(void)
     util_free(m.e, m.p, m.g, m.s);
 }
 
-/* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
+/* gckpt_store_need returns exactly the bytes of a rank's store; the plan reports those of parameters and state. */
 static void test_need(void)
 {
     ranks_world w;
@@ -1449,7 +1454,7 @@ static void test_need(void)
     ranks_close(&w);
 }
 
-/* Any ranks go on where any others were killed, to the bits of one process that went on all the time. */
+/* Any number of ranks resumes after any number was killed, with the bits of one process that was never interrupted. */
 static void test_resume(void)
 {
     ranks_world w;
@@ -1481,7 +1486,7 @@ static void test_resume(void)
         }
 }
 
-/* A transport that fails, hangs or dies at any exchange of a save; a rank that cannot write. */
+/* A transport that fails, hangs or dies at any exchange of a save, and a rank that cannot write. */
 static void test_faults(void)
 {
     static const char *const notes[] = { "old", "new" };
@@ -1514,7 +1519,7 @@ static void test_faults(void)
                 CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
                           "%d %d %ld: %d", how, rank, at, survivors);
                 gckpt_store_free(s);
-                /* whatever is left is cleared away, by fewer, and it is "old" again */
+                /* fewer ranks save again, which removes all leftovers; then the note is "old" again */
                 for (int ranks = 2; ranks <= 4; ranks += 2) {
                     ranks_open(&w, ranks);
                     t.note = "old";
@@ -1544,12 +1549,12 @@ static void test_faults(void)
 }
 #endif
 
-/* A rank's buffers for exchanges take the square sums of all blocks at once, which of more than 67
- * million parameters (16,384 blocks) are more than anything small that is exchanged. */
+/* The exchange buffers of a rank hold the sums of squares of all blocks at once. With more than 67 million parameters
+ * (16,384 blocks) these are larger than any other small message. */
 static void test_space_for_squares(void)
 {
     static const size_t blocks[5] = { 0, 16384, 16385, 20000, 1 << 20 };
-    static gckpt_plan plan; /* of nothing but parameters */
+    static gckpt_plan plan; /* a plan that has only parameters */
     static gckpt_exec exec;
     exec.plan = &plan;
     for (int i = 0; i < 5; i++) {
@@ -1560,7 +1565,7 @@ static void test_space_for_squares(void)
     }
 }
 
-/* The number that the next file gets: what stays open holds one below it. */
+/* Returns the number of the next file descriptor; a file that stays open takes a lower one. */
 static int next_number(void)
 {
     const int fd = open(".", O_RDONLY);

@@ -1,6 +1,6 @@
-/* test_simulate.c - examples/simulate.h: what is exchanged adds up to the lower bound, as long as closed
- * forms say, hidden behind what is computed or not; and what a simulated step sends is what an executor
- * sends, on threads as ranks. */
+/* test_simulate.c - examples/simulate.h. Exchanges add up to the lower bound and take the time of closed formulas,
+ * whether they overlap with computation or not; and a simulated step sends the bytes that an executor on threads as
+ * ranks sends. */
 #include "store/store.h"
 #include "examples/simulate.h"
 #include "rank_threads.h"
@@ -12,8 +12,8 @@ enum { BLOCK = GCKPT_UPDATE_BLOCK };
 static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
 
 /* ---- shards and exchanges ---- */
-/* What all ranks send is E (N - 1) elements each way, whatever E; partners agree; what is left is
- * gckpti_shard_of's. */
+/* All ranks together send E (N - 1) elements each way, for every E; partners agree on them; the elements that a rank
+ * keeps are gckpti_shard_of's. */
 static void test_shard_sums(int64_t elements, int ranks)
 {
     simulate_exchange x[2][2 * SIMULATE_LEVELS];
@@ -43,8 +43,8 @@ static void test_shard_sums(int64_t elements, int ranks)
               (long long)all, (long long)sent[0], (long long)sent[1]);
 }
 
-/* Where blocks are shared evenly, a sum takes log2(N) latencies and P (N - 1) / N bytes; in nodes the first
- * levels, which carry most, go by the faster link. */
+/* Where blocks divide evenly, a sum takes log2(N) latencies and P (N - 1) / N bytes. On several machines the first
+ * levels, which carry most bytes, use the faster link. */
 static void seconds(void)
 {
     const simulate_machine m = { 1, 1, 8, { 100, 0.5 }, { 10, 2 }, 0 };
@@ -67,8 +67,8 @@ static void seconds(void)
     }
 }
 
-/* ---- hidden or waited for ---- */
-/* A sum over two ranks overlapped with `computing` seconds in pieces: what is longer counts, but an exchange that
+/* ---- overlapped or waited for ---- */
+/* A sum over two ranks overlaps with `computing` seconds of work in pieces. The longer one counts, but an exchange that
  * ends within a piece waits for the piece's end. */
 static void overlap(void)
 {
@@ -76,7 +76,7 @@ static void overlap(void)
     const simulate_ranks r = { 0, 4, 4, GCKPT_SHARD_NONE };
     static const struct {
         int pieces;
-        double piece, exposed; /* of 4 blocks: 1 + 2 seconds, then 1 + 1 */
+        double piece, exposed; /* times for 4 blocks: 1 + 2 seconds, then 1 + 1 */
     } cases[] = { { 0, 0, 5 }, { 1, 2, 3 }, { 3, 1, 2 }, { 5, 1, 0 }, { 2, 3, 0 },
                   { 1, 4, 2 }, { 2, 4, 0 }, { 1, 9, 2 }, { 9, 1, 0 } };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -99,7 +99,7 @@ static void overlap(void)
 }
 
 /* ---- a chain of layers, planned ---- */
-/* Not of net.h: the closed forms are those of equal layers, each of whose weights are 4 blocks. */
+/* The nets of net.h are not suitable: the formulas are for equal layers, each with weights of 4 blocks. */
 enum { WIDTH = 128, LAYERS = 3, ROWS = 4 };
 typedef struct {
     gckpt_store *s;
@@ -108,7 +108,7 @@ typedef struct {
     gckpt_tensor *x, *y;
 } chain;
 
-/* Each layer takes `work` forward and backward, the loss none. */
+/* Each layer costs `cost` forward and backward; the loss costs nothing. */
 static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t cost, int overlap_on)
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
@@ -144,8 +144,8 @@ static void chain_close(chain *c)
     gckpt_store_free(c->s);
 }
 
-/* Two ranks, each of which takes t seconds to send a half of a layer's weights: what a backward of b seconds
- * hides of it, waiting after the updates, and at each forward. */
+/* Two ranks; each takes t seconds to send half of a layer's weights. Compares how much of it a backward of b seconds
+ * hides, the wait after the updates, and the wait at each forward. */
 static void whole_steps(void)
 {
     const double t = 1, blocks = 4 * 4 * LAYERS;
@@ -157,13 +157,13 @@ static void whole_steps(void)
             const double each = b / m.throughput,
                          agree_time = (4 * SIMULATE_AGREE_BYTES + 2 * SIMULATE_TOTAL_BYTES + (shard ? blocks : 0)) /
                                       m.inter_node.bandwidth;
-            /* the rest of a sum when the next one is to start */
+            /* the rest of the last sum when the next one could start */
             const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
             const double left = m.no_overlap ? end
                                 : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
                                 : each < t                ? t - each
                                                           : 0;
-            /* the first is waited for; of the others what the layer before does not hide */
+            /* the first gather is waited for; of the others, the part that the layer before does not hide */
             const int ahead = overlap_on && shard == GCKPT_SHARD_VALUES && !m.no_overlap;
             const double gathers = shard == GCKPT_SHARD_NONE ? 0
                                    : !ahead                  ? LAYERS * t
@@ -182,7 +182,7 @@ static void whole_steps(void)
         }
 }
 
-/* One rank: what the plan says of a step, whatever its micro-batches and virtual ranks. */
+/* One rank: the plan's cost of a step, for any number of micro-batches and virtual ranks. */
 static void alone(void)
 {
     const simulate_machine m = { 10, 1e30, 1, { 1, 1 }, { 1, 1 }, 0 };
@@ -198,7 +198,7 @@ static void alone(void)
         }
 }
 
-/* ---- what executors send ---- */
+/* ---- bytes that executors send ---- */
 #if RANKS_THREADS
 typedef struct {
     simulate_ranks r;
@@ -231,12 +231,13 @@ static void send_steps(ranks_world *w, int rank, void *context)
     chain_close(&c);
 }
 
-/* The same bytes, on each rank. */
+/* Every rank sends as many bytes as simulated. */
 static void sent(void)
 {
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 2; ranks <= 8; ranks *= 2)
-            for (int more = 0; more < 3; more++) { /* virtual ranks a rank, micro-batches a virtual rank */
+            /* virtual ranks for each rank, micro-batches for each virtual rank */
+            for (int more = 0; more < 3; more++) {
                 ranks_world w;
                 sending s = { { 0, ranks, more == 1 ? 4 * ranks : ranks, (gckpt_shard)shard },
                               ROWS * ranks * (more ? 4 : 1), { 0 }, { 0 } };

@@ -1,6 +1,6 @@
-/* test_virtual_ranks.c - plans with virtual ranks, for one process or several: refusals, the rows of each rank,
- * buffers compared with values by hand, bytes a rank compared with the formulas of ZeRO, costs, files, texts, printed
- * plans, gckpt_fit. test_plan.c replays random graphs. */
+/* test_virtual_ranks.c - plans with virtual ranks, for one process or several: refusals, the rows of each rank, buffers
+ * computed by hand, bytes of a rank by the formulas of ZeRO, costs, files, texts, printed plans and gckpt_fit.
+ * test_plan.c replays random graphs. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -16,8 +16,9 @@ static gckpt_graph *graph;
 static gckpt_term terms[2];
 static int term_count;
 
-/* A GPT of sorts: tied embedding, blocks, and sometimes a regulariser of the embedding. Not of net.h:
- * the formulas are of parameters that are cut, in several blocks of 4096, and net.h's are smaller. */
+/* Builds a small GPT: tied embedding, blocks, and sometimes a regulariser of the embedding. The nets of net.h are not
+ * suitable: their parameters are too small to be sharded, and the formulas are for parameters of several blocks of
+ * 4096. */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *t, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -57,8 +58,8 @@ static void set_ranks(int ranks, gckpt_shard shard)
 {
     CHECK(gckpt_store_ranks(store, ranks - 1, ranks, shard) == GCKPT_OK);
 }
-/* A plan of several ranks is not printed as C, so its operands are not checked with it: they are as
- * those of one rank's are printed. */
+/* A plan for several ranks cannot be printed as C, which would check its operands. Compares them with those in the
+ * printed plan of one rank instead. */
 static void check_operands(const gckpt_plan *p)
 {
     gckpt_plan as_one = *p;
@@ -90,7 +91,7 @@ static gckpt_tensor *tensor(const char *name)
     return NULL;
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 static void refuses(const gckpt_plan_desc *d, const char *why)
 {
     gckpt_plan *p = gckpt_plan_new(graph, terms, term_count, d);
@@ -113,7 +114,7 @@ static void test_refusals(void)
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 },
             "has only its shard of the gradient of param \"table\"");
-    CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* then it is not sharded */
+    CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* a frozen parameter is not sharded */
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
     set_ranks(4, GCKPT_SHARD_NONE);
@@ -126,7 +127,7 @@ static void test_refusals(void)
     close_model();
 }
 
-/* ---- whose rows ---- */
+/* ---- rows of each rank ---- */
 static void test_rows(void)
 {
     random_state = 5;
@@ -153,10 +154,10 @@ static void test_rows(void)
     close_model();
 }
 
-/* ---- buffers and instructions, compared with values by hand ---- */
+/* ---- buffers and instructions, compared with values computed by hand ---- */
 typedef struct {
     int reduces, partial_sums, exchange_buffers, shards, gathers;
-    size_t partial_bytes, exchange_bytes, shard_bytes; /* bytes */
+    size_t partial_bytes, exchange_bytes, shard_bytes;
 } counters;
 
 static counters count(const gckpt_plan *p)
@@ -182,7 +183,7 @@ static counters count(const gckpt_plan *p)
     return t;
 }
 
-/* x w + b, with a regulariser of w: its last use in the batch is where w and b are reduced. */
+/* x w + b, with a regulariser of w: both gradients are reduced at the last use of w in the batch. */
 static void test_by_hand(void)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -207,15 +208,15 @@ static void test_by_hand(void)
             CHECK(p->accumulates == accumulates && t.reduces == (vranks[i] > 1 ? 2 : 0));
             CHECK(t.partial_sums == (i == 1 ? 6 : i == 3 ? 2 : 0));
             CHECK(t.partial_bytes == (size_t)t.partial_sums / 2 * (w_bytes + b_bytes));
-            /* w has 3 blocks: another rank sends 2, and b's sums come to the same place */
+            /* w has 3 blocks: another rank sends 2, and the sums of b use the same buffer */
             CHECK(t.exchange_buffers == (ranks[i] > 1) && t.exchange_bytes == (ranks[i] > 1 ? half : 0));
             CHECK(t.gathers == (cut && shard == GCKPT_SHARD_VALUES));
             CHECK(t.shards == (cut && !accumulates && shard >= GCKPT_SHARD_GRADIENTS));
-            /* of 3 blocks the first of 4 ranks has 1 */
+            /* of 3 blocks, the first of 4 ranks has 1 */
             CHECK(t.shard_bytes == (t.shards ? 4096 * 4 : 0));
             const int end = (int)p->length;
             for (int k = 0; k < 2 && vranks[i] > 1;
-                 k++) { /* .., backward, REDUCEs (the larger last), UPDATEs */
+                 k++) { /* .., backward, REDUCEs (the larger one last), UPDATEs */
                 CHECK(gckpt_plan_get(p, end - 4 + k, &in) == GCKPT_OK);
                 CHECK(in.kind == GCKPT_REDUCE && in.id == gckpt_id(k ? w : b));
                 const gckpti_ins *ins = &p->ins[end - 4 + k];
@@ -226,8 +227,8 @@ static void test_by_hand(void)
     close_model();
 }
 
-/* ---- bytes a rank, by the formulas ---- */
-/* Bytes that live when updates begin. */
+/* ---- bytes of a rank, by the formulas ---- */
+/* Returns the bytes that are live when updates begin. */
 static size_t live_at_updates(const gckpt_plan *p)
 {
     gckpt_usage u = { 0, 0, 0, 0, 0 };
@@ -266,15 +267,15 @@ static void test_formulas(void)
                 const int sharded = shard >= GCKPT_SHARD_GRADIENTS && per_rank == 1;
                 const size_t *kinds = p->kind_bytes, waits = count(p).partial_bytes;
                 CHECK(kinds[GCKPT_BYTES_PARAMETERS] == values && kinds[GCKPT_BYTES_STATE] == state);
-                /* 16 P; 8 P + 8 P / N; 4 P + 12 P / N; 16 P / N: in N parts of blocks */
+                /* 16 P; 8 P + 8 P / N; 4 P + 12 P / N; 16 P / N: parameters are divided into N parts by blocks */
                 size_t bytes = values + state + live_at_updates(p), sums = sharded ? part : all;
-                if (per_rank > 1) /* each use has its own sum, with compensation; there are partial sums */
+                if (per_rank > 1) /* each use has a separate sum with compensation, and there are partial sums */
                     sums = live_at_updates(p) - waits;
                 CHECK_MSG(bytes == values + state + sums + waits,
                           "shard %d, %d ranks: %lu bytes, by formula %lu", shard, ranks,
                           (unsigned long)bytes, (unsigned long)(values + state + sums));
                 CHECK(sums >= (sharded ? part : all) && waits == (per_rank > 1 ? 2 * all : 0));
-                /* padding is what blocks add to that */
+                /* the division by blocks adds padding */
                 size_t arrays = (size_t)(2 * (shard > 0) + (shard == GCKPT_SHARD_VALUES));
                 size_t most = arrays + (size_t)sharded, padding = part - exact;
                 CHECK(kinds[GCKPT_BYTES_PADDING] >= arrays * padding &&
@@ -288,13 +289,13 @@ static void test_formulas(void)
     close_model();
 }
 
-/* ---- budgets: what the least one says works, and keeps to it ---- */
+/* ---- budgets: the least budget that an error names works and is kept ---- */
 static int is_gather(const gckpt_plan *p, size_t x)
 {
     return p->ins[x].kind == GCKPT_FORWARD && p->nodes[p->ins[x].id].kind == GCKPTI_PARAM;
 }
 
-/* The plan's own list as a schedule: its gathers stay where they are. */
+/* The plan's instructions as a schedule: its gathers stay where they are. */
 static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
 {
     gckpt_instruction list[1000];
@@ -308,8 +309,8 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
     gckpt_plan_free(q);
 }
 
-/* The same request with gathers ahead: the same instructions within the budget, gathers in the same order and
- * none later; all others in their order. Whether one moved. */
+/* Makes the same request with overlapped gathers. Checks that the plan has the same instructions within the budget, all
+ * gathers in the same order and none later, and the other instructions in order. Returns whether a gather moved. */
 static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
 {
     d.overlap_communication = 1;
@@ -337,7 +338,7 @@ static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
     return moved;
 }
 
-/* Inference has one virtual rank; its text names several ranks. */
+/* An inference plan has one virtual rank; its text names several ranks. */
 static void test_inference(void)
 {
     text t = { 0 };
@@ -388,7 +389,7 @@ static void test_budgets(void)
     close_model();
 }
 
-/* ---- the n-th allocation fails, for every n ---- */
+/* ---- allocation n fails, for every n ---- */
 static void test_memory(void)
 {
     for (int i = 0; i < 3; i++) {
@@ -415,7 +416,7 @@ static void test_memory(void)
     }
 }
 
-/* ---- costs: a gather costs link_cost by bytes, whatever the number of rows ---- */
+/* ---- costs: a gather costs link_cost by its bytes, whatever the number of rows ---- */
 static void test_costs(void)
 {
     open_model(1);
@@ -430,7 +431,7 @@ static void test_costs(void)
         gckpt_plan_usage(q, x, &v);
         const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, &p->ins[x])];
         if (p->ins[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
-            /* a cost of 1 for each byte that the other rank has: all except the larger half */
+            /* a cost of 1 for each byte that the other rank has, which has the smaller half */
             const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;
             size_t half = (blocks + 1) / 2 * block;
             CHECK(v.cost - u.cost == bytes_of(p, node) - half);
@@ -444,7 +445,7 @@ static void test_costs(void)
     /* each rank has 2 virtual ranks of 3 rows, in micro-batches of 2: 6 rows in 4 lockstep micro-batches */
     CHECK(gckpt_plan_step_cost(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
     gckpt_plan_free(q);
-    for (int bits = 36; bits <= 60; bits += 4) { /* the number of micro-batches takes no time to count */
+    for (int bits = 36; bits <= 60; bits += 4) { /* counting that many micro-batches takes no time */
         d.batch = INT64_C(1) << bits;
         q = plan(&d);
         const double micro_batches = (double)d.batch / 4, want = micro_batches * ((double)body + (double)gathered);
@@ -540,7 +541,7 @@ static void test_texts(void)
     close_model();
 }
 
-/* ---- gckpt_fit: a micro-batch is not larger than a virtual rank ---- */
+/* ---- gckpt_fit: a micro-batch is at most as large as a virtual rank ---- */
 static void test_fit(void)
 {
     int losses = 2;
@@ -556,7 +557,7 @@ static void test_fit(void)
         gckpt_plan_free(p);
         gckpt_store_free(store);
     }
-    /* gradients are complete after the last virtual rank: no update before */
+    /* gradients are complete after the last virtual rank, so no update comes earlier */
     store = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
     gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);

@@ -1,7 +1,7 @@
-/* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h): the bits of the
- * processor for plans, splits, streams, fetches, files, debug aids, check_gradients and calibrate, and
- * nothing waited for before the first update of a step that does not clip, even where it is then skipped.
- *     build/test_backend [first seed] [graphs] */
+/* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h). Plans, splits, streams,
+ * fetches, files, debug aids, check_gradients and calibrate must give the bits of the processor. A step that does not
+ * clip waits for nothing before its first update, even if that update is then skipped. build/test_backend [first seed]
+ * [graphs] */
 #include "base/base.h"
 #include "num/num.h"
 #include "graph/graph.h"
@@ -18,9 +18,10 @@ int main(void) { return 0; }
 #include "backend.h"
 #endif
 
-/* Two backends that the cases below run on; how many pieces of memory they gave, the op they are to lack
- * (NULL: none), which of the next pieces is not there (0: all are). A test that includes this file may have
- * its own (TESTED_ELSEWHERE): test_cuda.c. */
+/* The two backends on which the cases below run. For backend i: tested_blocks counts its live allocations;
+ * tested_lacks names the op that it pretends to lack (NULL for none); tested_fails makes the next allocation number
+ * `index` fail (0 for none). A test that includes this file may define them itself (TESTED_ELSEWHERE): test_cuda.c
+ * does. */
 static const gckpt_backend *tested[2];
 static long tested_blocks(int i);
 static void tested_lacks(int i, const char *op);
@@ -39,7 +40,7 @@ static void tested_fails(int i, long index)
 }
 #endif
 
-/* Random graphs: runs that are to be as another one are this backend's; the other is the processor's. */
+/* The backend for random graphs; the reference runs on the processor. */
 static const gckpt_backend *backend_of_graph;
 #define RANDOM_BACKEND(wanted) ((wanted) ? backend_of_graph : NULL)
 #define main                   random_main
@@ -50,7 +51,7 @@ static const gckpt_backend *backend_of_graph;
 /* ---- one small training: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
 enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
 
-/* A user's op that no backend has: y = x^2, saves x, needs a workspace. */
+/* A user-defined op that no backend has: y = x^2; saves x, needs a workspace. */
 static gckpt_result square_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -82,7 +83,7 @@ static void square_backward(const gckpt_call *call)
 static const gckpt_op square_op = { .name = "square_op", .shape = square_shape, .forward = square_forward,
                                     .backward = square_backward, .needs = { GCKPT_SAVED } };
 
-/* The sum of x^2/2 counts 3 a row: in its own way. */
+/* A loss with its own count: the sum of x^2/2, which counts 3 for each row. */
 static gckpt_result odd_loss_shape(gckpt_call *call)
 {
     (void)call;
@@ -122,7 +123,7 @@ typedef struct {
     int micro, odd, copy_feeds, stage, skips;
     unsigned debug;
     gckpt_mode mode;
-    gckpt_store *store; /* NULL: its own */
+    gckpt_store *store; /* if NULL, makes a new one */
 } setting;
 
 static float small_x[ROWS * WIDTH];
@@ -137,7 +138,7 @@ static void own_optimiser(void *user, const gckpt_update *u)
     }
 }
 
-/* x + x p p' gain, of frozen parameters in each storage; rows are no multiple of a vector. */
+/* Returns x + x p p' gain, with frozen parameters in each storage; the number of rows is no multiple of a vector. */
 static gckpt_tensor *packed_layers(gckpt_tensor *x)
 {
     enum { NARROW = 31 };
@@ -179,7 +180,7 @@ static small make(const setting *o, int wanted)
     gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
-    if (o->odd) /* 2: it says that it counts targets */
+    if (o->odd) /* 2 declares that it counts targets */
         terms[0].loss = gckpt_apply(odd_loss_of, (gckpt_tensor *[]){ logits, t }, o->odd, NULL, 0);
     gckpt_fetch_spec fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
     gckpt_plan_desc d = { .mode = o->mode,
@@ -227,7 +228,7 @@ static void small_free(small *m, int keep_store)
     util_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
 }
 
-/* Results to compare: losses, norms, fetches, values and state. */
+/* Returns a hash of the results to compare: losses, norms, fetches, values and state. */
 static uint64_t small_run(const setting *o, float clip)
 {
     small m = make(o, 1);
@@ -247,7 +248,7 @@ static uint64_t small_run(const setting *o, float clip)
     }
     CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
     hash = gckpti_fnv(hash, saved.bytes, saved.size);
-    gckpt_exec_free(m.e); /* and the store is whole without it */
+    gckpt_exec_free(m.e); /* the store is complete without the executor */
     m.e = NULL;
     file again = { 0 };
     CHECK(gckpt_store_write(m.s, file_write, &again) == GCKPT_OK && same_file(&saved, &again));
@@ -278,13 +279,13 @@ static void test_small(void)
                     CHECK_MSG(small_run(&o, way % 2 ? 0.1f : 0) == want,
                               "optimiser %d, precision %d, way %d on %s: other bits", optimiser, precision, way,
                               o.backend->name);
-                    CHECK_MSG(tested_blocks(i) == 0, "%ld pieces left", tested_blocks(i));
+                    CHECK_MSG(tested_blocks(i) == 0, "%ld allocations left", tested_blocks(i));
                     tested_lacks(i, NULL);
                 }
             }
 }
 
-/* A step that is skipped leaves no trace, whether the backend or (without its help) the host decides. */
+/* A skipped step leaves no trace, whether the backend decides or, without its help, the host. */
 static void test_skipped(void)
 {
     for (int way = 0; way < 32; way++) {
@@ -320,7 +321,7 @@ static void test_skipped(void)
 }
 
 #ifndef TESTED_ELSEWHERE
-/* Memory as it is found: nobody has cleared it. */
+/* Allocates memory that is not zero, as a driver may. */
 static void *used_get(void *context, size_t bytes, size_t alignment)
 {
     device *d = (device *)context;
@@ -332,7 +333,7 @@ static void *used_get(void *context, size_t bytes, size_t alignment)
     return at;
 }
 
-/* Where nothing is trained, but running statistics are measured, no gradient can keep a step back. */
+/* If running statistics are measured but nothing is trained, no gradient can make a step be skipped. */
 static void test_measured_alone(void)
 {
     uint64_t want = 0;
@@ -370,18 +371,20 @@ static void square_back_on_device(const gckpt_call *call) { device_run(call, squ
 static void odd_loss_on_device(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
 static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
 
-/* Copies and waits. With a mirror up to date nothing goes in but feeds; nothing is waited for before the
- * first update, but where the step clips, or the loss counts in its own way. */
+/* Counts copies and waits. If the backend's copies are up to date, only feeds are copied in; nothing is waited for
+ * before the first update, except if the step clips or the loss has its own count. */
 static void test_waits(void)
 {
     device *d = &plain_device;
-    for (int way = 0; way < 5; way++) { /* way & 1: clips; way & 2: its own count; 4: may be skipped */
+    /* the lowest bit of way: clips; the second: the loss has its own count; way 4: may skip */
+    for (int way = 0; way < 5; way++) {
         setting o = { .backend = &plain_backend, .odd = way / 2 % 2, .skips = way == 4 };
         small m = make(&o, 1);
         d->missing = NULL;
         small_step(&m, 0, 0);
         device_reset(d);
-        m.e->tables.nodes[gckpt_id(m.h) - 2].forward = square_on_device; /* else copies would wait */
+        /* otherwise the host would run it and wait for copies */
+        m.e->tables.nodes[gckpt_id(m.h) - 2].forward = square_on_device;
         m.e->tables.nodes[gckpt_id(m.h) - 2].backward = square_back_on_device;
         if (o.odd) {
             m.e->tables.nodes[m.p->terms[0].id].forward = odd_loss_on_device;
@@ -389,7 +392,7 @@ static void test_waits(void)
         }
         small_step(&m, 1, way % 2 ? 1e-3f : 0);
         CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
-        CHECK_MSG(d->gets == 0, "way %d: %ld pieces of memory in a step", way, d->gets);
+        CHECK_MSG(d->gets == 0, "way %d: %ld allocations in a step", way, d->gets);
         CHECK_MSG(d->copies_in == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->copies_in);
         CHECK(d->updates == 3 && d->kernel_calls > 0 && d->waits >= 1);
         small_free(&m, 0);
@@ -397,7 +400,7 @@ static void test_waits(void)
 }
 #endif
 
-/* One store, executors on the processor and on two devices by turns: each finds what is newest. */
+/* One store with executors on the processor and on two devices in turn: each reads the newest values. */
 static void test_one_store(void)
 {
     const gckpt_backend *turns[4] = { tested[0], NULL, tested[1], tested[0] };
@@ -413,11 +416,11 @@ static void test_one_store(void)
         }
         CHECK(gckpt_store_get(o.store, 0, &kept) == GCKPT_OK);
         for (int step = 0; step < 12; step++) {
-            if (step == 5) { /* written through get */
+            if (step == 5) { /* written through gckpt_store_get */
                 CHECK(gckpt_store_get(o.store, 1, &q) == GCKPT_OK);
                 q.values[3] = 0.25f;
             }
-            if (step == 8) { /* and through a pointer from before */
+            if (step == 8) { /* written through a pointer taken earlier */
                 CHECK(gckpt_store_pull(o.store, "w") == GCKPT_OK);
                 kept.values[7] += 1;
                 CHECK(gckpt_store_push(o.store, "w") == GCKPT_OK);
@@ -440,7 +443,7 @@ static void test_one_store(void)
     }
 }
 
-/* A load under a live executor; check_gradients and calibrate as on the processor. */
+/* A load while an executor exists; check_gradients and calibrate as on the processor. */
 static double clock_now;
 static double ticks(void *user)
 {
@@ -478,7 +481,7 @@ static void test_tools(void)
     CHECK(check[0].worst == check[1].worst && check[0].directions == check[1].directions);
 }
 
-/* The n-th piece of memory is not there, for each n; with all of them it trains as ever. */
+/* The n-th allocation of the backend fails, for each n; when all succeed, training gives the usual bits. */
 static void test_out_of_memory(void)
 {
     setting o = { .backend = tested[0] };
@@ -506,8 +509,8 @@ static void *no_host_get(void *context, size_t bytes) { return CHECK(!context &&
 static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!context && !memory && !bytes); }
 static void no_join(void *context) { CHECK(!context); }
 
-/* Each piece of the host's memory that binding takes may be missing, that of the list of copies, too; what there was
- * stays right. */
+/* Each host allocation of binding fails in turn, also the one for the list of copies; the store's values stay
+ * right. */
 static void test_no_host_memory(void)
 {
     heap h = { 0 };
@@ -560,7 +563,7 @@ static void test_refusals(void)
     WITHOUT(convert)
     WITHOUT(update)
     WITHOUT(finish)
-    partial.copy_async = no_move; /* then the other three as well */
+    partial.copy_async = no_move; /* then the other three functions as well */
     partial.host_get = no_host_get;
     partial.host_release = no_host_release;
     partial.wait_copies = no_join;
@@ -586,11 +589,12 @@ static void test_refusals(void)
 }
 #endif
 
-/* A loss that promises to count its feeds and does not: seen before anything is changed where nothing is
- * waited for anyway, else at the end of the step. */
+/* A loss that declares GCKPT_COUNT_FROM_FEEDS but has another count: detected before anything is changed if the
+ * executor waits anyway, else at the end of the step. */
 static void test_promise(void)
 {
-    for (int way = 0; way < 4; way++) { /* there; all targets are ignored, so that there should be nothing */
+    /* odd ways: on the backend; ways 2 and 3: all targets are ignored, so the count should be 0 */
+    for (int way = 0; way < 4; way++) {
         gckpt_op liar = odd_loss_op;
         liar.flags |= GCKPT_COUNT_FROM_FEEDS | (way / 2 ? GCKPT_INDEX(1) : 0);
         odd_loss_of = &liar;
@@ -604,13 +608,13 @@ static void test_promise(void)
         CHECK_MSG(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_DATA, "way %d", way);
         CHECK_MSG(strstr(gckpt_error_text(m.e), way / 2 ? "counted 18; its feeds say 0" : "counted 18"), "way %d: %s",
                   way, gckpt_error_text(m.e));
-        CHECK((gckpt_store_hash(m.s) == hash) == (way != 1)); /* of nothing comes no update */
+        CHECK((gckpt_store_hash(m.s) == hash) == (way != 1)); /* without counted targets there is no update */
         small_free(&m, 0);
     }
     odd_loss_of = &odd_loss_op;
 }
 
-/* Spoils the store's values while the version in the arena is what counts. */
+/* Overwrites the store's values while the copy in the arena is the one that ops read. */
 static int spoil(void *user, const gckpt_progress *at)
 {
     static float kept;
@@ -622,8 +626,8 @@ static int spoil(void *user, const gckpt_progress *at)
     return 0;
 }
 
-/* A parameter's version: the plan of `o` with a FORWARD of parameter w, which brings it into the arena,
- * where all its users read it. */
+/* Trains with a staged parameter: the plan of `o` with a FORWARD of parameter w, which copies it into the arena, where
+ * all its users read it. */
 static uint64_t staged_run(const setting *o)
 {
     static gckpti_ins list[200];
@@ -650,7 +654,7 @@ static uint64_t staged_run(const setting *o)
     list[0].operands = p.operand_count;
     operands[p.operand_count] = at;
     operands[p.operand_count + 1] = operands[p.operand_count + 2] = SIZE_MAX;
-    p.block = NULL; /* as a constant of the program */
+    p.block = NULL; /* like a plan that is a C constant */
     p.ins = list, p.operands = operands;
     p.length++, p.body++, p.epilogue++, p.operand_count += 3;
     p.arena = at + (size_t)gckpti_planned_elements(&p, &p.nodes[w]) * sizeof(float);
@@ -668,7 +672,7 @@ static uint64_t staged_run(const setting *o)
     uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), &loss, sizeof loss);
     gckpt_exec_free(m.e);
     x.progress = NULL;
-    m.e = gckpt_exec_new(m.p, m.s, &x); /* and the plan itself goes on */
+    m.e = gckpt_exec_new(m.p, m.s, &x); /* the plan itself can be used further */
     small_step(&m, 3, 0.1f);
     hash ^= gckpt_store_hash(m.s);
     small_free(&m, 0);
@@ -694,7 +698,8 @@ static void test_staged(void)
     }
 }
 
-/* gckpt_fit_timed's executors share the backend's memory with one that trains, and change nothing. */
+/* The executors of gckpt_fit_timed share the backend's memory with one that trains, and must not change its
+   results. */
 static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     gckpt_feed *feeds = (gckpt_feed *)user;
@@ -742,7 +747,7 @@ static void test_trials(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* A table of the program's memory may say only what it does better. */
+/* A backend in host memory may implement only the ops that it does better. */
 static long found;
 static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -760,8 +765,8 @@ static void test_partial(void)
     CHECK(small_run(&o, 0.1f) == want && found > 0);
 }
 
-/* A model that generates, its caches in the backend's memory; where that has no kernel for them, too. Any
- * piece of memory may be missing. */
+/* A model that generates, with its caches in the backend's memory, also if the backend has no kernel for them. Any
+ * allocation may fail. */
 static void test_caches(void)
 {
     gen_fill();
@@ -778,19 +783,19 @@ static void test_caches(void)
     generator r = gen_start(s, B, 4, 20, ROTARY, &(gckpt_plan_desc){ .backend = tested[0] }, &x);
     long n = 0, pieces = tested_blocks(0);
     gckpt_exec *e = NULL;
-    while (!e && ++n < 9) { /* parameters are there */
+    while (!e && ++n < 9) { /* parameters are allocated */
         tested_fails(0, n);
         e = gckpt_exec_new(r.p, s, &x);
         CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_blocks(0) == pieces));
     }
-    CHECK_MSG(e && n == 2, "%ld pieces", n); /* one, of sums, feeds, caches and arena */
+    CHECK_MSG(e && n == 2, "%ld allocations", n); /* one block of sums, feeds, caches and arena */
     tested_fails(0, 0);
     gckpt_exec_free(e);
     gen_end(&r);
     gckpt_store_free(s);
 }
 
-/* All cases that any two backends with memory of their own must pass, and `count` random graphs. */
+/* Runs all cases, which any two backends with separate memory must pass, and `count` random graphs. */
 static void test_tested(unsigned first, unsigned count)
 {
     test_small();
@@ -808,11 +813,11 @@ static void test_tested(unsigned first, unsigned count)
         test_graph(first + i);
     }
     backend_of_graph = tested[0];
-    test_graph(14); /* an op on the host next to a quantised parameter that it does not read */
+    test_graph(14); /* an op on the host next to a quantised parameter that the op does not read */
 }
 
 #ifndef TESTED_ELSEWHERE
-/* The pages are what they are said to be. */
+/* Checks that the host cannot read the device's pages. */
 static sigjmp_buf back;
 static void caught(int signal)
 {

@@ -1,6 +1,6 @@
-/* test_cache.c - a model that generates token by token (generation.h) has the logits of one call with all tokens;
- * what is refused; bytes, memory that fails, executors that share caches; plans as files. test_backend.c has
- * runs on memory that the host cannot read, test_firmware.sh plans as C constants. */
+/* test_cache.c - a model that generates token by token (generation.h) has the logits of one call with all tokens. Also
+ * tests refusals, bytes, failing allocations, executors that share caches, and plans as files. test_backend.c runs it
+ * in memory that the host cannot read, test_firmware.sh with plans as C constants. */
 #include "gradckpt.h"
 
 #include "generation.h"
@@ -57,7 +57,7 @@ static void failures(void)
         CHECK(!memcmp(want + b * ALL * WORDS, got + b * ALL * WORDS, 8 * WORDS * sizeof *got));
     CHECK(gen_call(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
     CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 11") && says(r.e, "gckpt_rewind"));
-    /* rows: no more than before, unless the caches are empty; never more than the graph's */
+    /* rows of a call: no more than in earlier calls, unless the caches are empty; never more than the graph has */
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gckpt_error(r.e) == GCKPT_OK);
     CHECK(gen_call(&r, 2, 0, got) == GCKPT_OK);
     CHECK(gen_call(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
@@ -119,7 +119,7 @@ static void apart(void)
 }
 
 /* ---- caches of another executor ---- */
-/* Caches (6,8,C) of a batch of 3 rows or 6. */
+/* Caches (6,8,C), which a batch of 3 or 6 rows fills. */
 static gckpt_kernel finds_none(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context, (void)op, (void)kind;
@@ -141,7 +141,7 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     return e;
 }
 
-/* Virtual ranks would divide a call, but caches hold its rows whole. */
+/* Virtual ranks would divide the rows of a call, but caches hold them undivided. */
 static void cut_by_vranks(gckpt_store *s)
 {
     static const float rows[6 * 4 * C];
@@ -190,10 +190,10 @@ static void sharing(void)
     CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
     gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
     cut_by_vranks(s);
-    CHECK(gckpt_error(s) == GCKPT_OK); /* all is right except the owner */
+    CHECK(gckpt_error(s) == GCKPT_OK); /* everything fits except the owner */
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);
-    /* one that shares what another shares; the one in between may go */
+    /* the third shares the caches of the second, which shares the first's; the second may be freed */
     generator first = gen_start(s, B, 2, 20, ROTARY, &d, &x);
     x.caches_of = first.e;
     generator second = gen_start(s, B, 3, 20, ROTARY, &d, &x);
@@ -251,7 +251,7 @@ static void files(void)
     gckpt_store_free(s);
 }
 
-/* ---- what is refused when a graph is built or planned ---- */
+/* ---- refusals when a graph is built or planned ---- */
 static gckpt_store *store;
 static gckpt_graph *graph;
 static gckpt_tensor *of(int64_t a, int64_t b, int64_t c)
@@ -296,7 +296,7 @@ static gckpt_tensor *attends(int64_t t, int causal, int which)
                            &(gckpt_attention_desc){ .heads = 1, .causal = causal });
 }
 
-/* A cache of a window (0: not), and attention with one. */
+/* Attention with a window over a cache with a window; 0 means no window. */
 static gckpt_tensor *windows(int64_t t, int64_t capacity, int64_t keeps, int64_t sees)
 {
     gckpt_tensor *c = gckpt_cache_window(of(2, t, 4), capacity, keeps);
@@ -311,7 +311,8 @@ static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)
     return rows;
 }
 
-/* What caches of windows keep: calls may be as long as fits; one goes back as far as is kept, or to 0. */
+/* A cache with a window keeps some rows: a call may be as long as these allow, and gckpt_rewind goes back as far as
+   rows are kept, or to 0. */
 static void windows_kept(void)
 {
     store = gckpt_store_new(NULL);
@@ -331,11 +332,11 @@ static void windows_kept(void)
     graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);
     gckpt_graph_free(graph);
-    graph = gckpt_graph_new(store, NULL); /* rows before a cache's, by either name of their axis */
+    graph = gckpt_graph_new(store, NULL); /* rows in front of a cache, whether the axis is 1 or -2 */
     CHECK(gckpt_shape_of(pair_of(of(2, 2, 4), cached(3, 6), -2)).d[1] == 8);
     gckpt_graph_free(graph);
     graph = gckpt_graph_new(store, NULL);
-    CHECK(windows(3, 83, 20, 50) != NULL); /* keeps all of so few */
+    CHECK(windows(3, 83, 20, 50) != NULL); /* so small a cache keeps all rows */
     util_free(NULL, NULL, graph, store);
 }
 
@@ -401,7 +402,7 @@ static void refusals(void)
     util_free(NULL, p, graph, store);
 }
 
-/* What caches add up to is not cut: what no machine holds is refused, with a budget and without. */
+/* The total of the caches is not truncated: a plan too large for any machine is refused, with and without a budget. */
 static void too_many(void)
 {
     const int wide = sizeof(size_t) > 4;

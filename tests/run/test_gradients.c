@@ -1,5 +1,5 @@
-/* test_gradients.c - gradients of inputs, of constants and of what is frozen; what gckpt_fetch has and when;
- * gckpt_collect; gckpt_gradients; GCKPT_DEBUG_FINITE. */
+/* test_gradients.c - gradients of inputs, of constants and of frozen parameters. Also tests when gckpt_fetch has which
+ * values, gckpt_collect, gckpt_gradients and GCKPT_DEBUG_FINITE. */
 #include "gradckpt.h"
 #include "backend.h"
 #include "net.h"
@@ -10,7 +10,7 @@
 
 enum { ROWS = 6, IN = 8, WIDE = 10, OUT = 5, REPEAT = 23 };
 
-/* As make_gradients.py has them. */
+/* The same numbers as in make_gradients.py. */
 static void numbers(float *to, int64_t n, int step, float plus)
 {
     for (int64_t i = 0; i < n; i++)
@@ -36,7 +36,8 @@ static int near(const float *got, const double *want, int n)
     return worst <= 2e-6 * size;
 }
 
-/* ---- rows of 8 to 5 classes: x k + k -> linear -> layernorm -> gelu -> linear -> cross-entropy ---- */
+/* ---- a classifier: rows of 8 numbers, 5 classes: x k + k -> linear -> layernorm -> gelu -> linear ->
+   cross-entropy ---- */
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -105,7 +106,8 @@ static void test_golden(void)
             gckpt_feed f[2];
             float dx[ROWS * IN];
             graph(&m, rows);
-            gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } }; /* added up once */
+            /* the gradient of k is fetched twice but added up once */
+            gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } };
             gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 3 };
             if (frozen)
                 gckpt_store_freeze(m.s, "*", 1);
@@ -122,7 +124,8 @@ static void test_golden(void)
 }
 
 
-/* Attention of two heads over one input, against another: gradients of both, nothing trained. */
+/* Self-attention with two heads over x and a squared error against y: compares the gradients of x and y with golden
+ * ones; nothing is trained. */
 static void test_golden_attention(void)
 {
     enum { T_ = 5, C_ = 6, N = 2 * T_ * C_ };
@@ -157,7 +160,8 @@ static void test_golden_attention(void)
     }
 }
 
-/* ---- the same bits in every mode, budget, split and way to feed; and all else as without fetches ---- */
+/* ---- fetches have the same bits in every mode, budget, split and way to feed; all other results are as without
+   fetches ---- */
 enum { FETCHED = 6 };
 typedef struct {
     float dx[ROWS * IN], dh[ROWS * WIDE], h[ROWS * WIDE], dk[IN], dw[IN * WIDE], dgain[WIDE];
@@ -183,7 +187,7 @@ static size_t reload_from(void *user, size_t at, void *to, size_t bytes)
     return bytes;
 }
 
-/* Two steps; what the second one made. */
+/* Trains two steps and returns the results of the second one. */
 static found train(const way *w)
 {
     const gckpt_hyper adamw = { 0.01f, 0.1f, 0, 0, 0, 0, 0 };
@@ -254,7 +258,7 @@ static void test_bits(int frozen, gckpt_precision precision)
     found want = train(&plain), none;
     way bare = plain;
     bare.unfetched = 1;
-    if (frozen < 2 && precision == GCKPT_FP32) { /* bf16 keeps fetched values as floats, rounded as others */
+    if (frozen < 2 && precision == GCKPT_FP32) { /* in bf16, fetched values stay floats, which rounds differently */
         none = train(&bare);
         CHECK(none.hash == want.hash && !memcmp(none.report, want.report, sizeof want.report));
     }
@@ -276,7 +280,7 @@ static void test_bits(int frozen, gckpt_precision precision)
             w.x.parallel_for = any_order;
             SAME(&w, &want);
         }
-    classes m; /* every point of the frontier, the tightest first */
+    classes m; /* every point of the frontier, the smallest first */
     graph(&m, 2);
     gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.k, 1 } };
     gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .fetch = fetches, .fetches = 2 };
@@ -324,7 +328,8 @@ static void test_bits(int frozen, gckpt_precision precision)
     SAME(&offloading, &want);
 }
 
-/* ---- random graphs: gradients of x and of what is frozen, along themselves, are the derivative of the loss ---- */
+/* ---- random graphs: the gradients of x and of frozen parameters, projected on themselves, equal the loss's finite
+   differences ---- */
 static double loss_of(gckpt_exec *e, gckpt_report *r)
 {
     gckpt_feed f[NET_FEEDS];
@@ -361,7 +366,8 @@ static int test_differences(unsigned seed)
         size += (double)dx[i] * (double)dx[i] / (double)r.count / (double)r.count;
     memcpy(before, x_data, sizeof before);
     h = size > 0 ? 0.0005 / sqrt(size / (double)n) : 0;
-    for (int nearer = 0; nearer < 2 && !coarse && !right; nearer++, h /= 4) { /* where the loss bends */
+    /* smaller differences where the loss has strong curvature */
+    for (int nearer = 0; nearer < 2 && !coarse && !right; nearer++, h /= 4) {
         deriv = 0;
         for (int side = 0; side < 2; side++) {
             for (int64_t i = 0; i < n; i++) {
@@ -381,8 +387,8 @@ static int test_differences(unsigned seed)
     return !coarse;
 }
 
-/* ---- what they are for ---- */
-/* x + eps sign(dx) raises the loss of a frozen model more than any other step as large (Goodfellow 2015). */
+/* ---- uses of input gradients ---- */
+/* x + eps sign(dx) raises the loss of a frozen model more than any other step of the same size (Goodfellow 2015). */
 static void test_attack(void)
 {
     classes m;
@@ -404,12 +410,13 @@ static void test_attack(void)
     for (int i = 0; i < ROWS * IN; i++)
         in_data[i] += i % 2 ? 0.1f : -0.1f;
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, &random) == GCKPT_OK && random.loss < worse.loss - 0.1);
-    for (int i = 0; i < IN; i++) /* the row whose target does not count has none */
+    for (int i = 0; i < IN; i++) /* the row with an ignored target has no gradient */
         CHECK(dx[2 * IN + i] == 0);
     drop(&m);
 }
 
-/* A condition, fed or constant, has a gradient of 0, and another one where it is what is taken, too. */
+/* The gradient of a condition, fed or constant, is 0. If the same tensor is also a selected value, it gets the gradient
+   of that. */
 static void test_condition(gckpt_isa isa, int repeated)
 {
     enum { N = 7 };
@@ -441,8 +448,8 @@ static void test_condition(gckpt_isa isa, int repeated)
     util_free(e, plan, graph, store);
 }
 
-/* The gradient of a critic's output by its input, for each row, as a WGAN-GP's penalty measures it: of a linear
- * critic it is w. And a gradient that comes from outside: that of sum(y g) is g carried back through the model. */
+/* The gradient of a critic's output by its input for each row, as in a WGAN-GP's penalty: for a linear critic it is w.
+ * Then a gradient from outside: the gradient of sum(y g) is g propagated back through the model. */
 static void test_penalty_and_coupling(void)
 {
     enum { B = 5, N = 3 };
@@ -506,7 +513,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
             there[0] = there[1] = there[2] = 0;
         there[0] |= next.kind == GCKPT_FORWARD && next.id == gckpt_id(m.h);
         there[1] |= next.kind == GCKPT_BACKWARD && next.id == gckpt_id(m.logits);
-        there[2] |= next.kind == GCKPT_BACKWARD && next.id < first - 2; /* the last that reads x */
+        there[2] |= next.kind == GCKPT_BACKWARD && next.id < first - 2; /* the last backward that reads x */
         there[3] |= next.kind == GCKPT_UPDATE && next.id == gckpt_id(w2);
         there[4] |= result == GCKPT_OK;
         for (int k = 0; k < 5; k++) {
@@ -520,7 +527,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
     CHECK(result == GCKPT_OK);
     for (int k = 0; k < 5; k++)
         CHECK(seen[k] > 0 && gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient));
-    /* refused: nothing has begun, so what there was stays; then one is abandoned within */
+    /* refused calls begin nothing, so the earlier results stay; then a step is cancelled halfway */
     CHECK(gckpt_step(m.e, f, 2, ROWS + 1, &sgd, NULL) == GCKPT_E_ARG && gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_step_start(m.e, f, 2, ROWS, &sgd) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.h), 0));
     CHECK(gckpt_run_some(m.e, 1, &report) == GCKPT_MORE && !gckpt_fetch(m.e, gckpt_id(m.x), 1));
@@ -549,12 +556,12 @@ static void test_fetch_cancelled(void)
     int n = gckpt_plan_length(m.p), had[2] = { 0, 0 };
     for (at = 0; at < n; at++) {
         gckpt_result result = gckpt_step(m.e, f, 2, ROWS, &sgd, NULL);
-        if (result == GCKPT_OK) /* past the first update nothing is cancelled */
+        if (result == GCKPT_OK) /* after the first update, a step cannot be cancelled */
             break;
         CHECK(result == GCKPT_CANCELLED && gckpt_store_hash(m.s) == hash);
         for (int k = 0; k < 2; k++) {
             int has = gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient) != NULL;
-            CHECK(has >= had[k]); /* what was computed by then is there, and only that */
+            CHECK(has >= had[k]); /* results computed before the cancellation are there, no others */
             had[k] = has;
         }
         CHECK(at > 0 || !(had[0] || had[1]));
@@ -564,7 +571,7 @@ static void test_fetch_cancelled(void)
 }
 
 /* ---- gckpt_collect ---- */
-/* Each row alone, fetched, is what is collected of the whole batch, however it is fed. */
+/* The fetch of each row alone equals that row of the results collected for the whole batch, however it is fed. */
 static void test_collect(void)
 {
     const gckpt_hyper still = { 0, 0, 0, 0, 0, 0, 0 };
@@ -609,8 +616,8 @@ static void test_collect(void)
         }
 }
 
-/* In a plan that updates in the backward: what is collected where nothing counts; and once a parameter has
- * changed, an error does not say that none has. */
+/* With updates in the backward: gckpt_collect if no target counts; and after the first update, the error text must not
+ * say that nothing was changed. */
 static void test_updates_in_backward(void)
 {
     const gckpt_hyper sgd = { 0.5f, 0, 0, 0, 0, 0, 0 };
@@ -643,7 +650,7 @@ static void test_updates_in_backward(void)
     gckpt_store_free(s);
 }
 
-/* An op moves the batch axis: whole micro-batches, one after the other. */
+/* If an op moves the batch axis, whole micro-batches are collected one after the other. */
 static void test_collect_mixed(void)
 {
     static const int swap[2] = { 1, 0 };
@@ -682,7 +689,7 @@ static void test_collect_refusals(void)
     CHECK(gckpt_collect(m.e, gckpt_id(m.k), 1, to, IN) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "has no batch axis"));
     CHECK(gckpt_collect(m.e, gckpt_id(w2), 1, to, WIDE * OUT) == GCKPT_E_ARG);
-    /* a row too few: nothing runs */
+    /* a buffer that is one float too small: the call is refused and nothing runs */
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, ROWS * IN - 1) == GCKPT_OK);
     CHECK(gckpt_step(m.e, f, feed(&m, 0, f), ROWS, &still, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "6 rows of \"x\" #0 are more than the 47 floats"));
@@ -690,13 +697,13 @@ static void test_collect_refusals(void)
         value += to[i] * to[i];
     CHECK(value == 0 && gckpt_store_step(m.s) == 0);
     CHECK(gckpt_step(m.e, f, 2, ROWS - 1, &still, NULL) == GCKPT_OK && gckpt_store_step(m.s) == 1);
-    /* rows that stream in are seen when they are too many; what is there stays, and the step goes on */
+    /* in a stream, the row that is too much is refused; the earlier results stay, and the step continues */
     CHECK(gckpt_step_begin(m.e, &still) == GCKPT_OK && gckpt_step_add(m.e, f, 2, ROWS - 1) == GCKPT_OK);
     CHECK(gckpt_step_add(m.e, f, 2, 1) == GCKPT_E_ARG);
-    CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, IN) == GCKPT_E_ARG); /* it has 5 rows already */
+    CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, IN) == GCKPT_E_ARG); /* the step has 5 rows already */
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, (size_t)-1) == GCKPT_OK);
     CHECK(gckpt_step_add(m.e, f, 2, 1) == GCKPT_OK && gckpt_step_end(m.e, NULL) == GCKPT_OK);
-    /* nothing streamed in: nothing to fetch */
+    /* no rows were added: nothing to fetch */
     CHECK(gckpt_step_begin(m.e, &still) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_step_end(m.e, NULL) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, NULL, 0) == GCKPT_OK);
@@ -719,7 +726,7 @@ static void test_changes_nothing(void)
             graph(&m, rows);
             gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
             gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y, NULL, 0);
-            m.term.loss = loss; /* the mask is that of the next step */
+            m.term.loss = loss; /* the dropout mask of the next step */
             gckpt_fetch_spec fetch = { w2, 1 };
             gckpt_plan_desc d = {
                 .batch = ROWS, .fetch = &fetch, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser
@@ -780,7 +787,7 @@ static void test_gradients_refusals(void)
     d = (gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 };
     gckpt_store_freeze(m.s, "*", 1);
     plan(&m, &d, NULL);
-    f[1].data = none; /* no valid target: 0, and no error */
+    f[1].data = none; /* no valid target: the loss is 0, and this is no error */
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, &report) == GCKPT_OK && report.count == 0 && report.loss == 0);
     CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "trains no parameter"));
@@ -799,7 +806,7 @@ static void test_gradients_refusals(void)
     d.mode = GCKPT_INFERENCE;
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) &&
           strstr(gckpt_error_text(m.g), "GCKPT_INFERENCE plan has no gradients"));
-    d.mode = GCKPT_AUTO; /* all that leads from x passes detach; what leads from there does not */
+    d.mode = GCKPT_AUTO; /* every path from x leads through detach, except those of its result */
     gckpt_tensor *cut = gckpt_detach(m.logits);
     gckpt_term term = { gckpt_cross_entropy(cut, m.y, NULL, 0), 1, 0 };
     CHECK(!gckpt_plan_new(m.g, &term, 1, &d) && strstr(gckpt_error_text(m.g), "without a backward, like detach"));
@@ -811,12 +818,12 @@ static void test_gradients_refusals(void)
 }
 
 /* ---- GCKPT_DEBUG_FINITE ---- */
-/* A small graph over x (rows, 4) and w (4); what is fed, and what the error text says; NULL: no error. */
+/* A small graph over x (rows, 4) and w (4); for each case the feeds and the expected error text (NULL for no error). */
 enum { FB = 5, FN = 4 };
 typedef gckpt_tensor *(*finite_graph)(gckpt_tensor *x, gckpt_tensor *w);
 
 static gckpt_tensor *squared(gckpt_tensor *x) { return gckpt_sum_loss(gckpt_mul(x, x)); }
-static gckpt_tensor *of_log(gckpt_tensor *x, gckpt_tensor *w) /* of what relu made 0 */
+static gckpt_tensor *of_log(gckpt_tensor *x, gckpt_tensor *w) /* log of the zeros of relu */
 {
     gckpt_tensor *h = gckpt_name(gckpt_relu(gckpt_mul(x, w)), "positive");
     return gckpt_sum_loss(gckpt_tanh(gckpt_name(gckpt_log(h), "logs")));
@@ -829,7 +836,7 @@ static gckpt_tensor *of_div(gckpt_tensor *x, gckpt_tensor *w)
 {
     return squared(gckpt_div(gckpt_relu(gckpt_mul(x, w)), gckpt_relu(x)));
 }
-static gckpt_tensor *of_sqrt(gckpt_tensor *x, gckpt_tensor *w) /* its gradient at 0 */
+static gckpt_tensor *of_sqrt(gckpt_tensor *x, gckpt_tensor *w) /* infinite gradient at 0 */
 {
     return squared(gckpt_sqrt(gckpt_name(gckpt_relu(gckpt_mul(x, w)), "roots")));
 }
@@ -837,7 +844,7 @@ static gckpt_tensor *of_loss(gckpt_tensor *x, gckpt_tensor *w)
 {
     return squared(gckpt_scale(gckpt_mul(x, w), 1e19f));
 }
-static gckpt_tensor *of_sum(gckpt_tensor *x, gckpt_tensor *w) /* the loss alone: 20 times 1e38 */
+static gckpt_tensor *of_sum(gckpt_tensor *x, gckpt_tensor *w) /* only the loss overflows: 20 times 1e38 */
 {
     return gckpt_sum_loss(gckpt_scale(gckpt_add(gckpt_scale(gckpt_mul(x, w), 0), w), 1e38f));
 }
@@ -859,21 +866,21 @@ static gckpt_tensor *of_constant(gckpt_tensor *x, gckpt_tensor *w)
     gckpt_tensor *k = gckpt_constant(gckpt_graph_of(x), "k", GCKPT_F32, gckpt_shape1(4), data);
     return squared(gckpt_mul(gckpt_mul(x, w), k));
 }
-static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w) /* each use's gradient is 2e38 */
+static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w) /* the gradients of its two uses are 2e38 each */
 {
     gckpt_tensor *once = gckpt_scale(gckpt_mul(x, w), 4e37f);
     return gckpt_sum_loss(gckpt_add(once, gckpt_scale(gckpt_mul(x, w), 4e37f)));
 }
 
-static gckpt_tensor *of_pad(gckpt_tensor *x, gckpt_tensor *w) /* the program's infinity, before a max */
+static gckpt_tensor *of_pad(gckpt_tensor *x, gckpt_tensor *w) /* the user's infinite padding before a max */
 {
     return squared(gckpt_max(gckpt_pad(gckpt_mul(x, w), 1, 0, 1, -INFINITY), 1));
 }
-static gckpt_tensor *of_pad_nan(gckpt_tensor *x, gckpt_tensor *w) /* which is cut off again */
+static gckpt_tensor *of_pad_nan(gckpt_tensor *x, gckpt_tensor *w) /* NaN padding that is cut off again */
 {
     return squared(gckpt_slice(gckpt_pad(gckpt_mul(x, w), 1, 1, 0, NAN), 1, 1, 5));
 }
-static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w) /* infinities of either sign, and NaN of 0 */
+static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w) /* infinities of either sign, and NaN from 0 */
 {
     gckpt_tensor *h = gckpt_mul(x, w);
     return squared(gckpt_add(h, gckpt_clamp(gckpt_scale(gckpt_detach(h), INFINITY), -1, 1)));
@@ -881,10 +888,10 @@ static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w) /* infinities of
 
 typedef struct {
     finite_graph make;
-    float x, w, lr;    /* of all but element 2 of row 3, */
-    float odd;         /* and there */
-    const char *text;  /* part of the error; NULL: there is none */
-    int changes;       /* the update itself did it */
+    float x, w, lr;    /* all elements but one have the value x */
+    float odd;         /* the value of element 2 of row 3 */
+    const char *text;  /* part of the expected error text; NULL for no error */
+    int changes;       /* nonzero if the update itself makes the value */
 } finite_case;
 
 static const finite_case finite_cases[] = {
@@ -912,7 +919,7 @@ static const finite_case finite_cases[] = {
     { of_uses, 1, 1, 0.1f, 1, "made inf in the gradient of \"w\" #1 at [0] of [4]", 0 },
 };
 
-/* The graph in a plan of this mode and precision, of micro-batches of so many rows; backend NULL: the processor. */
+/* Runs the case with this mode and precision, in micro-batches of `rows` rows; the backend NULL is the processor. */
 static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, int steps, const gckpt_backend *backend)
 {
     float x[FB * FN];
@@ -956,7 +963,7 @@ static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, in
               "\"%s\" is not in \"%s\"", at, text);
     CHECK((gckpt_store_hash(s) == hash) == (c->text && !c->changes));
     CHECK(gckpt_store_step(s) == (uint64_t)!c->text);
-    if (!c->text || c->changes) { /* the same bits as without; and gradients do the same */
+    if (!c->text || c->changes) { /* the same bits as without the check; and gckpt_gradients gives the same result */
         uint64_t after = gckpt_store_hash(s);
         gckpt_store_get(s, 0, &q);
         for (int i = 0; i < FN; i++)
@@ -1016,7 +1023,7 @@ int main(void)
     test_gradients_refusals();
     test_finite();
     int seen = 0;
-    for (unsigned seed = 2; seed <= 160; seed += 2) /* smooth ones */
+    for (unsigned seed = 2; seed <= 160; seed += 2) /* even seeds have smooth losses */
         seen += test_differences(seed);
     CHECK_MSG(seen >= 60, "%d of 80 gradients of inputs were seen", seen);
     return check_report("test_gradients");

@@ -1,6 +1,6 @@
-/* test_profile.c - what a step tells: gckpt_term_loss, each loss by itself, against sums made here, in every
- * way to run; gckpt_profile_step: where the time goes, by a clock that is counted; GCKPT_DEBUG_RECOMPUTE: an op
- * that is no function of its inputs. */
+/* test_profile.c - reports of a step: gckpt_term_loss, which gives each loss term, compared with sums computed here
+ * in every way to run; gckpt_profile_step with a clock that counts its calls; GCKPT_DEBUG_RECOMPUTE with an op
+ * whose result changes from call to call. */
 #include "gradckpt.h"
 #include "util.h"
 
@@ -18,10 +18,10 @@ typedef struct {
     gckpt_exec *e;
     gckpt_tensor *x, *y, *want, *h, *logits;
     gckpt_term terms[TERMS];
-    float hidden[ROWS * WIDE], rows[ROWS * OUT]; /* of h and logits, collected */
+    float hidden[ROWS * WIDE], rows[ROWS * OUT]; /* h and logits, collected */
 } net;
 
-/* x -> h -> logits; a cross-entropy, squares of h, and of the weights. */
+/* x -> h -> logits; a cross-entropy, the squares of h, and the squares of the weights. */
 static void graph(net *m, int64_t rows)
 {
     const gckpt_init normal = { 0.3f, 0, 0 };
@@ -73,7 +73,8 @@ static int feed(const net *m, gckpt_feed *f)
 
 static int near(double got, double want) { return fabs(got - want) <= 2e-6 * fabs(want); }
 
-/* What the terms are, from what was collected and the weights `w` before the step. */
+/* Computes the loss terms from the collected values and the weights `w` before the step, and compares them with the
+   report. */
 static void check_sums(net *m, const float *w, int64_t rows, const gckpt_report *report)
 {
     double sum[TERMS] = { 0, 0, 0 };
@@ -118,7 +119,7 @@ static int reported_losses(net *m)
     return result == GCKPT_OK;
 }
 
-/* Every call that reports, and when there is nothing to tell. */
+/* Every call that reports losses, and the moments at which no losses exist yet. */
 static void test_calls(int64_t micro, gckpt_mode mode)
 {
     net m;
@@ -142,7 +143,8 @@ static void test_calls(int64_t micro, gckpt_mode mode)
     CHECK(gckpt_term_loss(m.e, 3, &sum, &count) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "term 3; this plan has 3"));
     w = weights(&m);
-    CHECK(gckpt_step_start(m.e, f, n, ROWS - 1, &hyper) == GCKPT_OK && !reported_losses(&m)); /* a short one */
+    /* a batch with fewer rows */
+    CHECK(gckpt_step_start(m.e, f, n, ROWS - 1, &hyper) == GCKPT_OK && !reported_losses(&m));
     for (gckpt_result more = GCKPT_MORE; more == GCKPT_MORE;) {
         more = gckpt_run_some(m.e, 1, &r);
         CHECK(more == GCKPT_OK || !reported_losses(&m));
@@ -162,7 +164,8 @@ static void test_calls(int64_t micro, gckpt_mode mode)
     drop(&m);
 }
 
-/* Where the first loss counts nothing a training tells 0, and each loss; a forward what the others are. */
+/* If the first loss counts no target, training reports 0 as total, and each loss; a forward reports the total of
+   the others. */
 static void test_none(int64_t micro)
 {
     static const int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
@@ -221,7 +224,7 @@ static void test_streamed(void)
     CHECK(!got.wrong && got.count[0] == 0 && got.sum[0] == 0 && got.sum[2] > 0);
     x_data[3] = float_of(0x7f800000);
     CHECK(gckpt_step(m.e, whole, 2, ROWS, &hyper, &r) == GCKPT_SKIPPED && reported_losses(&m));
-    CHECK(strstr(gckpt_error_text(m.e), "skipped") != NULL); /* telling keeps the text */
+    CHECK(strstr(gckpt_error_text(m.e), "skipped") != NULL); /* reading the losses keeps the error text */
     drop(&m);
 }
 
@@ -245,7 +248,7 @@ static gckpt_profile *opened(profile *t, const net *m)
     return &t->p;
 }
 
-/* The clock ticks for each instruction that ran, once before them and once after. */
+/* The clock ticks once for each instruction that runs, once before the first and once after the last. */
 static void test_profile(gckpt_mode mode, int64_t micro)
 {
     net m, plain;
@@ -300,7 +303,7 @@ static void test_profile(gckpt_mode mode, int64_t micro)
     drop(&plain);
 }
 
-/* Steps that do not end well: what is cancelled is no step, what is skipped is one. */
+/* Steps that end early: a cancelled step does not count as a step, a skipped one does. */
 static int stops(void *user, const gckpt_progress *p)
 {
     (void)user, (void)p;
@@ -354,7 +357,7 @@ static void test_profile_refused(void)
     drop(&m);
 }
 
-/* ---- an op whose value is another one each time ---- */
+/* ---- an op whose value differs from call to call ---- */
 static int drifts, calls;
 
 static gckpt_result drift_shape(gckpt_call *call)

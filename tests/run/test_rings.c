@@ -1,16 +1,15 @@
-/* test_rings.c - random calls over caches that keep a window (gckpt_cache_window), compared with one whole call without
- * caches, on the same tokens: pieces of any length, executors that share, rows that become fewer, other tokens after
- * a rewind. A rewind is legal as far as gckpt_position says, where every key that attention needs is still there;
- * what is refused changes nothing.
- *     build/test_rings [first seed, how many] */
+/* test_rings.c - random calls over caches with a window (gckpt_cache_window), compared with one call over the same
+ * tokens without caches: calls of any length, executors that share caches, a decreasing number of rows, other tokens
+ * after a rewind. A rewind is legal to any position for which every key that attention needs is still kept; a refused
+ * call changes nothing. build/test_rings [first seed, number] */
 #include "gradckpt.h"
 #include "util.h"
 
 enum { ROWS = 3, LONGEST = 420, WIDEST = 24, LAYERS = 2, EXECS = 4 };
 
 typedef struct {
-    int64_t rows, length, t, window[LAYERS], kept[LAYERS]; /* kept: 0: a gckpt_cache */
-    int heads, key_heads, c, shared, rotary;               /* shared: values are keys */
+    int64_t rows, length, t, window[LAYERS], kept[LAYERS]; /* kept: 0 selects gckpt_cache without a window */
+    int heads, key_heads, c, shared, rotary;               /* shared: nonzero if the keys are also the values */
     float cap;
 } model;
 
@@ -31,7 +30,7 @@ static gckpt_tensor *projected(gckpt_tensor *x, const char *what, int layer, int
     return gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(from, to), init), NULL);
 }
 
-/* Of t tokens a call; 0: of all, without caches. */
+/* Starts a runner for calls of t tokens; 0 selects all tokens, without caches. */
 static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_desc *request, const gckpt_exec_desc *x)
 {
     runner r = { t ? t : m->length, gckpt_graph_new(s, NULL), NULL, NULL, NULL, NULL };
@@ -57,7 +56,7 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
 }
 static void end(runner *r) { util_free(r->e, r->p, r->g, NULL); }
 
-/* Rows that a cache keeps. */
+/* Returns the number of rows that the cache of layer l keeps. */
 static int64_t rows_of(const model *m, int l)
 {
     const int64_t rows = (m->kept[l] + 126) / 64 * 64;
@@ -81,9 +80,9 @@ static model random_model(void)
     return m;
 }
 
-/* ---- a model, and many calls ---- */
+/* ---- a model and many random calls ---- */
 static float fed[ROWS * LONGEST * WIDEST], history[ROWS * LONGEST * WIDEST];
-static int64_t ring[LAYERS][LONGEST]; /* which position a row holds */
+static int64_t ring[LAYERS][LONGEST]; /* position of the token in each row of each cache */
 
 static int keys_are_there(const model *m, int64_t position)
 {
@@ -94,7 +93,7 @@ static int keys_are_there(const model *m, int64_t position)
     return 1;
 }
 
-/* How far back one can go, as gckpt_position says. */
+/* Returns the earliest position to which gckpt_rewind may go, as gckpt_position's documentation defines it. */
 static int64_t least_of(const model *m, int64_t written)
 {
     int64_t least = 0;
@@ -105,7 +104,7 @@ static int64_t least_of(const model *m, int64_t written)
     return least;
 }
 
-/* u's `rows` rows from `position` on are those of a whole call. */
+/* Compares `rows` rows of u from `position` on with those of the single call. */
 static void compare(unsigned seed, const model *m, runner *whole, const runner *u, int64_t rows, int64_t position)
 {
     const gckpt_feed feed = { gckpt_id(whole->in), history };
@@ -143,7 +142,7 @@ static void calls(unsigned seed, const model *m, runner *whole, runner *r)
         for (int64_t i = 0; i < rows * u->t * m->c; i++)
             fed[i] = ((float)below(2001) - 1000) / 500;
         const gckpt_feed feed = { gckpt_id(u->in), fed };
-        if (chance(10)) { /* refused: nothing has changed */
+        if (chance(10)) { /* refused; nothing may change */
             CHECK(gckpt_forward(u->e, &feed, 0, rows, NULL) == GCKPT_E_ARG);
             continue;
         }
@@ -192,7 +191,7 @@ static void try_model(unsigned seed)
     gckpt_store_free(s);
 }
 
-/* ---- limits are those of the executor that asks ---- */
+/* ---- limits are those of the executor that is called ---- */
 static void limits(void)
 {
     enum { LENGTH = 300 };
@@ -205,7 +204,7 @@ static void limits(void)
     runner own = start(s, &one, 100, &d, &x), whole = start(s, &all, 100, &d, &x);
     gckpt_feed feed = { gckpt_id(own.in), fed };
     memset(fed, 0, sizeof fed);
-    x.caches_of = whole.e; /* other caches: it is refused, and those that it asked for are as before */
+    x.caches_of = whole.e; /* other caches: refused, and the earlier caches are unchanged */
     runner none = start(s, &one, 10, &d, &x);
     CHECK(!none.e && strstr(gckpt_error_text(s), "has other caches"));
     for (int i = 0; i < 2; i++)
@@ -214,10 +213,10 @@ static void limits(void)
     CHECK_MSG(gckpt_rewind(whole.e, 1) == GCKPT_OK, "%s", gckpt_error_text(whole.e));
     CHECK(gckpt_rewind(own.e, 71) == GCKPT_E_ARG && gckpt_rewind(own.e, 100) == GCKPT_OK);
     const model short_one = { 1, 128, 0, { 1, 1 }, { 0, 0 }, 2, 2, 8, 1, 0, 0 };
-    x.caches_of = own.e; /* as many rows, but of no ring */
+    x.caches_of = own.e; /* the same number of rows, but without a window */
     runner same = start(s, &short_one, 5, &d, &x);
     CHECK(same.p && !same.e && strstr(gckpt_error_text(s), "has other caches"));
-    /* attention that looks further back than that which went there */
+    /* attention with a window larger than that of the call that filled the caches */
     runner far = start(s, &more, 5, &d, &x), near = start(s, &one, 5, &d, &x);
     feed.input = gckpt_id(far.in);
     CHECK(gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_E_ARG);

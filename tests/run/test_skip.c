@@ -1,17 +1,17 @@
-/* test_skip.c - gckpt_exec_desc.skip_nonfinite: a step whose gradient is not finite leaves values, state, counts
- * and what comes after as if it had not been, however it is fed and whatever the optimiser, plan and precision. */
+/* test_skip.c - gckpt_exec_desc.skip_nonfinite: a step with a non-finite gradient changes no values, state or counts,
+ * and later steps are as if it had not run, for every way to feed, optimiser, plan and precision. */
 #include "gradckpt.h"
 #include "util.h"
 
 enum { ROWS = 6, IN = 8, OUT = 3, GOOD = 4 };
 
-/* What is wrong with a step. (w x - y)^2 has the gradient 2 (w x - y) x. */
+/* The fault of a step. (w x - y)^2 has the gradient 2 (w x - y) x. */
 typedef enum {
     FINE,
     INF_FED,       /* loss and gradient inf or NaN */
     NAN_TARGET,    /* both NaN */
     GRADIENT_ONLY, /* the loss is finite, a gradient overflows */
-    NORM_ONLY,     /* each gradient is finite, too, but not their squares */
+    NORM_ONLY,     /* each gradient is finite, but the sum of their squares is not */
     WRONGS
 } wrong;
 
@@ -103,7 +103,7 @@ static gckpt_result step(net *m, const way *o, int number, wrong what, gckpt_rep
     return util_step(m->e, feed, m, ROWS, o->stream, o->pieces, &hyper, r);
 }
 
-/* The same training with steps that are skipped, and without. */
+/* Trains with steps that are skipped, and without them; the results must be equal. */
 static void test_way(const way *o)
 {
     static unsigned char room[65536 + 64];
@@ -116,7 +116,7 @@ static void test_way(const way *o)
     make(&plain, &unguarded, arena, sizeof room - 64);
     make(&skipping, o, arena, sizeof room - 64);
     for (int i = 0; i < GOOD; i++) {
-        for (int what = 1; what < WRONGS; what++) { /* so the very first step is one, too */
+        for (int what = 1; what < WRONGS; what++) { /* the very first step is skipped as well */
             long calls = skipping.own_calls;
             before.size = got.size = 0;
             CHECK(gckpt_store_write(skipping.s, file_write, &before) == GCKPT_OK);
@@ -137,7 +137,7 @@ static void test_way(const way *o)
     want.size = got.size = 0;
     CHECK(gckpt_store_write(plain.s, file_write, &want) == GCKPT_OK);
     CHECK(gckpt_store_write(skipping.s, file_write, &got) == GCKPT_OK && same_file(&want, &got));
-    /* without the option the step ruins the weights */
+    /* without the option, the step ruins the weights */
     CHECK(step(&plain, o, 0, GRADIENT_ONLY, &r) == GCKPT_OK);
     CHECK(gckpt_store_hash(plain.s) != gckpt_store_hash(skipping.s));
     util_free(plain.e, plain.p, plain.g, plain.s);
@@ -163,7 +163,7 @@ static void test_ways(void)
     }
 }
 
-/* Updates in the backward come before the norm is known. */
+/* Refused with updates in the backward, which come before the norm is known. */
 static void test_refused(void)
 {
     way o = { .micro = ROWS };

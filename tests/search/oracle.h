@@ -1,17 +1,17 @@
-/* oracle.h - least cost of a schedule within a number of bytes, computed without the library.
+/* oracle.h - least cost of a schedule within a number of bytes, computed without the library. Several methods:
  *
- *   oracle_exhaustive   any schedule that may drop and recompute anything at any time; Dijkstra's
- *                       algorithm over (what is live, next backward), for about 8 ops
- *   oracle_rotor_*      chains: the best persistent schedule, by rotor's dynamic programme (Beaumont
- *                       et al. 2019, Herrmann et al. 2019), in exact integers
- *   oracle_revolve      uniform chains: Griewank & Walther 2000, closed form
- *   oracle_fits         whether blocks with given live ranges can be placed in a number of bytes
+ *    oracle_exhaustive   any schedule that may drop and recompute anything at any time; Dijkstra's
+ *                        algorithm over the states (live values, next backward), for about 8 ops
+ *    oracle_rotor_*      chains: the best persistent schedule, by rotor's dynamic programme (Beaumont
+ *                        et al. 2019, Herrmann et al. 2019), in exact integers
+ *    oracle_revolve      uniform chains: Griewank & Walther 2000, closed form
+ *    oracle_fits         whether blocks with given live ranges can be placed in a number of bytes
  *
  * All sizes are in the same unit (for example floats). Only sums of live sizes count, not offsets.
- * The model: a forward computes the value of its op, what it saves, or both; both may be dropped at
+ * The model: a forward computes the value of its op, its saved data, or both; each of the two may be dropped at
  * any time. Backwards run in reverse order. The gradient of a value begins with the backward of its
- * last user and ends with its own backward; `param_grad` is what a backward adds for the rest of the
- * step (gradients of parameters). Every loss runs before its backward. */
+ * last user and ends with its own backward; `param_grad` is the size of the gradients that a backward adds and
+ * that stay for the rest of the step (gradients of parameters). Every loss runs before its backward. */
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H
 #include <stdint.h>
@@ -21,11 +21,11 @@
 enum { ORACLE_OPS = 160, ORACLE_INPUTS = 8 };
 #define ORACLE_NEVER UINT64_MAX
 typedef struct {
-    int inputs, in[ORACLE_INPUTS]; /* ops, or -1 for what takes no memory (fed data, parameters) */
+    int inputs, in[ORACLE_INPUTS]; /* ops, or -1 for an input without memory (fed data, parameters) */
     unsigned needs_in;             /* bit i: its backward reads input i */
     int needs_out, needs_saved;
     int active; /* has a backward */
-    int loss;   /* no value; runs at least once */
+    int loss;   /* is a loss: has no value, and runs at least once */
     uint64_t out, saved, work_forward, work_backward, param_grad;
     uint64_t forward, backward; /* cost */
 } oracle_op;
@@ -41,13 +41,13 @@ typedef struct {
 typedef struct {
     const oracle_graph *g;
     int value_bit[ORACLE_OPS], saved_bit[ORACLE_OPS], done_bit[ORACLE_OPS], bits;
-    uint64_t size[32];                  /* by bit */
-    uint64_t gradients[ORACLE_OPS + 1]; /* live while k is the next backward */
-    uint64_t new_gradients[ORACLE_OPS];          /* by backward k: new gradients */
-    uint32_t useful[ORACLE_OPS + 1];    /* bits that may still be read when k is next */
+    uint64_t size[32];                  /* of the value or saved data of each bit */
+    uint64_t gradients[ORACLE_OPS + 1]; /* size of gradients live while k is the next backward */
+    uint64_t new_gradients[ORACLE_OPS];          /* size of new gradients of backward k */
+    uint32_t useful[ORACLE_OPS + 1];    /* bits that may still be read when k is the next backward */
 } oracle_search;
 
-/* Returns the highest active user of op i, or -1 if there is none. */
+/* Returns the highest active user of op i, or -1 if no op is one. */
 static inline int oracle_last_user(const oracle_graph *g, int i)
 {
     for (int u = g->n; u-- > 0;)
@@ -131,7 +131,7 @@ typedef struct {
     oracle_entry *heap;
     size_t count, capacity;
     uint32_t *cost, *parent;
-    int16_t *step; /* forward i: i; backward: -1; drop: -2 */
+    int16_t *step; /* i for forward i, -1 for a backward, -2 for a drop */
 } oracle_queue;
 
 static inline void oracle_push(oracle_queue *q, uint64_t cost, uint32_t state)
@@ -177,8 +177,8 @@ static inline void oracle_relax(oracle_queue *q, uint64_t cost, uint32_t state, 
     oracle_push(q, cost, state);
 }
 
-/* Pushes all moves from a state. Does not count backwards, whose cost is the same in all schedules. Drops at once what
- * can no longer be read. */
+/* Pushes all moves from a state. Excludes the cost of backwards, which is the same in all schedules. Drops data at
+ * once when no later step can read it. */
 static inline void oracle_expand(const oracle_search *s, oracle_queue *q, uint64_t memory,
                                 uint64_t cost, uint32_t state)
 {
@@ -244,8 +244,8 @@ static inline uint64_t oracle_trace(const oracle_search *s, const oracle_queue *
     return peak;
 }
 
-/* Returns the least total cost within `memory`, or ORACLE_NEVER if impossible. *peak is that of the schedule found,
- * which is written to list (at most 4096 steps) unless that is NULL. */
+/* Returns the least total cost within `memory`, or ORACLE_NEVER if impossible. *peak is the peak of the schedule
+ * found, which is written to list (at most 4096 steps) unless list is NULL. */
 static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory, uint64_t *peak,
                                          oracle_step *list, int *length)
 {
@@ -287,7 +287,8 @@ static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory,
 }
 
 /* ---- rotor ---- */
-/* A chain: op i reads op i-1, op 0 reads what takes no memory, the last op is the loss. */
+/* Returns whether the graph is a chain: op i reads op i-1, op 0 reads an input without memory, the last op is the
+   loss. */
 static inline int oracle_is_chain(const oracle_graph *g)
 {
     for (int i = 0; i < g->n; i++) {
@@ -310,7 +311,7 @@ static inline uint32_t *oracle_rotor_at(const oracle_rotor *r, int s, int t, uin
     return &r->cost[((size_t)s * (size_t)r->g->n + (size_t)t) * (size_t)(r->memory + 1) + m];
 }
 
-/* Size of the input of stage s; of what its taped forward keeps. */
+/* Sizes of stage s: its input, its output, and the data that its taped forward keeps. */
 static inline uint64_t oracle_in(const oracle_rotor *r, int s)
 {
     return s > 0 ? r->g->op[s - 1].out : 0;
@@ -323,7 +324,7 @@ static inline uint64_t oracle_kept(const oracle_rotor *r, int s)
 {
     return oracle_out(r, s) + (r->g->op[s].needs_saved ? r->g->op[s].saved : 0);
 }
-/* Returns what stage s needs when its forward is kept for its backward, with the gradient after t live. */
+/* Returns the memory that stage s needs if its forward is kept for its backward, with the gradient after t live. */
 static inline uint64_t oracle_taped(const oracle_rotor *r, int s, int t)
 {
     const oracle_op *o = &r->g->op[s];
@@ -343,8 +344,8 @@ static inline uint64_t oracle_sweep(const oracle_rotor *r, int s, int t)
     return need;
 }
 
-/* Returns the best choice: 0 to tape stage s; k > s to run forward to k, reverse k to t, then s to k - 1; -1 if
- * impossible. */
+/* Returns the best choice: 0 to tape stage s (keep it for its backward); k > s to run forward to k, reverse k to t,
+ * then s to k - 1; -1 if impossible. */
 static inline int oracle_rotor_choice(const oracle_rotor *r, int s, int t, uint64_t m,
                                       uint64_t *best)
 {

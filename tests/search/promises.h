@@ -1,11 +1,10 @@
-/* promises.h - checks what the manual (9) promises of plans, for one request.
- *
- *   promise_all(seed, way)    plans every mode and many budgets for the net of this seed (net.h), and
- *                             compares the plans with each other and with the frontier
- *   promise_synthetic(..)     does the same for the current synthetic graph (synthetic.h)
- *   promise_runs(seed, way)   trains by some of them: same bits as a plain plan, bytes as planned
- *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
- *   promise_report()          prints how often each promise was checked and broken
+/* promises.h - checks the promises of the manual (9) on plans, for one request.
+ *    promise_all(seed, way)     plans every mode and many budgets for the net of this seed (net.h), and
+ *                               compares the plans with each other and with the frontier
+ *    promise_synthetic(..)      does the same for the current synthetic graph (synthetic.h)
+ *    promise_runs(seed, way)    trains by some of them: same bits as a plain plan, bytes as planned
+ *    promise_fit(seed, way)     compares gckpt_fit with all micro-batches, planned one by one
+ *    promise_report()           prints how often each promise was checked and broken
  *
  * The checker of plans (plan_check.h) also checks each plan. Include this file after layer headers
  * of src/ (planner/internal.h) and net.h. */
@@ -42,16 +41,16 @@ static long promise_untrainable; /* nets with nothing to train */
 enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
 typedef struct {
     const char *what;
-    size_t bytes, budget, proven_bytes; /* budget 0: none */
+    size_t bytes, budget, proven_bytes; /* budget is 0 if the plan has none */
     uint64_t work, proven;
-    int searched, near_optimal; /* near_optimal: proven to be within 0.1 % of a step */
-    size_t copies; /* of parameters; included in bytes */
+    int searched, near_optimal; /* near_optimal: proven to be within 0.1 % of the cost of a step */
+    size_t copies; /* bytes of copied parameters; included in bytes */
 } promise_plan;
 static struct {
     char who[48];
     gckpt_graph *g;
     const gckpt_term *term;
-    int terms, of_net; /* of_net: the graph is net.h's */
+    int terms, of_net; /* of_net: nonzero if the graph is one of net.h */
     gckpt_plan_desc d;
     promise_plan plan[PROMISE_PLANS];
     int plans;
@@ -96,8 +95,8 @@ static inline void promise_report(void)
         printf("%9ld asked %5ld broken: %s\n", promise_checked[i], promise_broken[i], texts[i]);
 }
 
-/* Returns the workspace that an op's shape() requests, after the compensation terms of sums within the instruction
- * (5e). */
+/* Returns the workspace that an op's shape() requests. It begins after the compensation terms of sums within the
+ * instruction (5e). */
 static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -128,7 +127,8 @@ static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
     return own ? (comp + 63) / 64 * 64 + own : comp;
 }
 
-/* A fused group has no shape rule and always a workspace, which plan_check.h checks. */
+/* Returns whether the instruction is a fused group. A group has no shape rule and always a workspace, which
+   plan_check.h checks. */
 static inline int is_fused(const gckpt_plan *p, const gckpti_ins *ins)
 {
     return p->nodes[ins->id].kind == GCKPTI_OP && !p->nodes[ins->id].op->shape;
@@ -207,7 +207,8 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
 
 static inline promise_plan *promise_last(void) { return &promise_request.plan[promise_request.plans - 1]; }
 
-/* Plans a mode without a budget, then with its own bytes without copies of parameters, and with a byte less. */
+/* Plans a mode without a budget, then with the bytes of that plan (without copies of parameters) as the budget, and
+   with a byte less. */
 static inline void promise_mode(gckpt_mode mode, const char *what)
 {
     if (!promise_record(promise_new_plan(mode, 0), what, 0, 0))
@@ -242,7 +243,7 @@ static inline void promise_modes(void)
         promise_request.d.segment_size = group;
     }
     if (promise_request.d.fetches || promise_request.d.stage_parameters || (promise_request.of_net && net.packed))
-        return; /* the plain plan, of which the list is made, has no such forwards */
+        return; /* the list comes from the plain plan, which has no such forwards */
     promise_request.d.schedule = list;
     promise_request.d.instructions =
         random_schedule(promise_request.g, promise_request.term, promise_request.terms, list, PROMISE_LIST);
@@ -252,7 +253,7 @@ static inline void promise_modes(void)
     promise_request.d.instructions = 0;
 }
 
-/* Checks that the least budget is named if the budget is too small, suffices, and is not a byte too large. */
+/* Checks that a budget error names the least budget, that this budget suffices, and that one byte less does not. */
 static inline int promise_least(gckpt_mode mode)
 {
     const char *what = gckpt_mode_name(mode);
@@ -277,8 +278,8 @@ static inline int promise_least(gckpt_mode mode)
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
     const size_t named[2] = { fast, util_fast_budget(
-                                        promise_request.g) }; /* both: bytes may differ at equal cost */
-    gckpt_plan *free_of = promise_new_plan(mode, 0); /* gckpt_recompute may always demand more */
+                                        promise_request.g) }; /* both, since bytes may differ at equal cost */
+    gckpt_plan *free_of = promise_new_plan(mode, 0); /* must_recompute policies may always raise the cost */
     for (int i = 0; i < 2; i++) {
         p = promise_new_plan(mode, named[i] ? named[i] : least);
         promise(PROMISE_FAST,
@@ -404,7 +405,7 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
                 (unsigned long)budget, (unsigned long)promise_last()->work, (unsigned long)p.work);
 }
 
-/* Compares with a plan without offloading. */
+/* Compares a budget's plan with one without offloading. */
 static inline void promise_slower(size_t budget, const promise_plan *with)
 {
     const size_t bytes = promise_request.d.offload_bytes;
@@ -427,7 +428,7 @@ static inline void promise_compare(void)
 {
     for (int i = 0; i < promise_request.plans; i++) {
         const promise_plan *p = &promise_request.plan[i];
-        /* no mode may find what a caller's schedule does */
+        /* a caller's schedule may take fewer bytes than any mode can find */
         promise(PROMISE_LEAST, p->bytes >= promise_request.least || !strcmp(p->what, "schedule"),
                 "%s: %s takes %lu bytes, fewer than the least, %lu", promise_request.who, p->what,
                 (unsigned long)p->bytes, (unsigned long)promise_request.least);
@@ -467,7 +468,7 @@ static inline void promise_open(unsigned seed, int way)
     snprintf(promise_request.who, sizeof promise_request.who, "seed %u way %d", seed, way);
 }
 
-/* Inference: budgets from the least that is named to what is planned without one. */
+/* Inference: plans budgets from the least one to the bytes of a plan without a budget. */
 static inline void promise_inference(void)
 {
     gckpt_plan_desc *d = &promise_request.d;
@@ -496,7 +497,7 @@ static inline void promise_training(void)
     gckpt_plan_free(p);
     promise_untrainable += !p;
     if (!p && strstr(gckpt_error_text(promise_request.g), "nothing to train"))
-        return; /* everything that is not frozen is behind gckpt_detach */
+        return; /* every trained parameter reaches the loss only through gckpt_detach */
     promise_modes();
     for (int i = 0; i < promise_request.plans; i++)
         most = promise_request.plan[i].bytes > most ? promise_request.plan[i].bytes : most;
@@ -575,7 +576,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     }
     run.hash = gckpt_store_hash(net.s);
     run.measured = gckpt_bytes_measured(e);
-    /* if a virtual rank has fewer rows than a micro-batch may have, none is full */
+    /* if a virtual rank has fewer rows than a micro-batch may have, no micro-batch is full */
     const int64_t vranks = promise_request.d.virtual_ranks ? promise_request.d.virtual_ranks : 1;
     if ((net.batch + vranks - 1) / vranks >= net.rows)
         promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p),
@@ -585,8 +586,8 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     return run;
 }
 
-/* Trains by store-all of the plain variant over the whole batch, then by this variant's: store-all, least bytes, and
- * some in between. */
+/* Trains by store-all of the plain variant over the whole batch, then by plans of this variant: store-all, least
+ * bytes, and some between them. */
 static inline void promise_runs(unsigned seed, int way)
 {
     uint64_t saved = random_state;
@@ -630,8 +631,8 @@ static inline int promise_build(gckpt_graph *g, int64_t rows, gckpt_term *terms,
     return net.terms;
 }
 
-/* Plans all micro-batches and update rules. Returns the least cost of a step in `budget`, in the fewest bytes; *least
- * is the least budget. */
+/* Plans all micro-batches and update rules. Returns the least cost of a step within `budget`, for the plan with the
+ * fewest bytes among equals; *least is the least budget. */
 static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t budget, size_t *bytes,
                                      size_t *least)
 {

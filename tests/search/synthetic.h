@@ -1,10 +1,10 @@
-/* synthetic.h - graphs of synthetic ops, whose kernels never run: any sizes, inputs of backwards and
- * costs. m.o is the same graph for oracle.h; m.d is the request. The only generator of such graphs:
- *     synth_start, synth_param, synth_op.., synth_finish     by hand
- *     random_chain, random_graph, skip_chain, large_graph, flagged_graph     random
- *     synth_shape_count, synth_shape_of     every graph of so many ops of five kinds, by number
- * synth_free frees each. Random graphs do not depend on the order in which compilers evaluate
- * arguments. */
+/* synthetic.h - graphs of synthetic ops with any sizes, costs and inputs of backwards; their kernels never run. m.o is
+ * the same graph for oracle.h; m.d is the request. The only generator of such graphs:
+ *    synth_start, synth_param, synth_op.., synth_finish                         by hand
+ *    random_chain, random_graph, skip_chain, large_graph, flagged_graph         random
+ *    synth_shape_count, synth_shape_of                                          all graphs of a given number of ops
+ *                                                                               of five kinds, by index
+ * synth_free frees each. Random graphs do not depend on the order in which compilers evaluate arguments. */
 #ifndef TESTS_SYNTHETIC_H
 #define TESTS_SYNTHETIC_H
 #include "oracle.h"
@@ -64,7 +64,8 @@ static inline int synth_param(int size)
     return m.params++;
 }
 
-/* Adds an op that reads ops in[] (-1: the data) and maybe a parameter; needs: by input, the parameter last. */
+/* Adds an op that reads ops in[] (-1 is the data) and maybe a parameter. needs: inputs of the backward,
+ * by input, the parameter last. */
 static inline int synth_op(const int *in, int inputs, int param, const synth_attributes *a,
                           const unsigned *needs, int loss, gckpt_cost cost)
 {
@@ -106,7 +107,8 @@ static inline int synth_op(const int *in, int inputs, int param, const synth_att
     return i;
 }
 
-/* Returns an op's attributes; saved: in percent. A function, since the order in which a list is evaluated varies. */
+/* Returns an op's attributes; `saved` is in percent. A function and not an initialiser list, because compilers
+   evaluate such a list in different orders. */
 static inline synth_attributes synth_sizes(int out, unsigned percent, int saved, int workspace)
 {
     synth_attributes a = { 0 };
@@ -124,7 +126,8 @@ static inline gckpt_cost synth_costs(int forward, int backward)
     return cost;
 }
 
-/* Derives from all ops which need a gradient, and what their backwards read and leave. */
+/* Computes for each op whether it needs a gradient, the inputs that its backward reads, and the sizes that it
+   leaves. */
 static inline void synth_finish(void)
 {
     int seen[ORACLE_OPS] = { 0 };
@@ -157,8 +160,8 @@ static inline void synth_finish(void)
 }
 
 /* ---- random graphs ---- */
-/* Builds a chain as random_chain of the reference in Python: each backward reads its input, output and what was saved.
- * If `any` is nonzero, what backwards read is random as well. */
+/* Builds a chain like random_chain of the Python reference: each backward reads its input, its output and its saved
+ * data. If `any` is nonzero, the inputs of backwards are random as well. */
 static inline void random_chain(int stages, int any)
 {
     int last = -1;
@@ -196,7 +199,7 @@ static inline void random_graph(int ops)
         unsigned needs[ORACLE_INPUTS + 1];
         if (m.terms == losses)
             break;
-        if (i == ops + losses - 1) /* results without a reader */
+        if (i == ops + losses - 1) /* results that no op reads */
             for (int k = 0; k < i && inputs < 6; k++)
                 if (!m.used[k] && !m.o.op[k].loss)
                     in[inputs++] = k;
@@ -227,8 +230,8 @@ static inline void random_graph(int ops)
     synth_finish();
 }
 
-/* Builds a chain of n ops, the first with a parameter, then a loss. `skips` percent of the ops read one more; sizes up
- * to `most`. If `segments` is nonzero, some ops are in segments. */
+/* Builds a chain of n ops, the first with a parameter, then a loss. `skips` percent of the ops read one more value;
+ * sizes are at most `most`. If `segments` is nonzero, some ops are in segments. */
 static inline void skip_chain(int n, unsigned skips, int most, int segments)
 {
     int depth = 0;
@@ -314,8 +317,8 @@ static inline void large_graph(int ops, int chain, int most)
     synth_finish();
 }
 
-/* Builds a chain of n ops, of which some read more, some work in place or run once, then a loss or two. Sizes up to
- * `most` floats times `scale`; costs are multiples of `costs`. */
+/* Builds a chain of n ops, then one or two losses. Some ops read more values, some work in place or run once. Sizes
+ * are at most `most` floats times `scale`; costs are multiples of `costs`. */
 static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
 {
     synth_start();
@@ -361,11 +364,11 @@ static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
     synth_finish();
 }
 
-/* ---- every graph of so many ops of five kinds, with a loss of the unread values ---- */
+/* ---- all graphs of a given number of ops of five kinds, with a loss of the unread values ---- */
 enum { SYNTH_READS_INPUT, SYNTH_READS_OUTPUT, SYNTH_READS_NOTHING, SYNTH_LAYER, SYNTH_PRODUCT };
 
-/* Returns the number of choices for op i: four kinds that read one value (the data or an op), one that reads two. The
- * first op has a parameter, whatever its kind; a layer always has one. */
+/* Returns the number of choices for op i: four kinds that read one value (the data or an op) and one kind that reads
+ * two. The first op has a parameter, whatever its kind; a layer always has one. */
 static inline int64_t synth_ways(int i) { return 4 * (i + 1) + (i + 1) * i / 2; }
 static inline int64_t synth_shape_count(int ops)
 {
@@ -375,7 +378,8 @@ static inline int64_t synth_shape_count(int ops)
     return n;
 }
 
-/* Builds graph number `which`. If `drawn` is nonzero, sizes and costs are random; if 0, by kind and position. */
+/* Builds graph number `which`. If `drawn` is nonzero, sizes and costs are random; if 0, they depend on kind and
+   position. */
 static inline void synth_shape_of(int ops, int64_t which, int drawn)
 {
     static const int outs[] = { 2, 3, 1, 2, 3 };

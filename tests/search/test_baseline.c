@@ -1,6 +1,6 @@
-/* test_baseline.c - baseline of plan quality: for fixed graphs, neither the least bytes nor the cost at
- * budgets between these and store-all's may increase. Prints new entries where a search improves.
- * build/test_baseline 1    prints all */
+/* test_baseline.c - baseline of plan quality: for fixed graphs, neither the least bytes nor the costs at
+ * budgets from the least to store-all's may increase. Prints new entries if a search improves.
+ * build/test_baseline 1 prints all entries */
 #include "gradckpt.h"
 
 #include "synthetic.h"
@@ -9,7 +9,9 @@ enum { GRAPHS = 25, BUDGETS = 6, LARGE = 1 << 26 };
 
 typedef struct {
     unsigned long long bytes,
-        recomputed; /* least bytes; cost above store-all's, in millionths of a step, summed over all budgets */
+        /* least: least bytes; recomputed: cost above store-all's, in millionths of a step, summed over all
+           budgets */
+        recomputed;
 } found;
 
 static const found baseline[GRAPHS] = {
@@ -29,7 +31,7 @@ static void build(unsigned i)
     case 1: skip_chain(n, 60, 20, 1); break;
     case 2: large_graph(n, 1, 40); break;
     case 3: large_graph(n, 0, 40); break;
-    default: flagged_graph(n, 30, i % 10 == 9 ? LARGE : 1, 5); /* some of gigabytes */
+    default: flagged_graph(n, 30, i % 10 == 9 ? LARGE : 1, 5); /* some take gigabytes */
     }
     m.d.as_built = 0;
     if (i % 3 == 2)

@@ -1,7 +1,6 @@
-/* test_bound.c - proven bounds of plans: no schedule, however it is built, costs less than is proven for
- * its bytes, or takes fewer bytes than are proven; the dynamic programme of the bound agrees with a
- * search over all closures.
- *     build/test_bound [first seed] [scale in percent] */
+/* test_bound.c - proven bounds of plans: no schedule of any origin costs less than the proven cost for its bytes, or
+ * takes fewer bytes than the proven bytes. The dynamic programme of the bound agrees with a search over all closures.
+ * build/test_bound [first seed] [scale in percent] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -27,7 +26,7 @@ static struct {
     gckpti_bound b;
 } request;
 
-/* Properties of requests; how many schedules were tried, and how many were tight. */
+/* Properties of requests; counters of schedules tried, and of schedules that meet the bound exactly. */
 enum {
     PLAIN,
     BF16,
@@ -161,8 +160,8 @@ static int mutate(gckpt_instruction *list, int n)
     return n;
 }
 
-/* Lists the body of a plan, without updates; if `wild` is nonzero, with runs of forwards anywhere among its
- * backwards. */
+/* Lists the body of a plan, without updates. If `wild` is nonzero, inserts runs of forwards at random places among
+ * its backwards. */
 static int list_of(const gckpt_plan *p, int wild, gckpt_instruction *list)
 {
     gckpt_instruction in;
@@ -199,7 +198,7 @@ static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
               p ? "" : gckpt_error_text(request.g));
 }
 
-/* Checks points, and plans for budgets between them: the proven cost falls with the bytes. */
+/* Checks the frontier's points, and plans for budgets between them: the proven cost falls as bytes grow. */
 static gckpt_frontier *check_frontier(unsigned seed)
 {
     gckpt_frontier *f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
@@ -390,7 +389,7 @@ static void test_synthetic(unsigned first, long count)
 
 /* ---- the dynamic programme against all closures ---- */
 /* Computes bytes and cost of closure `r` at a point as defined at the head of src/search/bound.c. Returns 0 if it is
- * none. */
+ * not a closure. */
 static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
 {
     const gckpti_planner *p = &request.p;
@@ -425,7 +424,7 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     return 1;
 }
 
-/* Least cost of all closures at a point by bytes / grain; UINT64_MAX if there is none. */
+/* Least cost of all closures at a point by bytes / grain, or UINT64_MAX if no closure has these bytes. */
 enum { MOST_BYTES = 512 };
 static uint64_t least_cost[MOST_BYTES];
 static void all_closures(int rank, int64_t grain)
@@ -443,7 +442,7 @@ static void all_closures(int rank, int64_t grain)
     }
 }
 
-/* Returns the lower convex hull of these at `capacity`, rounded up; costs are multiples of `cost`. */
+/* Returns the lower convex hull of these costs at `capacity`, rounded up; costs are multiples of `cost`. */
 static uint64_t hull(int capacity, uint64_t cost)
 {
     uint64_t best = UINT64_MAX;
@@ -464,7 +463,7 @@ static uint64_t hull(int capacity, uint64_t cost)
     return best;
 }
 
-/* Returns whether every value that only recomputation reads has a bit: none is free. */
+/* Returns whether every value that only recomputation reads has a bit, so that no value is free. */
 static int all_have_bits(const gckpti_cut_point *t)
 {
     int good = 1;
@@ -478,7 +477,7 @@ static int all_have_bits(const gckpti_cut_point *t)
     return good;
 }
 
-/* Checks that what a cut recomputes is a closure of the cut's bytes and cost. */
+/* Checks that the recomputed nodes of a cut are a closure with the cut's bytes and cost. */
 static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, int cut,
                       unsigned seed)
 {
@@ -528,7 +527,7 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
     }
 }
 
-/* A chain in which backwards read few values: there are few states, however long it is. */
+/* A chain in which backwards read few values: the number of states stays small, however long the chain is. */
 static void test_chain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -553,7 +552,7 @@ static void test_chain(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* More different layers than a hull has corners: nothing may be claimed. */
+/* More different layers than a hull has corners: the bound may then claim nothing. */
 static void test_long(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -578,7 +577,7 @@ static void test_long(void)
     request.terms = 1;
     request.d.costs = cost;
     request.d.cost_count = (int)g->count;
-    request.d.batch = 4; /* else gradients accumulate, and points are late */
+    request.d.batch = 4; /* otherwise gradients accumulate, and the points come late in the step */
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
         request.d.segment_size = group;
@@ -594,7 +593,7 @@ static void test_closures(unsigned first, long count)
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
         net_seed(seed, 4);
-        /* small ones; large ones, in 64 bits with differences of over 4 GB */
+        /* small sizes; large sizes, on 64-bit systems with differences of over 4 GB */
         int scale = i % 3 != 2 ? 1 : sizeof(size_t) > 4 ? 1 << 28 : 1 << 26;
         uint64_t cost = i % 3 == 2 ? UINT64_C(1) << 44 : i % 3 == 1 ? 1000003 : 1;
         flagged_graph(between(4, 13), 5, scale, cost);

@@ -1,9 +1,10 @@
-/* test_plan.c - plans against results found without the planner (oracle.h): least cost on small graphs,
- * Revolve's closed form, rotor on chains; never over budget, never worse with more bytes, never worse
- * than another mode; thousands of plans checked (plan_check.h).
- * build/test_plan [first seed] [scale in percent] [print every miss]
- * build/test_plan nets [first seed] [how many] [requests for each]: promises, printed one by one
- * build/test_plan shapes [first] [each of so many] [samples of 5 and 6 ops]: every small graph */
+/* test_plan.c - compares plans with results found without the planner (oracle.h): least cost on small graphs, Revolve's
+ * closed form, rotor on chains. Plans never exceed the budget, and are never worse with more bytes or than another
+ * mode; plan_check.h checks thousands of them.
+ *
+ *    build/test_plan [first seed] [scale in percent] [print every miss]
+ *    build/test_plan nets [first seed] [number] [requests for each]: promises, printed one by one
+ *    build/test_plan shapes [first] [every n-th] [samples of 5 and 6 ops]: every small graph */
 #define PLAN_CHECK_PRINTS 1
 #include "graph/graph.h"
 #include "cpu/cpu.h"
@@ -78,7 +79,7 @@ static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
     return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 
-/* Returns the plan of an oracle's schedule, placed by the library. */
+/* Returns the least cost of the points that take at most `bytes`, or ORACLE_NEVER. */
 static gckpt_plan *plan_steps(const oracle_step *steps, int n)
 {
     static gckpt_instruction list[STEPS];
@@ -113,8 +114,8 @@ static size_t reported_least(void)
     return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
 }
 
-/* Checks that the plan for a budget is the frontier's best point within it; if `whole` is nonzero, compares with a plan
- * made without the frontier as well. Returns its bound, or 0 if there is no plan. */
+/* Checks that the plan for a budget is the frontier's best point within it. If `whole` is nonzero, compares it with a
+ * plan made without the frontier as well. Returns its bound, or 0 if there is no plan. */
 static uint64_t check_budget(size_t budget, int whole, unsigned seed)
 {
     gckpt_plan *p = gckpt_frontier_plan(front.f, budget), *q = NULL;
@@ -156,7 +157,7 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     return bound;
 }
 
-/* Finds the frontier. Checks that more bytes cost less at every point, and that the error for a budget too small names
+/* Finds the frontier. Checks that more bytes cost less at every point, and that the error for too small a budget names
  * the first point. */
 static void find_frontier(unsigned seed)
 {
@@ -180,8 +181,8 @@ static void find_frontier(unsigned seed)
     }
     front.most = gckpt_plan_bytes(p);
     front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
-    /* where gckpt_recompute applies to a node that need not run before the first backward, store-all computes it twice:
-     * a point may do so once, in more bytes */
+    /* if gckpt_recompute applies to a node that need not run before the first backward, store-all computes it twice: a
+     * point may compute it once, with more bytes */
     CHECK_MSG(last.cost < gckpt_plan_cost(p) ||
                   (last.cost == gckpt_plan_cost(p) && last.bytes <= front.most),
               "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
@@ -200,7 +201,7 @@ static void find_frontier(unsigned seed)
     check_budget(front.least, 1, seed);
 }
 
-/* Does the same by the exhaustive search. */
+/* Finds the points by the exhaustive search. */
 static int oracle_points(point *out)
 {
     uint64_t memory = 0, peak = 0;
@@ -218,7 +219,7 @@ static int oracle_points(point *out)
     return n;
 }
 
-/* Returns whether the plan's buffers can be placed in so many bytes; 1 if that is too hard to decide. */
+/* Returns whether the plan's buffers can be placed in this number of bytes, or 1 if that is too hard to decide. */
 static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
 {
     static oracle_block block[4 * STEPS];
@@ -240,15 +241,16 @@ typedef struct {
     const char *name;
     long graphs, budgets, optimal, refused;
     long search, layout, impossible; /* plans that are not optimal, by cause */
-    long within;                     /* at most a tenth above the optimum, or the optimum impossible to place */
-    long proven, least_proven;       /* optima that the bound proves; least bytes, by graph */
+    long within;                     /* cost at most a tenth above the optimum, or the optimum cannot be placed */
+    /* proven: optimal costs equal to the bound; least_proven: the same for the least bytes of a graph */
+    long proven, least_proven;
     double sum, worst, least_sum, least_worst;
     unsigned worst_seed;
 } score;
 
-/* Compares at every budget, in steps of a float, from the least that can work to store-all. A plan that is not optimal
- * is due to the search if the library can place the optimal schedule; else to placement if the oracle can; else that
- * schedule has no placement in so many bytes. */
+/* Compares at every budget, in steps of a float, from the least feasible one to store-all's. A plan that is not optimal
+ * is attributed to the search if the library can place the optimal schedule; else to placement if the oracle can place
+ * it; otherwise that schedule has no placement within the budget. */
 static void compare(score *s, unsigned seed)
 {
     static point best[POINTS];
@@ -383,7 +385,7 @@ static void test_small(unsigned first, long chains, long graphs)
  * has a workspace of size 1 in its backward, so that this also holds for it (one gradient only), and no
  * more states than Revolve allows are live after it. Keeping more within a sweep saves nothing, since a
  * sweep computes nothing twice. So a budget of s + 2 is exactly s checkpoints, and the number of
- * forwards is exactly Revolve's. All buffers have size 1: placement wastes nothing. */
+ * forwards is exactly Revolve's. All buffers have size one: placement wastes nothing. */
 static void uniform_chain(int n)
 {
     unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
@@ -443,11 +445,11 @@ static void test_revolve(int most)
 
 /* ---- virtual ranks and ranks ---- */
 enum { SETUPS = 6 };
-/* Makes the current request one with virtual ranks, and of one of several processes; setups 0 and 1: neither. */
+/* Makes the current request one with virtual ranks, as one of several processes; setups 0 and 1 have neither. */
 static void take_setup(int setup)
 {
     static const struct {
-        int virtual_ranks, ranks, times; /* times: rows of a virtual rank in micro-batches */
+        int virtual_ranks, ranks, times; /* times: micro-batches that the rows of a virtual rank fill */
     } setups[SETUPS] = { { 1, 1, 1 }, { 1, 1, 9 }, { 4, 1, 2 },
                          { 2, 2, 1 }, { 8, 4, 1 }, { 4, 4, 3 } };
     int64_t rows = request.g->rows;
@@ -477,7 +479,7 @@ static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed
         check_budget((size_t)bytes, chance(5), seed);
 }
 
-/* Repeats runs of forwards anywhere in store-all's body. */
+/* Inserts repeated runs of forwards at random places into store-all's body. */
 static int custom_schedule(const gckpt_plan *all, gckpt_instruction *list)
 {
     int n = 0, forwards = 0;
@@ -597,7 +599,8 @@ static void test_sharding(unsigned first, long count)
 }
 
 /* ---- every small graph ---- */
-/* Compares a graph, with sizes by kind or random, with the exhaustive search, and checks all promises. */
+/* Compares a graph, with sizes that depend on the kind or are random, with the exhaustive search, and checks all
+   promises. */
 static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
 {
     net_seed(seed, 3);
@@ -609,7 +612,7 @@ static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
     synth_free();
 }
 
-/* Tests all graphs of up to four ops (or each of so many), and samples of those with five and six. */
+/* Tests all graphs of up to four ops (or every n-th of them, n = `each`), and samples of those with five and six. */
 static void test_shapes(int64_t first, int64_t each, int64_t samples)
 {
     score all = { .name = "all of 1 to 4 ops" }, five = { .name = "samples of 5 ops" },
@@ -656,8 +659,8 @@ static void test_nets(unsigned first, long count, int ways)
               promise_untrainable);
 }
 
-/* Trains a net whose first loss depends on nothing trainable, and which has a regulariser that does: the batch has
- * forwards and no backwards. All plans have that loss, which sets the divisor, and the same bits. */
+/* Trains a net whose first loss depends on no trained parameter, with a regulariser that does: the batch has forwards
+ * and no backwards. All plans have that loss, which sets the divisor, and the same bits. */
 static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double *loss,
                                   size_t *bytes)
 {
@@ -752,7 +755,7 @@ int main(int argc, char **argv)
     test_sharding(first, (8 * scale + 99) / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
     test_nets(first, 160 * scale / 15, 1);
-    if (first == 1 && scale >= 15) /* a third of the nets covers most of it */
+    if (first == 1 && scale >= 15) /* a third of the nets covers most features */
         net_check_coverage();
     test_regulariser_alone();
     test_no_arena();

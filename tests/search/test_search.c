@@ -1,7 +1,6 @@
-/* test_search.c - quality of the search on random graphs: how often it may be worse than the optimum; never
- * worse than any uniform segmentation; the same result from every call; what the manual (9) promises of
- * larger graphs.
- *                                             build/test_search [first seed] [percent] */
+/* test_search.c - quality of the search on random graphs: how often it may miss the optimum; it is never worse than
+ * any uniform segmentation, and each call gives the same result. Also checks the manual's promises (9) on larger
+ * graphs. build/test_search [first seed] [percent] */
 #include "gradckpt.h"
 
 #include <stdlib.h>
@@ -50,16 +49,16 @@ static uint64_t work_in(uint64_t bytes)
     return work;
 }
 
-/* Small graphs: how many of all budgets get the optimum, and how much the others exceed it. */
+/* Small graphs: the share of budgets with the optimum, and the excess of the others. */
 typedef struct {
-    long graphs, budgets, optimal, refused, proven; /* proven: the bound is the optimum */
+    long graphs, budgets, optimal, refused, proven; /* proven: the bound equals the optimum */
     double lost;
 } score;
 
 static void against_optimum(score *t, unsigned seed)
 {
     uint64_t memory = 0, peak = 0;
-    size_t base = (size_t)m.o.op[0].param_grad * FLOAT_BYTES; /* of the parameter */
+    size_t base = (size_t)m.o.op[0].param_grad * FLOAT_BYTES; /* gradient of the parameter */
     find(seed);
     for (int i = 0; i < m.o.n; i++)
         memory += 4 * m.o.op[i].out + m.o.op[i].saved + m.o.op[i].work_forward +
@@ -90,7 +89,8 @@ static void against_optimum(score *t, unsigned seed)
     gckpt_frontier_free(frontier);
 }
 
-/* Checks that a plan for a point's bytes has the cost of the point; with a byte less, that of the point before. */
+/* Checks that a plan for a point's bytes has the cost of that point, and a plan for a byte less the cost of the point
+   before. */
 static void planned_alone(unsigned seed, int at)
 {
     for (int less = 0; less < 2; less++) {
@@ -123,14 +123,14 @@ static void against_groups(unsigned seed, int n, int segments)
     gckpt_plan_free(best);
 }
 
-/* ---- what the manual promises of graphs too large for an exhaustive search ---- */
+/* ---- the manual's promises, on graphs too large for an exhaustive search ---- */
 static struct {
     size_t bytes;
     uint64_t work;
     const char *what;
 } known[PLANS];
 static int plans;
-static long searched, rivals, filled; /* filled: a budget between points costs less by itself */
+static long searched, rivals, filled; /* filled: budgets between points whose own plan costs less */
 
 static void know(const gckpt_plan *p, const char *what)
 {
@@ -141,8 +141,8 @@ static void know(const gckpt_plan *p, const char *what)
     known[plans++].what = what;
 }
 
-/* Returns the cost of a searched plan: within its budget, and no more than anything known in as many bytes, except for
- * less than 0.1 % of a step if that is proven near-optimal. */
+/* Returns the cost of a searched plan. Checks that it is within its budget, and costs no more than anything known in
+ * the same number of bytes; a plan proven near-optimal may cost up to 0.1 % of a step more. */
 static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
 {
     gckpt_plan *p = plan(mode, budget, 0);
@@ -180,7 +180,7 @@ static void check_promises(unsigned seed, int n)
         gckpt_plan_free(p);
     }
     rivals += plans;
-    for (int i = 0; i < plans; i++) { /* from the frontier, and by itself */
+    for (int i = 0; i < plans; i++) { /* from the frontier, and without it */
         uint64_t work = work_in(known[i].bytes);
         CHECK_MSG(known[i].bytes >= least, "seed %u: %s takes %lu bytes, the least is %lu", seed,
                   known[i].what, (unsigned long)known[i].bytes, (unsigned long)least);
@@ -198,7 +198,7 @@ static void check_promises(unsigned seed, int n)
         CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
         gckpt_plan_free(p);
     }
-    for (int less = 0; less < 2; less++) { /* the least that is named is the least that works */
+    for (int less = 0; less < 2; less++) { /* the least budget that the error names is the least that works */
         p = plan(GCKPT_OPTIMAL, less ? least - 1 : 1, 0);
         char named[40];
         snprintf(named, sizeof named, "at least %lu", (unsigned long)least);
@@ -279,7 +279,7 @@ int main(int argc, char **argv)
         check_promises(first + i, n + 1);
         synth_free();
     }
-    printf("%ld plans of larger graphs beside %ld of other modes; %ld have less work than the "
+    printf("%ld plans of larger graphs compared with %ld of other modes; %ld have less work than the "
            "frontier\n",
            searched, rivals, filled);
     return check_report("test_search");

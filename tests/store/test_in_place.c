@@ -1,7 +1,8 @@
-/* test_in_place.c - training that reads packed weights where they are stored: losses, gradients and trained
- * weights have the bits of a net whose weights are floats that hold the unpacked values, for each storage,
- * precision, instruction set, number of threads, plan, form of the loss and micro-batch; nothing is unpacked
- * but what somebody reads as floats; Llama-3.2-1B's shape fits where it must.       build/test_in_place */
+/* test_in_place.c - training that reads quantised weights in place, without dequantising them first. Losses, gradients
+ * and trained weights have the bits of a net with the dequantised values as floats, for each storage, precision,
+ * instruction set, number of threads, plan, lowering of the loss and micro-batch. Only weights that some op reads as
+ * floats are dequantised into the arena; a model of Llama-3.2-1B's shape fits into the expected bytes.
+ * build/test_in_place */
 #include <stdint.h>
 
 #include "gradckpt.h"
@@ -10,7 +11,7 @@
 enum { STEPS = 2, ROWS = 3, RANK = 2, RESERVE = 8 };
 typedef struct { int t, c, h, v; } sizes;
 
-/* ---- weights: (rows,columns) as they are stored, and the floats that they stand for ---- */
+/* ---- weights (rows,columns): the quantised bytes, and the equivalent floats ---- */
 typedef struct {
     void *blocks[2 * RESERVE + 2];
     int count;
@@ -26,8 +27,8 @@ static void weights_free(weights *w)
         free(w->blocks[--w->count]);
 }
 
-/* Numbers about 0.1 in size; of halves some are subnormal, zeros or any below 2; of bytes some have scales of few
- * digits. odd: bytes that begin at an odd address. */
+/* Creates external weights with values of about 0.1. Among halves are subnormal ones, zeros, and any values below 2.
+ * Bytes begin at an odd address, and some rows have subnormal scales. */
 static void external(gckpt_store *s, weights *w, const char *name, int64_t rows, int64_t columns, gckpt_storage storage)
 {
     const gckpt_shape shape = rows ? gckpt_shape2(rows, columns) : gckpt_shape1(columns);
@@ -45,7 +46,7 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
         unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(n / 32 * 18) + 1) + 1;
         for (int64_t i = 0; i < n / 32 * 18; i++)
             blocks[i] = (unsigned char)below(256);
-        for (int64_t i = 0; i < n / 32; i++) /* scales about 0.01, of either sign, some subnormal or zeros */
+        for (int64_t i = 0; i < n / 32; i++) /* scales of about 0.01 with either sign; some are subnormal or 0 */
             blocks[18 * i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : 0x1e + below(3)));
         result = gckpt_store_external_quantised(s, name, shape, storage, blocks, NULL);
     } else {
@@ -63,7 +64,7 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     CHECK_MSG(result == GCKPT_OK, "%s: %s", name, gckpt_error_text(s));
 }
 
-/* ---- a net of every op that reads what is stored, and of some that do not ---- */
+/* ---- a net of every op that reads quantised weights, and of some that do not ---- */
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -71,7 +72,7 @@ typedef struct {
     gckpt_tensor *tokens, *targets, *middle;
     gckpt_term term;
     sizes z;
-    int two; /* the head is two ops */
+    int two; /* nonzero if the head is two ops */
 } net;
 
 static gckpt_tensor *weight(const net *n, const char *name, int64_t rows, int64_t columns)
@@ -80,7 +81,7 @@ static gckpt_tensor *weight(const net *n, const char *name, int64_t rows, int64_
                        (gckpt_init){ rows ? 0.1f : 0, 0, 0 });
 }
 
-/* x w beside what is trained */
+/* x w, plus a product with trained matrices */
 static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, const char *name, int64_t in, int64_t out)
 {
     char full[32];
@@ -90,7 +91,7 @@ static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, con
     return gckpt_add(y, gckpt_linear(x, weight(n, full, RANK, out), NULL));
 }
 
-/* The packed ones, or the floats that they stand for. */
+/* Returns a store with the quantised weights, or with the equivalent floats. */
 static gckpt_store *store_new(weights *w, sizes z, gckpt_storage storage, int floats)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -118,7 +119,7 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
     n.targets = gckpt_input(n.g, "targets", GCKPT_I32, gckpt_shape2(rows, z.t));
     gckpt_tensor *table = weight(&n, "table", z.v, z.c), *scaled = weight(&n, "scaled", z.c, z.c);
     gckpt_tensor *x = gckpt_positions(gckpt_embed(table, n.tokens), weight(&n, "places", z.t + 3, z.c), 0);
-    x = gckpt_add(x, weight(&n, "prompt", 0, z.c)); /* trained: the backward goes all the way down */
+    x = gckpt_add(x, weight(&n, "prompt", 0, z.c)); /* trained, so the backward goes down to the first layer */
     gckpt_tensor *h = gckpt_linear(x, weight(&n, "up", z.c, z.h), weight(&n, "bias", 0, z.h));
     h = gckpt_silu(adapted(&n, x, h, "up", z.c, z.h));
     x = gckpt_add(x, gckpt_linear_transposed(h, weight(&n, "down", z.c, z.h), NULL));
@@ -126,7 +127,7 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
     x = gckpt_add(x, gckpt_tanh(gckpt_matmul_transposed(x, weight(&n, "turned", z.c, z.c))));
     x = gckpt_add(x, gckpt_linear(x, gckpt_scale(scaled, 0.5f), NULL));
     x = gckpt_add(x, gckpt_matmul(x, scaled));
-    h = gckpt_linear(x, weight(&n, "own", z.c, z.h), weight(&n, "bias", 0, z.h)); /* trained, beside a packed bias */
+    h = gckpt_linear(x, weight(&n, "own", z.c, z.h), weight(&n, "bias", 0, z.h)); /* trained, with a quantised bias */
     x = gckpt_rmsnorm(gckpt_add(x, gckpt_linear(h, weight(&n, "back", z.h, z.c), NULL)), NULL, 0);
     n.term.loss = two ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), n.targets, NULL, 0)
                       : gckpt_linear_cross_entropy(x, table, n.targets, NULL);
@@ -151,7 +152,7 @@ static int net_feed(const void *user, int64_t row, gckpt_feed *feeds)
     return 2;
 }
 
-/* Losses, a gradient that came through all that is packed, what was trained. */
+/* Returns a hash of the losses, of a gradient that has passed all quantised weights, and of the trained values. */
 static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_exec_desc x, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
@@ -172,7 +173,8 @@ static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_e
     return hash ^ gckpt_store_hash(s);
 }
 
-/* What comes into the arena: what somebody reads as floats, not what is read where it is. */
+/* Checks which weights are copied into the arena: those that an op reads as floats, not those that are read in
+   place. */
 static void check_staged(const net *n, const gckpt_plan *p, const char *what)
 {
     gckpt_instruction in;
@@ -193,7 +195,7 @@ enum { STORE_ALL, LEAST, POOR, PLANS };
 static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
 {
     d.mode = k == POOR ? GCKPT_MEMORY_POOR : k == STORE_ALL ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
-    if (k == LEAST) { /* of the graph as built, or in the forms that take the fewest bytes */
+    if (k == LEAST) { /* for the graph as built, or for the lowerings that take the fewest bytes */
         d.as_built = n->two;
         d.budget = 1; /* a frontier would take longer */
         CHECK(!gckpt_plan_new(n->g, &n->term, 1, &d));
@@ -209,10 +211,11 @@ typedef struct {
     sizes z;
     gckpt_storage storage;
     gckpt_precision precision;
-    int rows, two; /* rows of a micro-batch; the head is two ops */
+    int rows, two; /* rows of a micro-batch; nonzero if the head is two ops */
 } way;
 
-/* One plan, by all instruction sets, each with a store of its own: as `want`, if that is not 0. Returns the last. */
+/* Runs one plan with all instruction sets, each with a new store, and compares the hashes with `want`, if that is not
+   0. Returns the last hash. */
 static uint64_t run(const way *y, int floats, int threads, int k, int first, uint64_t want)
 {
     net n = net_new(y->z, y->rows, y->two, y->storage, floats);
@@ -247,7 +250,7 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
 }
 
 static unsigned sweep; /* counts the cases of test_bits */
-/* not plain: the plain kernels, which take long, only say what is right. */
+/* If plain is 0, the slow plain kernels compute only the reference. */
 static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision, int plain)
 {
     static const struct { int rows, two; } ways[] = { { ROWS, 0 }, { ROWS, 1 }, { 2, 0 }, { 1, 1 } };

@@ -1,7 +1,6 @@
-/* test_pack.c - packed parameters (gckpt_store_quantise): what each storage stands for; stores, bytes,
- * errors, memory that fails; training with them, in every mode, budget and split, has the bits of
- * training with the floats that they stand for; frozen weights cost what they must and no more.
- *                                                          build/test_pack [first seed] [graphs] */
+/* test_pack.c - quantised parameters (gckpt_store_quantise): the value of each stored number, stores, bytes, errors and
+ * failing allocations. Training with them has the bits of training with the equivalent floats, in every mode, budget
+ * and split; frozen weights take exactly the bytes and work that they need. build/test_pack [first seed] [graphs] */
 #include "num/num.h"
 #include "store/store.h"
 #include "graph/graph.h"
@@ -18,7 +17,7 @@
 enum { STEPS = 2 };
 
 /* ---- one value ---- */
-/* Every F16 there is, and what lies between two neighbours. */
+/* Tests every F16 number, and values between two neighbours. */
 static void test_f16(void)
 {
     for (uint32_t h = 0; h < 0x8000; h++) {
@@ -45,11 +44,11 @@ static void test_f16(void)
 }
 
 #if !defined(GCKPT_NO_FAST) && !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && UINTPTR_MAX >= UINT64_MAX
-/* Every half, and every byte times many scales, where vector kernels read them: across rows, down them. Odd ones stand
- * in both halves of words. */
+/* Tests every half, and every byte times many scales, at the places where vector kernels read them: along rows and
+ * along columns. Odd halves are tested in both halves of 32-bit words. */
 static void test_reading(void)
 {
-    enum { N = 65536, K = 80, ROWS = N / K }; /* K: not a whole line of bytes */
+    enum { N = 65536, K = 80, ROWS = N / K }; /* K: not a multiple of a cache line */
     static uint16_t all[N];
     static float want[N], got[N], scales[N], a[K];
     for (int i = 0; i < N; i++)
@@ -88,7 +87,7 @@ static void test_reading(void)
 static void test_reading(void) {}
 #endif
 
-/* ---- a store of one parameter, made in the order that is asked for ---- */
+/* ---- a store of one parameter, created and quantised in the order given ---- */
 static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt_memory *memory)
 {
     gckpt_store_desc desc = { .seed = 3 };
@@ -105,7 +104,7 @@ static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt
     return s;
 }
 
-/* Its floats, as ops see them. */
+/* Returns the parameter's values as the ops read them. */
 static float *floats_of(gckpt_store *s)
 {
     gckpt_parameter p;
@@ -116,7 +115,8 @@ static float *floats_of(gckpt_store *s)
 
 static void test_values(void)
 {
-    enum { ROWS = 9, WIDTH = 131, N = ROWS * WIDTH }; /* odd, and longer than what is drawn at once */
+    /* odd, and longer than the number of values initialised at a time */
+    enum { ROWS = 9, WIDTH = 131, N = ROWS * WIDTH };
     static const size_t bytes[] = { 4 * N, 2 * N, 2 * N, N + 4 * ROWS };
     static float x[N];
     CHECK(gckpti_storages[4].bytes == 1 && sizeof gckpti_storages / sizeof *gckpti_storages == 5);
@@ -150,17 +150,17 @@ static void test_values(void)
                     want = gckpti_from_f16(gckpti_to_f16(x[i]));
                 if (k < 3)
                     CHECK(bits_of(y[i]) == bits_of(want));
-                else if (r == 4) /* the scale itself is a subnormal of few digits */
+                else if (r == 4) /* the scale itself is subnormal */
                     CHECK(y[i] == 0 || (off < 2 * scale && off > -2 * scale));
                 else
                     CHECK((off < 0 ? -off : off) <= 0.50001f * scale);
             }
         }
-        /* what is packed again is what it was */
+        /* quantising again changes nothing */
         CHECK(gckpt_store_quantise(s, "w", storage) == GCKPT_OK && gckpt_store_hash(s) == hash);
         gckpt_store_free(s);
     }
-    /* before values are made: the same bits, hashed or not, made by whatever */
+    /* quantised before initialisation: the same bits, hashed or not, whichever call initialises them */
     for (int k = 1; k < 4; k++) {
         gckpt_parameter p;
         heap h = { 0 };
@@ -181,7 +181,7 @@ static void test_values(void)
         gckpt_store_free(t);
         CHECK(h.live == 0 && h.wrong_sizes == 0);
     }
-    /* vectors have no rows: I8 leaves them, trainable or not */
+    /* vectors have no rows, so I8 does not change them, trainable or not */
     gckpt_store *s = store_of(gckpt_shape1(WIDTH), NULL, NULL);
     gckpt_parameter p;
     CHECK(gckpt_store_freeze(s, "w", 0) == GCKPT_OK);
@@ -193,8 +193,8 @@ static void test_values(void)
 /* ---- blocks of I4 ---- */
 enum { BLOCK = 32, BLOCK_BYTES = 18 };
 
-/* The rule of the manual, 5n, in other words: candidates one by one in binary64, where all but the rounded
- * differences is exact. */
+/* The rule of the manual (5n), written differently: tries the candidates one by one in binary64, where everything
+ * except the rounded differences is exact. */
 static void block_by_rule(const float *x, unsigned char *to)
 {
     static const float divisors[6] = { 8, 7.625f, 8.25f, 8.5f, 8.75f, 9 };
@@ -235,16 +235,17 @@ static void test_blocks(void)
     enum { ROWS = 40, WIDTH = 96, N = ROWS * WIDTH, BYTES = N / BLOCK * BLOCK_BYTES };
     static float x[N], piece[N];
     static unsigned char want[BYTES];
-    double squares[2] = { 0, 0 }; /* off by the rule, and by the first candidate alone, which is ggml's */
+    /* squared errors of the rule, and of its first candidate alone, which is ggml's choice */
+    double squares[2] = { 0, 0 };
     for (int i = 0; i < N; i++) {
         const int kind = i / BLOCK % 12;
         const float u = ((float)below(2000001) - 1e6f) * 1e-6f, v = ((float)below(2000001) - 1e6f) * 1e-6f;
         x[i] = kind == 0   ? 0.0f * u
-               : kind == 1 ? 1e-6f * u /* scales of few digits */
+               : kind == 1 ? 1e-6f * u /* subnormal scales */
                : kind == 2 ? 3e-7f * u
                : kind == 3 ? 1e-40f * u
                : kind == 4 ? 524032 * (i % 5 ? u : 1)
-               : kind == 5 ? (float)(below(16) - 8.0) * 0.25f /* in the middle between two */
+               : kind == 5 ? (float)(below(16) - 8.0) * 0.25f /* halfway between two values */
                : kind == 6 ? (float)(below(3) - 1.0)
                : kind == 7 ? (float)(below(16) - 8.0) * 0.0010004044f
                            : 0.02f * u * v * (i / BLOCK % 2 ? u * v : 1);
@@ -260,7 +261,7 @@ static void test_blocks(void)
     for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++)
         CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES),
                   "block %d, kind %d", i, i % 12);
-    for (int at = 0; at < N; at += 1 + at % 7) { /* any piece */
+    for (int at = 0; at < N; at += 1 + at % 7) { /* pieces of any length */
         const int n = 1 + (int)below(at + 70 < N ? 70 : (unsigned)(N - at));
         gckpti_dequantise_at(&s->params[0], at, n, piece);
         for (int i = 0; i < n; i++) {
@@ -283,16 +284,16 @@ static void test_blocks(void)
         squares[1] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)y) * ((double)x[i] - (double)y) : 0;
     }
     CHECK_MSG(squares[0] < 0.93 * squares[1], "off by %g, ggml's rule by %g", squares[0], squares[1]);
-    /* what is packed again is what it was */
+    /* quantising again changes nothing */
     const uint64_t hash = gckpt_store_hash(s);
     floats_of(s);
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.quantised);
-    for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++) /* but for scales of few digits */
+    for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++) /* except for subnormal scales */
         CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) ||
                       (i % 12 > 0 && i % 12 < 4),
                   "again: block %d, kind %d", i, i % 12);
-    /* as I8, from it, and before values are made */
+    /* to I8 from I4, and before initialisation */
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK &&
           gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     gckpt_store_free(s);
@@ -309,14 +310,14 @@ static void test_blocks(void)
     gckpt_store_free(s);
     gckpt_store_free(t);
     CHECK(h.live == 0 && h.wrong_sizes == 0);
-    /* what has no whole blocks */
+    /* shapes without whole blocks */
     s = store_of(gckpt_shape2(32, 33), NULL, NULL);
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORAGE_I8);
     gckpt_store_free(s);
     s = store_of(gckpt_shape1(64), NULL, NULL);
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORAGE_F32);
     gckpt_store_free(s);
-    /* what has no scale */
+    /* values for which no scale exists */
     static const float large[] = { 524032, -524032, 524064, -524064, INFINITY, -INFINITY, NAN };
     for (int i = 0; i < 7; i++) {
         memset(x, 0, sizeof x);
@@ -334,11 +335,11 @@ static void test_blocks(void)
     gckpt_store_freeze(s, "*", 1);
     CHECK(gckpt_store_quantise(s, "*", GCKPT_STORAGE_I4) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"large\""));
     gckpt_graph_free(g);
-    /* external ones, at any address */
+    /* external blocks, at any address */
     memset(x, 0, sizeof x);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 33), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "multiple of 32"));
-    float odd[4]; /* scales, and values of 2 bytes, that are not where they may be */
+    float odd[4]; /* scales, and values of 2 bytes, at misaligned addresses */
     const char *const at = (const char *)odd + 1;
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 4), GCKPT_STORAGE_I8, want,
                                          (const float *)(const void *)at) == GCKPT_E_ARG &&
@@ -348,7 +349,7 @@ static void test_blocks(void)
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape1(64), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 64), GCKPT_STORAGE_I4, want, x) == GCKPT_E_ARG);
     gckpt_shape many = gckpt_shape2(2, 64);
-    many.n = INT32_MAX; /* nothing behind its axes is read */
+    many.n = INT32_MAX; /* axes beyond the rank are not read */
     CHECK(gckpt_store_external_quantised(s, "w", many, GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_SHAPE &&
           strstr(gckpt_error_text(s), "axes"));
     memmove(want + 1, want, BYTES - 1);
@@ -357,7 +358,7 @@ static void test_blocks(void)
     gckpt_store_free(s);
 }
 
-/* ---- errors, each of which changes nothing ---- */
+/* ---- errors: each leaves the store unchanged ---- */
 static void test_errors(void)
 {
     static const struct { float x; gckpt_storage storage; gckpt_result result; const char *text; } tries[] = {
@@ -390,7 +391,7 @@ static void test_errors(void)
     gckpt_store_freeze(s, "w", 0);
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_BF16) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "trainable"));
-    /* what could be drawn beyond the range is refused before it is */
+    /* an initialisation with values beyond the storage's range is refused before it begins */
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "large", gckpt_shape2(2, 3), (gckpt_init){ 1e4f, 0, 6000 });
     gckpt_store_freeze(s, "*", 1);
@@ -400,7 +401,7 @@ static void test_errors(void)
     CHECK(gckpt_store_bytes(s) == 28);
     gckpt_graph_free(g);
     gckpt_store_free(s);
-    /* external ones */
+    /* external parameters */
     static const int8_t bytes[8] = { 1, -127, 127, 0, 5, 6, 7, 8 };
     static const uint16_t halves[6] = { 0x3c00, 0x8001, 0x7c00, 0xffff, 0, 0x0400 };
     static const float scales[2] = { 0.5f, 2 };
@@ -429,11 +430,11 @@ static void test_errors(void)
     CHECK(gckpt_store_quantise(s, "h", GCKPT_STORAGE_F32) == GCKPT_OK && gckpt_store_bytes(s) == 48);
     static const uint32_t wide[6] = { 0x3f800000, 0xb3800000, 0x7f800000, 0x7fc00000, 0, 0x38800000 };
     CHECK(!memcmp(s->params[1].p.values, wide, sizeof wide));
-    CHECK(gckpt_store_freeze(s, "*", 0) == GCKPT_OK && !s->params[0].p.frozen); /* they are the store's now */
+    CHECK(gckpt_store_freeze(s, "*", 0) == GCKPT_OK && !s->params[0].p.frozen); /* the store owns them now */
     gckpt_store_free(s);
 }
 
-/* Several parameters, made and not, external and not: all are packed, or none. */
+/* Several parameters, initialised and not, external and not: either all are quantised, or none. */
 static void test_memory(void)
 {
     static float outside[40];
@@ -473,7 +474,8 @@ static void test_memory(void)
 }
 
 /* ---- training ---- */
-/* A storage for each frozen parameter of the net, half of them frozen; floats: what they stand for. */
+/* Quantises half of the net's frozen parameters in random storages. If floats is nonzero, stores the equivalent floats
+   instead. */
 static void pack_net(unsigned seed, int floats)
 {
     uint64_t saved = random_state;
@@ -486,7 +488,7 @@ static void pack_net(unsigned seed, int floats)
         gckpt_storage storage = (gckpt_storage)(1 + below(4));
         gckpt_store_freeze(net.s, name, 1);
         gckpt_result result = gckpt_store_quantise(net.s, name, storage);
-        if (floats && result == GCKPT_OK) { /* made, or it would be drawn anew */
+        if (floats && result == GCKPT_OK) { /* initialised first, since otherwise it would be initialised again */
             gckpt_parameter p;
             gckpt_store_get(net.s, i, &p);
             result = gckpt_store_quantise(net.s, name, GCKPT_STORAGE_F32);
@@ -505,7 +507,8 @@ static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
     return p;
 }
 
-/* Whether what pack_net leaves leads to a loss: p0 may end in numbers (argmax) or conditions. */
+/* Returns whether a parameter that pack_net leaves trainable leads to a loss: p0 may end in an argmax or a
+   condition. */
 static int trains(unsigned of, unsigned seed)
 {
     build(of, 0);
@@ -518,7 +521,7 @@ static int trains(unsigned of, unsigned seed)
     return !none;
 }
 
-/* The store, and the losses, after some steps. */
+/* Returns a hash of the store and the losses after some steps. */
 static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend *backend, int64_t stream)
 {
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
@@ -539,7 +542,7 @@ static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend
     return hash ^ gckpt_store_hash(net.s);
 }
 
-/* All modes, micro-batches, thread counts: packed or as floats, the bits are the same. */
+/* All modes, micro-batches and thread counts: quantised weights and floats give the same bits. */
 static void test_modes(unsigned seed, gckpt_precision precision)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
@@ -568,7 +571,7 @@ static void test_modes(unsigned seed, gckpt_precision precision)
     }
 }
 
-/* Budgets are kept and cost nothing but work. */
+/* Budgets are respected, and smaller ones cost only work. */
 static void test_budgets(unsigned seed)
 {
     char what[64];
@@ -600,7 +603,7 @@ static void test_budgets(unsigned seed)
     }
 }
 
-/* Gradients of what is trained beside packed weights. */
+/* Gradients of trained parameters in a net with quantised weights. */
 static void test_gradients(unsigned seed)
 {
     gckpt_check check;
@@ -618,8 +621,8 @@ static void test_gradients(unsigned seed)
     destroy();
 }
 
-/* The gradient of a packed factor beside one that is floats, which that gradient reads and it does not:
- * the bits of the same with floats. */
+/* The gradient of a quantised operand, whose product with a float operand reads only the latter in its backward: the
+ * bits are those with floats. */
 static void test_fetched(gckpt_storage storage, int beside, int precision)
 {
     enum { ROWS = 4, K = 40, N = 24, P = 3 };
@@ -655,13 +658,13 @@ static void test_fetched(gckpt_storage storage, int beside, int precision)
         const float *got = gckpt_fetch(e, gckpt_id(a), 1);
         if (got && !packed)
             memcpy(want, got, sizeof want);
-        CHECK_MSG(got && !memcmp(got, want, sizeof want), "storage %d, beside %d, precision %d: other bits",
+        CHECK_MSG(got && !memcmp(got, want, sizeof want), "storage %d, op %d, precision %d: other bits",
                   (int)storage, beside, precision);
         util_free(e, p, g, s);
     }
 }
 
-/* A backend with memory of its own. */
+/* A backend with separate memory. */
 static void test_backend(unsigned seed)
 {
     device d;
@@ -673,7 +676,8 @@ static void test_backend(unsigned seed)
         build(seed, k == 2);
         pack_net(seed, k == 0);
         device_reset(&d);
-        b.dequantise = k == 3 ? NULL : device_unpack; /* then the host does it, and copies it in */
+        /* without the function, the host dequantises and copies the floats in */
+        b.dequantise = k == 3 ? NULL : device_unpack;
         gckpt_plan_desc desc = { .mode = k == 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, .batch = net.batch,
                                  .backend = k ? &b : NULL };
         gckpt_plan *p = plan(&desc, "device");
@@ -687,7 +691,7 @@ static void test_backend(unsigned seed)
     device_end(&d);
 }
 
-/* ---- frozen weights cost what they must, and no more ---- */
+/* ---- frozen weights take exactly the bytes and work that they need ---- */
 enum { B = 2, TOKENS = 70, WIDE = 16, WORDS = 33, LOW = 1, HIGH = 2, RANK = 2 };
 
 static gckpt_tensor *frozen(gckpt_graph *g, const char *name, int layer, int64_t rows, int64_t columns)
@@ -699,10 +703,10 @@ static gckpt_tensor *frozen(gckpt_graph *g, const char *name, int layer, int64_t
 }
 
 typedef struct {
-    gckpt_tensor *x, *inner, *added; /* what comes out, gelu's result, the first trained tensor's user */
+    gckpt_tensor *x, *inner, *added; /* the block's output, gelu's result, the first op that reads a trained tensor */
 } block_parts;
 
-/* A GPT's block; trained: with low-rank matrices beside one of its layers. */
+/* Builds a GPT block. If trained, one of its layers has trained low-rank matrices. */
 static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -767,7 +771,7 @@ static gckpt_plan *tower_plan(const tower *t, const gckpt_plan_desc *d)
     return p;
 }
 
-/* The last instruction that needs a value. */
+/* Returns the last instruction that needs the value. */
 static int last_use(const gckpt_plan *p, int id)
 {
     gckpt_buffer b;
@@ -791,7 +795,7 @@ static void test_frozen(gckpt_storage storage)
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++) {
         backward = !backward && in.kind == GCKPT_BACKWARD ? i : backward;
         updates += in.kind == GCKPT_UPDATE;
-        CHECK_MSG(in.kind != GCKPT_BACKWARD || in.id >= gckpt_id(t.added), "a backward of %s, below what is trained",
+        CHECK_MSG(in.kind != GCKPT_BACKWARD || in.id >= gckpt_id(t.added), "a backward of %s, below trained tensors",
                   gckpt_plan_op(p, in.id));
     }
     CHECK(updates == 2 * HIGH && backward > 0);
@@ -800,16 +804,16 @@ static void test_frozen(gckpt_storage storage)
         int below = b.id < gckpt_id(t.added),
             gradient = b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
         CHECK_MSG(!gradient || strncmp(name, "frozen.", 7), "a gradient of %s", name);
-        CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below what is trained",
+        CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below trained ones",
                   name);
         CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps saved for no backward", name);
     }
     for (int i = 0; i < LOW + HIGH; i++) { /* the input of a frozen linear layer */
-        int end = last_use(p, gckpt_id(t.inner[i])); /* gelu's, or written in place of its own input */
+        int end = last_use(p, gckpt_id(t.inner[i])); /* gelu's backward, or sooner if gelu overwrites its input */
         end = end < 0 ? last_use(p, gckpt_id(t.inner[i]) - 1) : end;
         CHECK_MSG(end >= 0 && end < backward, "block %d: kept until %d", i, end);
     }
-    for (size_t i = 0; i < p->node_count; i++) { /* one product where there is one gradient */
+    for (size_t i = 0; i < p->node_count; i++) { /* one product for each layer with only one gradient */
         const gckpti_plan_node *q = &p->nodes[i];
         if (q->op == &gckpti_op_linear && q->in[1] < (int)p->node_count && !p->params[p->nodes[q->in[1]].index].trained)
             CHECK(p->info[i].cost.backward <= p->info[i].cost.forward + p->info[i].cost.forward / 10);
@@ -817,7 +821,7 @@ static void test_frozen(gckpt_storage storage)
     size_t arena = gckpt_plan_arena(p);
     gckpt_plan_free(p);
     util_free(NULL, NULL, t.g, t.s);
-    /* blocks below the lowest that is trained take no more bytes of the arena */
+    /* blocks below the lowest trained one do not enlarge the arena */
     t = tower_new(LOW + 3, HIGH, storage);
     p = tower_plan(&t, &d);
     CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena,
@@ -827,7 +831,7 @@ static void test_frozen(gckpt_storage storage)
     util_free(NULL, NULL, t.g, t.s);
 }
 
-/* ---- a plan is for what its parameters were stored as ---- */
+/* ---- a plan is valid only for the storages of its parameters ---- */
 static void test_plans(void)
 {
     tower t = tower_new(0, 1, GCKPT_STORAGE_I8), other = tower_new(0, 1, GCKPT_STORAGE_F32);
@@ -837,19 +841,19 @@ static void test_plans(void)
     gckpt_feed feeds[2] = { { gckpt_id(t.tokens), tokens }, { gckpt_id(t.targets), targets } };
     const gckpt_hyper hyper = { .lr = 0.01f };
     gckpt_plan *p = tower_plan(&t, NULL), *q = tower_plan(&other, NULL);
-    CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(q)); /* it is one graph */
+    CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(q)); /* the same graph */
     gckpt_exec *e = gckpt_exec_new(p, t.s, NULL), *none = gckpt_exec_new(q, t.s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
     CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"),
               "%s", gckpt_error_text(t.s));
     CHECK(!gckpt_exec_new(p, other.s, NULL) && strstr(gckpt_error_text(other.s), "stored as F32"));
-    /* packed anew between steps: this executor runs no more, the next one does */
+    /* quantised again between steps: this executor refuses to run, the next one runs */
     CHECK(gckpt_store_quantise(t.s, "frozen.fc.0", GCKPT_STORAGE_BF16) == GCKPT_OK);
     uint64_t hash = gckpt_store_hash(t.s);
     CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_E_ARG && gckpt_store_hash(t.s) == hash);
     CHECK_MSG(strstr(gckpt_error_text(e), "\"frozen.fc.0\" is stored as BF16"), "%s", gckpt_error_text(e));
     gckpt_exec_free(e);
-    /* files: read where all is stored as it was, refused elsewhere */
+    /* plan files: readable if all storages are the same, refused otherwise */
     file f = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) &&
@@ -863,13 +867,13 @@ static void test_plans(void)
     f.size = 0;
     CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK &&
           strstr((const char *)f.bytes, "has quantised parameters"));
-    /* a store made by the plan has them so, too */
+    /* a store that the plan creates has the same storages */
     gckpt_store *s = gckpt_store_new(NULL);
     CHECK(gckpt_plan_params(again, s) == GCKPT_OK &&
           gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
     e = gckpt_exec_new(again, s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
-    /* packed within a step: that one is over, and reads nothing more */
+    /* quantised within a step: the step ends, and reads nothing more */
     hash = gckpt_store_hash(s);
     CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
     CHECK(gckpt_store_quantise(s, "frozen.fc.0", GCKPT_STORAGE_F32) == GCKPT_OK);
@@ -889,8 +893,8 @@ static double tick(void *user)
     return *(double *)user += 0.125;
 }
 
-/* Packed and unpacked between steps, a parameter is as the plan has it again, but its state is gone: the executor refuses
- * its step, whatever the optimiser, and the next one begins with new state. */
+/* A parameter is quantised and dequantised between steps, so it fits the plan again, but its optimiser state is gone:
+ * the executor refuses its step, for any optimiser, and the next executor begins with new state. */
 static void test_state_lost(void)
 {
     for (int optimiser = GCKPT_ADAMW; optimiser <= GCKPT_MOMENTUM; optimiser++) {
@@ -932,7 +936,7 @@ static void test_state_lost(void)
     }
 }
 
-/* Packing takes optimiser state away, and what a device holds of a parameter. */
+/* Quantising removes optimiser state, and a device's copy of the parameter. */
 static void test_device(void)
 {
     device d;
@@ -976,8 +980,8 @@ static void test_device(void)
     device_end(&d);
 }
 
-/* Few bytes: what is packed is read where it is; what is staged is unpacked for each use again, the tied table
- * twice, and let go between. */
+/* A small budget: quantised weights are read in place; a staged one is dequantised again for each use, the tied table
+ * twice, and dropped between the uses. */
 static void test_few_bytes(void)
 {
     tower t = tower_new(2, 2, GCKPT_STORAGE_I8);
@@ -1001,7 +1005,7 @@ static void test_few_bytes(void)
     util_free(NULL, NULL, t.g, t.s);
 }
 
-/* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 3.1 * 10^9 bytes: planned ---- */
+/* ---- plans GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 3.1 * 10^9 bytes ---- */
 static gckpt_tensor *low_rank(void *user, const model_site *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
                               gckpt_tensor *bias)
 {
@@ -1062,7 +1066,7 @@ static void test_large(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* A whole life with packed parameters while the n-th allocation fails. */
+/* Creates, quantises, trains and frees a store while the n-th allocation fails. */
 static void test_allocations(void)
 {
     int worked = 0;
@@ -1102,7 +1106,7 @@ static void test_allocations(void)
     CHECK(worked);
 }
 
-/* ---- inference reads what is stored: the bits of the same plan with all of it staged, whose arena has the floats ---- */
+/* ---- inference reads quantised weights in place: the bits are those of a plan that stages them all as floats ---- */
 enum { READERS = 5 };
 typedef struct { int64_t m, n, k; } sizes;
 
@@ -1121,7 +1125,7 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
     return g;
 }
 
-/* Floats are as they are but for their least digits, which infinities and NaN have none of. */
+/* Runs all readers by a plan that went through a file. Returns a hash of their results. */
 static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in,
                          const int32_t *index, size_t *arena, const char *what)
 {
@@ -1166,7 +1170,7 @@ static void test_reads(gckpt_storage storage)
         size_t arena, staged;
         char what[96];
         for (int64_t i = 0; i < 4 * count + 1; i++)
-            bytes[i] = (unsigned char)below(256); /* NaN, infinities and subnormals are among the halves */
+            bytes[i] = (unsigned char)below(256); /* the halves include NaN, infinities and subnormals */
         for (int64_t i = 0; i < 2 * count && t % 2 && row == 2; i++)
             bytes[2 * i + 1] &= 0xbf;
         for (int64_t i = 0; i < z.n + z.k; i++)
@@ -1177,7 +1181,7 @@ static void test_reads(gckpt_storage storage)
             in[i] = ((float)below(2001) - 1000) / 700;
         for (int64_t i = 0; i < z.m; i++)
             index[i] = (int32_t)below((unsigned)z.n);
-        /* the second at an odd address */
+        /* the second one at an odd address */
         CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(z.k, z.n), storage, bytes,
                                              row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
         CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage,
@@ -1206,7 +1210,7 @@ static void test_reads(gckpt_storage storage)
     }
 }
 
-/* GCKPT_DEBUG_FINITE: what is read as it is stored may have infinities, of which more come, but no NaN. */
+/* GCKPT_DEBUG_FINITE: weights that are read in place may be infinite, and make more infinities, but may not be NaN. */
 static void test_finite(void)
 {
     static const uint16_t odd[2] = { 0x7f80, 0x7fc0 };

@@ -1,8 +1,8 @@
-/* test_values.c - when parameters get their values, and what outlives what. Building and planning
- * take no memory for values; whatever makes them, and in whatever order, they are the same bits;
- * there is memory for all of them or none is taken; calls that take a const store allocate nothing
- * and change nothing. Plans and stores may be freed before their executors. Then the check of
- * gradients: what rounding hides is said, never called right. */
+/* test_values.c - when parameters get their values, and which objects may be freed first. Building and
+ * planning allocate no memory for values. Whichever call initialises values, in whatever order, the bits are
+ * the same, and either all values are allocated or none. Calls with a const store allocate and change
+ * nothing. Plans and stores may be freed before their executors. Also tests the check of gradients, which
+ * must report where rounding hides an error, and never accept a wrong gradient. */
 #define INITIAL_VALUES_REFUSED
 #include "store/store.h"
 
@@ -10,7 +10,7 @@
 
 #include "util.h"
 
-/* sanitizers: a size that no heap has is refused, as malloc does it */
+/* With sanitizers: malloc returns NULL for a size beyond the heap, as it does without them. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
 const char *__msan_default_options(void);
@@ -96,7 +96,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_optimiser optimiser)
     return gckpt_plan_new(n->g, &n->loss, 1, &d);
 }
 
-static int count_initialised(const gckpt_store *s) /* how many parameters have values */
+static int count_initialised(const gckpt_store *s) /* returns the number of parameters with values */
 {
     gckpt_parameter p;
     int n = 0;
@@ -105,13 +105,13 @@ static int count_initialised(const gckpt_store *s) /* how many parameters have v
     return n;
 }
 
-/* the model's hash, as it was when gckpt_param drew values at once */
+/* the model's hash from the time when gckpt_param initialised values at once */
 static const uint64_t model_hash = UINT64_C(0xb81cdfecb4a2cb2e);
 
-/* ---- values ---- */
+/* ---- initialising values ---- */
 
-/* Building, planning, fitting, plan_params: nothing of the values' size is taken, all of it
- * counted. */
+/* Building, planning, fitting and gckpt_plan_params allocate nothing of the values' size, but count all of
+ * it. */
 static void test_planning_takes_none(void)
 {
     const size_t wide = 3000, bytes = wide * wide * sizeof(float);
@@ -142,7 +142,7 @@ static void test_planning_takes_none(void)
     CHECK(h.live == 0);
 }
 
-/* Sums of sizes never overflow: there is an error, as for what no memory can hold. */
+/* Sums of sizes never overflow: the result is an error, as for a size beyond any memory. */
 static void test_sums(void)
 {
     gckpt_store *s = store_in(NULL);
@@ -164,7 +164,7 @@ static void test_sums(void)
     gckpt_store_free(s);
 }
 
-/* The same bits whoever makes them, and in whatever order. */
+/* The bits are the same whichever call initialises the values, in whatever order. */
 static void test_same_bits(void)
 {
     static file saved, again;
@@ -192,7 +192,7 @@ static void test_same_bits(void)
             saved.at = 0;
         }
         CHECK(count_initialised(s) == PARAMS && gckpt_store_hash(s) == model_hash);
-        if (way == 2) { /* what get showed is what is trained */
+        if (way == 2) { /* the values that get returned are the trained ones */
             gckpt_parameter after;
             CHECK(gckpt_store_get(s, 3, &after) == GCKPT_OK && after.values == q.values);
         }
@@ -205,7 +205,7 @@ static void test_same_bits(void)
     }
 }
 
-/* An executor makes the values of its plan only; freeze, group and reset need none. */
+/* An executor initialises only the values of its plan; freeze, group and reset need none. */
 static void test_only_the_plans(void)
 {
     gckpt_store *s = store_in(NULL);
@@ -222,7 +222,7 @@ static void test_only_the_plans(void)
     gckpt_plan *p = plan_of(&n, GCKPT_ADAMW);
     CHECK(count_initialised(s) == 1 && gckpt_store_peek(s, PARAMS, &q) == GCKPT_OK && q.values == mine);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    CHECK(e && count_initialised(s) == PARAMS + 2); /* its graph's: "other" is one of them */
+    CHECK(e && count_initialised(s) == PARAMS + 2); /* the graph's parameters; "other" is one of them */
     CHECK(gckpt_store_peek(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK && !q.values);
     CHECK(gckpt_store_get(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK &&
           q.values[3] > 0.999f);
@@ -257,7 +257,8 @@ static void test_reads(void)
     gckpt_store_free(s);
 }
 
-/* Every allocation of binding, get and load fails once: an error, and the store is as it was. */
+/* Each allocation of binding, get and load fails once: the call returns an error, and the store is
+   unchanged. */
 static void test_all_or_none(void)
 {
     static file saved;
@@ -305,7 +306,8 @@ static void test_all_or_none(void)
     t = store_in(&memory);
     m = net_in(t);
     live = h.live;
-    for (size_t cut = 0; cut < saved.size; cut += 7) { /* cut off: as before, nothing made */
+    /* truncated file: the store is unchanged, and no values exist */
+    for (size_t cut = 0; cut < saved.size; cut += 7) {
         saved.at = 0;
         CHECK(gckpt_store_read(t, file_read, &saved, cut) != GCKPT_OK);
         CHECK(h.live == live && count_initialised(t) == 0 && gckpt_store_hash(t) == model_hash);
@@ -318,8 +320,8 @@ static void test_all_or_none(void)
     CHECK(h.live == 0);
 }
 
-/* What no memory holds is refused with parameter and bytes before anything is drawn; in a heap of
- * limited size, and in that of this machine. */
+/* Sizes beyond the memory are refused, with the parameter's name and the bytes, before any value is
+ * initialised: in a heap of limited size, and in this machine's. */
 static void test_too_large(void)
 {
     enum { MANY = 40 };
@@ -333,7 +335,7 @@ static void test_too_large(void)
         gckpt_tensor *index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape1(2)), *sum = NULL;
         char name[8] = "big?";
         n = n > (int64_t)1 << 40 ? (int64_t)1 << 40
-                                 : n; /* 4 TiB each, 160 in all; or all of 32 bits */
+                                 : n; /* 4 TiB each, 160 in all; or all of a 32-bit address space */
         for (int i = 0; i < MANY; i++) {
             name[3] = (char)('0' + i);
             gckpt_tensor *table = gckpt_param(g, name, gckpt_shape2(n, 1), normal);
@@ -362,8 +364,8 @@ static void test_too_large(void)
     }
 }
 
-/* In a block, all that was needed when values were drawn at once still suffices: for binding, for
- * loading first, for a load that failed before. */
+/* In a memory block, the bytes that sufficed when values were initialised at once still suffice: for binding,
+ * for loading first, and for a load after a failed one. */
 static void test_block(void)
 {
     static union {
@@ -386,7 +388,7 @@ static void test_block(void)
             gckpt_memory memory;
             memset(&memory, 0, sizeof memory);
             memory.memory = room.bytes + (16 - (uintptr_t)room.bytes % 16) % 16;
-            memory.size = gckpt_store_need(p) - 15 - less; /* 15: for blocks that begin anywhere */
+            memory.size = gckpt_store_need(p) - 15 - less; /* 15 bytes allow for blocks at any address */
             gckpt_store *t = store_in(&memory);
             CHECK(gckpt_plan_params(p, t) == GCKPT_OK);
             if (way == 2) {
@@ -446,7 +448,7 @@ static void test_free_order(void)
                       "%s", gckpt_error_text(e));
         CHECK(report.step == 3 && gckpt_fetch(e, id, 0) != NULL);
         hash[late] = gckpt_store_hash(s);
-        gckpt_store_free(s); /* before its executors: these can still be freed */
+        gckpt_store_free(s); /* before its executors, which can still be freed */
         gckpt_exec_free(twin);
         gckpt_exec_free(e);
         if (late) {
@@ -458,8 +460,8 @@ static void test_free_order(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* ---- what the check of gradients can see ---- */
-static float factor; /* that the gradient of "scaled" is wrong by */
+/* ---- the errors that the check of gradients can detect ---- */
+static float factor; /* factor by which the gradient of "scaled" is wrong */
 
 static gckpt_result scaled_shape(gckpt_call *c)
 {
@@ -502,7 +504,8 @@ static gckpt_op scaled_op(void)
 
 enum { CHECK_ROWS = 12, CHECK_IN = 3 };
 
-/* kind 0: one layer; 1: two layers with tanh; 2: a norm, before which a bias has no gradient */
+/* Checks the gradients of a net. kind 0 is one layer; kind 1 is two layers with tanh; kind 2 has a norm,
+   before which a bias has no gradient. */
 static gckpt_result check_net(int kind, float by, float target, gckpt_check *check, char text[300])
 {
     static float x[CHECK_ROWS * CHECK_IN], y[CHECK_ROWS];
@@ -544,7 +547,7 @@ static gckpt_result check_net(int kind, float by, float target, gckpt_check *che
     CHECK(gckpt_error(e) == result && gckpt_store_hash(s) == hash);
     snprintf(text, 300, "%s", gckpt_error_text(e));
     size_t n = strlen(text);
-    snprintf(text + n, 300 - n, " [%s]", check->name ? check->name : ""); /* the executor's */
+    snprintf(text + n, 300 - n, " [%s]", check->name ? check->name : ""); /* the executor's text */
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     gckpt_graph_free(g);
@@ -552,8 +555,9 @@ static gckpt_result check_net(int kind, float by, float target, gckpt_check *che
     return result;
 }
 
-/* Wrong by a factor: never called right, whatever the size of the loss, and wrong where targets are
- * of ordinary size. Right: never called wrong, and right there. Nothing that was measured is 0. */
+/* A gradient that is wrong by a factor is never accepted, whatever the size of the loss, and is rejected if
+ * targets have ordinary size. A right one is never rejected, and is accepted there. No measured number is
+ * 0. */
 static void test_check(int verbose)
 {
     static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 },
@@ -596,11 +600,11 @@ static void test_check(int verbose)
             }
 }
 
-/* Losses over classes of which one is the more certain, the greater `margin` is. The logarithms are
- * of sums of 1 and little more, rounded as 1 is; what that leaves out is missing in the slope from
- * wherever it is looked at. kind 0: cross_entropy; 1: with weights; 2: the softmax of the logits as
- * targets; 3: linear_cross_entropy. 4: a tanh that bends the nearer, the greater `margin` is; 5: the same,
- * and all but nothing depends on any element but the last. */
+/* Checks losses whose finite differences are inexact. For kinds 0 to 3, one class is the more certain the
+ * greater `margin` is: the logarithm is that of a sum of 1 and very little, which is rounded like 1, so every
+ * finite difference misses this little. Kind 0 is cross_entropy, 1 has weights, 2 has the softmax of the
+ * logits as targets, 3 is linear_cross_entropy. Kind 4 is a tanh whose bend is the closer the greater
+ * `margin` is. Kind 5 is the same, and depends almost only on the last element. */
 enum { CLASSES = 4, KINDS = 6 };
 static gckpt_result check_certain(int kind, float by, float margin, gckpt_check *check,
                                   char text[300])
@@ -653,8 +657,8 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
     return result;
 }
 
-/* A right gradient is never called wrong, a wrong one never right. Where no class is all but
- * certain, and however narrow the bend, what can be resolved is resolved. */
+/* A right gradient is never rejected, a wrong one never accepted. If no class is almost certain, or however
+ * narrow the bend is, everything that can be resolved is resolved. */
 static void test_check_certain(int verbose)
 {
     static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 };
@@ -677,14 +681,14 @@ static void test_check_certain(int verbose)
                            c.worst, c.resolution, c.unresolved, c.directions, text);
                 CHECK_MSG(result != (right ? GCKPT_E_DATA : GCKPT_OK), "kind %d, %g, %g: %s", kind,
                           by, size, text);
-                /* half the slope is what some see of the bend from afar */
+                /* with large steps, a difference across the bend shows half the derivative */
                 if (size < 5 || (kind == 4 && f != 3))
                     CHECK_MSG(result == (right ? GCKPT_OK : GCKPT_E_DATA), "kind %d, %g, %g: %s",
                               kind, by, size, text);
             }
 }
 
-/* What cannot be checked is refused with the reason, and changes nothing. */
+/* Nets that cannot be checked are refused with a reason, and nothing changes. */
 static void test_check_refused(void)
 {
     for (int early = 0; early < 2; early++) {
@@ -722,8 +726,8 @@ static int cancels_at(void *user, const gckpt_progress *now)
     return now != NULL && --*(long *)user == 0;
 }
 
-/* Cancelled before each instruction, it says so, the weights are as they were, and the next one
- * finds the same. */
+/* Cancelled before each instruction: the call reports it, weights are unchanged, and the next check has the
+ * same result. */
 static void test_check_cancelled(void)
 {
     const gckpt_init init = { 0.5f, 0, 0 };
@@ -767,7 +771,7 @@ static const char *name_at(int i)
     return name;
 }
 
-/* The first n names stand at their places, no other is found. */
+/* Returns whether the first n names are found at their indices, and no other name is found. */
 static int found(const gckpt_store *s, int n)
 {
     int right = gckpt_store_count(s) == n && gckpt_store_find(s, "h.") < 0;
@@ -776,7 +780,7 @@ static int found(const gckpt_store *s, int n)
     return right;
 }
 
-/* Names are found among many, when memory ended in between, and when some were taken away again. */
+/* Finds names among many, also after failed allocations and after some were removed. */
 static void test_names(void)
 {
     static float flash[1];
@@ -787,7 +791,8 @@ static void test_names(void)
     memset(&saved, 0, sizeof saved);
     for (int i = 0; i < NAMES; i++) {
         long calls = h.calls;
-        for (long fails = 1; fails > 0; fails++) { /* the name, the room for it and others */
+        /* allocations for the name, for the table, and for others */
+        for (long fails = 1; fails > 0; fails++) {
             h.fail_at = h.calls + fails;
             gckpt_result r = gckpt_store_external(s, name_at(i), gckpt_shape1(1), flash, 1);
             int failed = h.calls >= h.fail_at;
@@ -802,7 +807,7 @@ static void test_names(void)
     CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
     CHECK(gckpt_store_read(t, file_read, &saved, saved.size - 4) == GCKPT_E_DATA && found(t, 0));
     for (int whole = 0; whole < 2;
-         whole++) { /* all are made, and taken away as the data end early */
+         whole++) { /* all names are added, and removed when the data end early */
         saved.at = 0;
         saved.fail_call = whole ? 0 : saved.calls + 3;
         CHECK(gckpt_store_read(t, file_read, &saved, saved.size) ==
@@ -816,8 +821,8 @@ static void test_names(void)
     free(saved.bytes);
 }
 
-/* Weights as gckpt_store_c prints them: what is frozen or packed is read where it lies, the rest is
- * copied; all of it or nothing. */
+/* Weights as gckpt_store_c prints them: frozen and quantised ones are read in place, the others are copied;
+ * either all are bound or none. */
 static void test_printed(void)
 {
     static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
@@ -859,7 +864,7 @@ static void test_printed(void)
     gckpt_store_free(s);
 }
 
-/* ---- inference on values that nobody has given ---- */
+/* ---- inference on initial values, which nobody has set ---- */
 static const char *initial_text(gckpt_store *s, int count, const char *const *of, int allowed)
 {
     static char text[300];
@@ -903,14 +908,15 @@ static void test_initial(void)
                   strstr(text, "desc.allow_initial") && strstr(text, "no parameter has other values"),
               "%s", text);
     CHECK(!strcmp(initial_text(s, 5, saved, 1), "ok"));
-    CHECK(strstr(initial_text(s, 5, saved, 0), "\"a\"") != NULL); /* it was allowed once, not set */
-    for (int i = 0; i < 5; i++) /* a pointer to write to is handed out */
+    /* allow_initial permitted one call, but set no values */
+    CHECK(strstr(initial_text(s, 5, saved, 0), "\"a\"") != NULL);
+    for (int i = 0; i < 5; i++) /* get returns a pointer through which the program may write */
         CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
     CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_OK);
     gckpt_store_free(s);
 
-    s = store_in(NULL); /* loaded before a graph with other names is built */
+    s = store_in(NULL); /* a file is loaded before a graph with other names is built */
     CHECK(gckpt_store_read(s, file_read, &f, f.size) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
     text = initial_text(s, 2, other, 0);
@@ -923,15 +929,15 @@ static void test_initial(void)
     CHECK(strstr(initial_text(s, 2, other, 0), "\"fc.bias\" has") != NULL);
     gckpt_store_free(s);
 
-    s = store_in(NULL); /* memory of the program's */
+    s = store_in(NULL); /* external memory of the program */
     CHECK(gckpt_store_external(s, "a", gckpt_shape1(IN), flash, 0) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 1, saved, 0), "ok"));
     gckpt_store_free(s);
     free(f.bytes);
 }
 
-/* What took part in a step has its values, frozen or not; a step that was skipped or refused, or
- * gradients alone, give none. */
+/* A parameter that took part in a step counts as set, frozen or not; a step that was skipped or refused, or
+ * gckpt_gradients, sets nothing. */
 static void test_initial_trained(void)
 {
     net n;
@@ -964,7 +970,7 @@ static void test_initial_trained(void)
     gckpt_store_free(s);
 }
 
-/* More than can be addressed is no memory, whatever the allocator. */
+/* A size beyond the address space is an allocation failure, for every allocator. */
 static void test_overflows(void)
 {
     gckpti_allocator a = gckpti_allocator_of(NULL);
