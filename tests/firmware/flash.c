@@ -1,7 +1,7 @@
 /* flash.c - a training for a device, chosen by SET: tests/firmware/size.sh measures its flash, memory and
  * stack (docs/benchmarks/device.tsv).
- * Without DEVICE it prints its plan as C; with it, it trains by that plan (TABLE), or by one that it reads
- * (READS) or makes (PLANS). STACK: prints how far the stack went. */
+ * Without DEVICE it prints its plan as C. With DEVICE it trains by that plan (TABLE), or by a plan that it reads (READS)
+ * or makes (PLANS). With STACK it also prints the bytes of stack used. */
 #if defined(DEVICE) && !defined(GCKPT_SMALL)
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR, CONVOLUTIONS, RECURRENT, AUTOENCODER };
-#define INFERS (SET == 3 || SET == 6) /* the generator, the autoencoder: nothing is trained */
+#define INFERS (SET == 3 || SET == 6) /* the generator and the autoencoder only infer */
 enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32, SIDE = 8 };
 
 #if !defined(DEVICE) || defined(READS) || defined(PLANS)
@@ -194,7 +194,7 @@ static int run_training(void)
 #endif
 
 #ifdef STACK
-/* Fills the stack below this function with 0xa5, and later counts from its end what is unchanged. */
+/* Fill the stack below this function with 0xa5, and later count the unchanged bytes from its end. */
 enum { DEEP = 1 << 16 };
 static __attribute__((noinline)) size_t deepest(int paint)
 {

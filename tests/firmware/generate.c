@@ -1,5 +1,5 @@
-/* generate.c - a model that generates by a plan with caches: with TABLE by the constant that this program prints
- * without it ("c"), without heap, graph and planner. Prints what the logits hash to. */
+/* generate.c - generates with a model by a plan with caches, and prints a hash of the logits. With TABLE it uses the plan that
+ * it printed without TABLE (argument c), and needs no heap, graph or planner. */
 #ifdef TABLE
 #define GCKPT_NO_HEAP
 #endif

@@ -3,8 +3,8 @@
  *     host file       writes it as a file to standard output
  *     host run        trains with it and prints what device.c prints
  *     host read       the same with the plan that standard input has
- * An optional last argument: auto, for a plan of that mode; quantised, for weights in flash (model_flash);
- * virtual_ranks, for four of them; bf16, for a plan of that precision. */
+ * An optional last argument selects a variant: auto (that mode), quantised (weights in flash, model_flash),
+ * virtual_ranks (four of them), bf16 (that precision). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     terms[1].regulariser = 1;
     gckpt_fetch_spec fetch = { x, 1 };
     static gckpt_plan_desc desc;
-    desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another lowering of the loss */
+    desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* AUTO may choose another lowering of the loss */
     desc.batch = BATCH;
     desc.virtual_ranks = strcmp(how, "virtual_ranks") ? 1 : 4;
     desc.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;

@@ -1,11 +1,11 @@
-/* model.h - what host.c plans and device.c trains: one small net with an op of its own, a constant,
- * tied weights, dropout, a regulariser and something to fetch. */
+/* model.h - the network that host.c plans and device.c trains: a small one with a user op, a constant,
+ * tied weights, dropout, a regulariser and a fetch. */
 #ifndef FIRMWARE_MODEL_H
 #define FIRMWARE_MODEL_H
 
 enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40, STEPS = 4, SEED = 99 };
 
-/* bend: y = x + factor x^2;  dx = g (1 + 2 factor x). The op has the name of its variable. */
+/* bend: y = x + factor x^2;  dx = g (1 + 2 factor x). Op and variable have the same name. */
 static gckpt_result bend_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -40,7 +40,7 @@ static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, 
                                { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL, NULL };
 
 #ifndef GCKPT_NO_QUANT
-/* Weights in flash: "w" as bytes with a scale per row. */
+/* Puts the weights "w" in flash, as int8 with a scale per row. */
 static gckpt_result model_flash(gckpt_store *s)
 {
     static int8_t w[C * 3 * C];

@@ -1,7 +1,7 @@
 /* quantised.c - a forward whose products and embedding read quantised weights in flash, bytes with a scale per row: no
  * FORWARD instruction copies them into the arena.
- *     stored          what it gives, printed
- *     stored c        its plan as C (TABLE), with which this file, compiled for a device, prints the same */
+ *     quantised       prints the results
+ *     quantised c     prints the plan as C (TABLE); compiled with it for a device, this file prints the same results */
 #ifdef DEVICE
 #define GCKPT_SMALL
 #define GCKPT_STATIC
@@ -16,7 +16,7 @@
 enum { ROWS = 3, V = 12, C = 8, N = 5 };
 static const int32_t tokens[ROWS] = { 7, 0, 11 };
 
-/* (V,C) and (C,N), the second from the same bytes. */
+/* Adds the parameters (V,C) and (C,N), the second from the same bytes. */
 static gckpt_result flash(gckpt_store *s)
 {
     static int8_t w[V * C];
@@ -31,7 +31,7 @@ static gckpt_result flash(gckpt_store *s)
     return result;
 }
 
-/* What the last tensor has, `y` of the plan. */
+/* Runs the plan and prints tensor `y`, its last one. */
 static int forward(const gckpt_plan *p, gckpt_store *s, const gckpt_exec_desc *desc, int x, int y)
 {
     gckpt_exec *e = gckpt_exec_new(p, s, desc);

@@ -1,4 +1,4 @@
-/* several_plans.c - device.c for several printed plans in one program, whose argument says which: the implementation is
+/* several_plans.c - runs device.c for several printed plans in one program, selected by its argument. The implementation is
  * compiled once for all. "two" checks that two plans of one graph have the same hash. */
 #define main   train_small
 #define TABLE  "small.h"

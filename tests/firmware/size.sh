@@ -1,14 +1,14 @@
 #!/bin/sh
 # make size: prints a Markdown table of the flash (text), memory and stack that firmware takes (docs/benchmarks/device.tsv).
-# First trainings by what they are made of (tests/firmware/flash.c), then examples/mcu's jobs, if QEMU and a
-# compiler for them are here: for a Cortex-M4 with its FPU, at -Os, all of it linked, with what it needs of
-# the C library and libgcc. The stack of the first is measured by qemu-arm on the same Thumb-2 code for a
-# Cortex-A, that of the jobs by themselves. Needs arm-none-eabi-gcc with newlib, or arm-linux-gnueabihf-gcc
-# (then without C library and libgcc); for the stack arm-linux-gnueabihf-gcc and qemu-arm.
+# First the trainings of tests/firmware/flash.c, then the jobs of examples/mcu, if QEMU and a compiler for them are
+# installed. All are compiled for a Cortex-M4 with FPU at -Os and linked, including the C library and libgcc. qemu-arm
+# measures the stack of the trainings, with the same Thumb-2 code on a Cortex-A; the jobs measure their own. Needs
+# arm-none-eabi-gcc with newlib, or arm-linux-gnueabihf-gcc (then without C library and libgcc); for the stack
+# arm-linux-gnueabihf-gcc and qemu-arm.
 #
 #     sh tests/firmware/size.sh            the table
-#     sh tests/firmware/size.sh bytes SET  gradckpt.h's own code and constants in one of them: "code constants"; the frames
-#                                 of its functions: build/size/device-flash.su
+#     sh tests/firmware/size.sh bytes SET  prints the bytes of gradckpt.h's code and constants in one training; writes
+#                                 the stack frames of its functions to build/size/device-flash.su
 CC=${CC:-cc}
 work=build/size
 mkdir -p "$work"
@@ -27,13 +27,13 @@ else
     exit 77
 fi
 
-# without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
+# without TABLE: prints the options that leave out the parts which this plan does not need, from the comment in TABLE
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
 }
 
-# compiled SET FILE option...: that training, compiled and linked
+# compiled SET FILE option...: compiles and links that training
 compiled()
 {
     which=$1 file=$2
@@ -42,16 +42,16 @@ compiled()
         tests/firmware/flash.c -o "$file" 2> "$file.log" || { cat "$file.log" >&2 && exit 1; }
 }
 
-# device SET FILE option...: without what its plan can do without, too
+# device SET FILE option...: the same, also without the parts that its plan does not need
 device() { compiled "$@" $(without "$work/small$1.h"); }
 
-# sections FILE: bytes of code, of constants
+# sections FILE: prints the bytes of code and of constants
 sections()
 {
     "${cross}size" -A "$1" | awk '/^\.(text|ARM)/ { t += $2 } /^\.(rodata|data)/ { d += $2 } END { print t + 0, d + 0 }'
 }
 
-# table SET: its plan as C; by LINKED, if that is set
+# table SET: prints its plan as C, compiled by LINKED if that is set
 table()
 {
     [ -n "$LINKED" ] || [ -f "$work/gradckpt.o" ] || {
@@ -70,7 +70,7 @@ if [ "$1" = bytes ]; then
     exit 0
 fi
 
-# sums FILE: text, data, bss as `size` says
+# sums FILE: prints text, data and bss from `size`
 sums() { "${cross}size" "$1" | awk 'NR == 2 { print $1 " | " $2 " | " $3 }'; }
 
 echo "| training, bytes | code | constants | of them the plan | text, all | data | bss | stack | text without GCKPT_SMALL |"

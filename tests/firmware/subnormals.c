@@ -1,6 +1,6 @@
-/* subnormals.c - what loops over rows of 1 to 17 floats return on a board, element by element what
- * the core's scalar instructions do: of subnormals, of products that underflow, of -0 and of NaN.
- * For a Cortex-M55, whose vectors flush subnormals to 0 (test_mcu.sh). */
+/* subnormals.c - checks on a board that loops over rows of 1 to 17 floats give the results of scalar
+ * instructions for subnormals, products that underflow, -0 and NaN. For a Cortex-M55, whose vector
+ * instructions flush subnormals to 0 (test_mcu.sh). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "board.h"

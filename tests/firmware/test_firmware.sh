@@ -1,12 +1,12 @@
 #!/bin/sh
-# A plan printed as a C constant, compiled into a program like a firmware: as C99 and as C++11, without a
-# warning, without heap, stdio, graph and planner, everything constant in read-only memory; the same bits as
-# the plan made at run time. tests/firmware/ has host and device.
+# Compiles plans printed as C constants into programs like firmware: as C99 and C++11, without warnings, heap, stdio,
+# graph and planner, with all constants in read-only memory. Checks that they give the bits of the plan made at run time.
+# tests/firmware/ has the programs for host and device.
 #
-# LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o). A table needs the
-# implementation in its file, so each program below compiles that, by default only the functions that its file uses
-# (GCKPT_STATIC). ALL_PROGRAMS=1 (make check): all programs; without it one of each kind. WIDE=1 (make check-all): all languages
-# with all macros, nothing static, and the fast kernels left in.
+# LINKED is the command that compiles programs of public names (in make test, linked with build/gradckpt.o). A printed plan
+# needs the implementation in its file, so each program below compiles that, by default only the functions that it uses
+# (GCKPT_STATIC). ALL_PROGRAMS=1 (make check) runs all programs, otherwise one of each kind. WIDE=1 (make check-all) adds all
+# languages with all macros, builds without GCKPT_STATIC, and the fast kernels.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
 ALL_PROGRAMS=${ALL_PROGRAMS:-$ITERATIONS}
@@ -15,11 +15,11 @@ work=build/firmware
 warnings="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
     -Wcast-align -Wundef -Werror"
 
-# linked SYMBOLS: the functions that nm lists, without the endings that gcc gives copies
+# linked SYMBOLS: prints the functions that nm lists, without the suffixes that gcc gives to copies
 linked() { awk '$(NF - 1) ~ /^[Tt]$/ { sub(/\..*/, "", $NF); print $NF }' "$1" | sort -u; }
 
-# none_of SYMBOLS ALLOWED FILE..: no function that these source files define is linked, except those that match ALLOWED.
-# The names come from the files, so that this follows renames.
+# none_of SYMBOLS ALLOWED FILE..: checks that no function defined in these source files is linked, except those that match
+# ALLOWED. Takes the names from the files, so that it follows renames.
 none_of()
 {
     symbols=$1 allowed=$2
@@ -32,7 +32,7 @@ none_of()
     done
 }
 
-# planless PROGRAM: neither planner, graph nor files are linked; nm's output: $work/symbols
+# planless PROGRAM: checks that neither planner, graph nor files are linked. Writes nm's output to $work/symbols.
 planless()
 {
     nm "$1" > "$work/symbols" && [ "$(linked "$work/symbols" | grep -c '^gckpti_')" -gt 10 ] || return 1
@@ -48,7 +48,7 @@ fails_saying() # fails_saying PATTERN command...
     ! "$@" > "$work/said" 2>&1 && grep -q -e "$pattern" "$work/said"
 }
 
-# without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
+# without TABLE: prints the options that leave out the parts which this plan does not need, from the comment in TABLE
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
@@ -57,8 +57,8 @@ without()
 one=-DGCKPT_STATIC
 [ -z "$WIDE" ] || one=
 
-# frames FILE MOST STEP: by -fstack-usage, no function of it takes more than MOST bytes of stack, and those that
-# a step has on each other, from gckpt_step to attention's backward, STEP together.
+# frames FILE MOST STEP: checks by -fstack-usage that each function of FILE takes at most MOST bytes of stack, and that the
+# chain of calls of a step, from gckpt_step to attention's backward, takes at most STEP.
 frames()
 {
     sort -t"$(printf '\t')" -k2nr "$1" | head -n 12
@@ -69,7 +69,7 @@ frames()
         END { print "a step: " sum; exit bad || n < 4 || sum > step }' "$1"
 }
 
-# -ffp-contract=off: for the op that model.h brings; the header sees to itself.
+# -ffp-contract=off is for the op in model.h; the header needs no such option.
 include="-ffp-contract=off -I. -Itests/firmware -DTABLE=\"small.h\" -I$work"
 check "host compiles" $LINKED -std=c99 -O1 $warnings $include tests/firmware/host.c -o "$work/host"
 check "host trains" sh -c "$work/host run > $work/want"
@@ -104,7 +104,7 @@ fi
 device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 
 whole() { [ -n "$WIDE$ALL_PROGRAMS" ]; }
-# Tables of other plans, wrong ones, and two of one graph, all in one program.
+# Several printed plans in one program: of other graphs, damaged ones, and two of one graph.
 check "host prints another lowering" sh -c "$work/host c chosen auto > $work/input_hash.h && grep -q ' 1, .. lowering ..' $work/input_hash.h"
 check "host trains with weights in flash" sh -c "$work/host run - quantised > $work/want_quantised"
 check "and prints that plan" sh -c "$work/host c quantised quantised > $work/quantised.h"
@@ -124,7 +124,7 @@ fi
 check "GCKPT_SMALL has one virtual rank" fails_saying "and have one virtual rank" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
     '-DTABLE="virtual_ranks.h"' -DPLAN=virtual_ranks -fsyntax-only tests/firmware/device.c
 
-# Weights in flash that are read where they are.
+# Weights in flash that kernels read without copying them.
 check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/quantised.c -o "$work/stored"
 check "is printed" sh -c "$work/stored > $work/want_stored && $work/stored c > $work/stored.h"
 if whole; then
@@ -133,7 +133,7 @@ if whole; then
     check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
 fi
 
-# A store's parameters printed as C, of every storage: all bits of them, in C and C++, with nothing quantised in a build without.
+# A store's parameters of every storage, printed as C: all bits are equal, in C and C++, also in a build without quantisation.
 for set in ALL FLOATS; do
     check "weights: $set" $LINKED -std=c99 -O0 $warnings -D$set tests/firmware/weights.c -o "$work/weights"
     check "are printed" sh -c "$work/weights c > $work/weights_$set.h && $work/weights > $work/want_weights_$set"
@@ -154,7 +154,7 @@ sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/weights_ALL.h
 ! whole || check "weights of another version are refused" fails_saying "print them again" $CC -std=c99 -I. -I$work -DDEVICE \
     '-DTABLE="old_weights.h"' -fsyntax-only tests/firmware/weights.c
 
-# A table or file that needs a part which this build leaves out.
+# A printed plan or a file that needs a part which this build leaves out is refused.
 check "host prints a plan of bf16" sh -c "$work/host c bf16 bf16 > $work/bf16.h"
 lacks()                 # lacks TABLE WHAT MACRO
 {
@@ -176,8 +176,8 @@ if [ -n "$WIDE$ALL_PROGRAMS" ]; then
         sh -c "$work/host file - quantised | $work/lean read"
 fi
 
-# What is in the device compiled as C with nothing static: no planner, no graph, no files, only the plan's ops; no
-# writable constant.
+# Symbols of the device's program, compiled as C without GCKPT_STATIC: no planner, graph or files, only the plan's ops, and no
+# writable constants.
 if [ -n "$WIDE$ALL_PROGRAMS" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no planner, graph or files in it" planless "$work/device"
     sed -n 's/.* [RrDdBb] gckpti_op_//p' "$work/symbols" | sort > "$work/ops"
@@ -189,7 +189,7 @@ if [ -n "$WIDE$ALL_PROGRAMS" ] && [ "$sections" != -Os ] && command -v nm > /dev
     check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 
-# Three ops link three ops.
+# A plan of three ops links three ops.
 check "a model of three ops" $LINKED -std=c99 -O1 $warnings -I. -DSET=0 tests/firmware/flash.c -o "$work/host0"
 check "is printed" sh -c "$work/host0 > $work/small0.h"
 if whole; then
@@ -215,7 +215,7 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
         $work/symbols0 | grep -v -E ' gckpti_(node|same|planned)_shape'"
 fi
 
-# A build that leaves out what a plan needs says so.
+# A build without a part that a plan needs reports an error.
 left_out()              # left_out SET OP PART
 {
     check "a model with $2" $LINKED -std=c99 -O0 $warnings -I. "-DSET=$1" tests/firmware/flash.c -o "$work/host$1"
@@ -227,7 +227,7 @@ left_out()              # left_out SET OP PART
 left_out 4 conv2d IMAGES
 left_out 5 gru RECURRENT
 
-# A plan that trains nothing runs in a build without training, and links nothing of it.
+# An inference plan runs in a build without training, and links no training code.
 trains='backward|deriv|grad|update|init_values|philox|normal|clip|finite|squares|adamw|momentum|state'
 check "an autoencoder" $LINKED -std=c99 -O1 $warnings -I. -DSET=6 tests/firmware/flash.c -o "$work/host6"
 check "is printed" sh -c "$work/host6 > $work/small6.h"
@@ -243,8 +243,8 @@ if whole && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no update" none_of "$work/symbols6" none src/run/update.c src/run/train.c
 fi
 
-# What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
-# Limits that need a reason to grow.
+# Limits of a transformer's flash and stack with the compiler of make size, and of its stack with this machine's compiler.
+# They grow only for a reason.
 if whole && bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
     echo "transformer: bytes of code and of constants: $bytes"
     check "a transformer takes at most 22700 bytes of code and 5600 of constants" \
@@ -280,7 +280,7 @@ for part in FETCH CACHES; do
         -DGCKPT_NO_$part -fsyntax-only tests/firmware/generate.c
 done
 
-# A table of another time.
+# A plan printed by another version is refused.
 sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/small.h" > "$work/old.h"
 check "a table of another version says so" fails_saying "print it again" $CC -std=c99 $include -UTABLE \
     '-DTABLE="old.h"' -fsyntax-only tests/firmware/device.c
@@ -288,8 +288,8 @@ sed 's/SIZE_MAX \/ 16 < [0-9]*/SIZE_MAX \/ 16 < SIZE_MAX/' "$work/small.h" > "$w
 check "so does one that is too large" fails_saying "too large for this machine" $CC -std=c99 $include -UTABLE \
     '-DTABLE="huge.h"' -fsyntax-only tests/firmware/device.c
 
-# ---- files that users copy: no compiler fuses what a program computes itself, and of two plans in one file only those
-# parts are left out that both can do without ----
+# ---- files that users copy: compilers do not fuse the program's own arithmetic; a file with two plans leaves out only the
+# parts that neither needs ----
 for file in examples/packaging/cmake/gradckptConfig.cmake examples/packaging/meson/meson.build \
     examples/packaging/esp-idf/CMakeLists.txt examples/packaging/zephyr/zephyr/CMakeLists.txt \
     examples/packaging/arduino/examples/*/*.ino README.md docs/device.md docs/tasks.md; do

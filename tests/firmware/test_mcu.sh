@@ -1,8 +1,8 @@
 #!/bin/sh
-# examples/mcu in QEMU: every job on every board whose tools are installed, each with the losses and the hash
-# of the weights that the same source has on this machine, within its stack; the tables
-# build/mcu/tables.md, which make mcu records in docs/benchmarks/device.tsv.
-# LINKED compiles what only uses the header's public names (make mcu: against build/gradckpt.o).
+# Runs examples/mcu in QEMU: every job on every board whose tools are installed. Checks that losses and weights are those of
+# the same source on this machine, and that the stack suffices. Writes the tables build/mcu/tables.md, which make mcu records
+# in docs/benchmarks/device.tsv. LINKED is the command that compiles programs of public names (in make mcu, linked with
+# build/gradckpt.o).
 #
 #     sh tests/firmware/test_mcu.sh                         all
 #     sh tests/firmware/test_mcu.sh run BOARD JOB LEVEL     builds and runs one: build/mcu/BOARD.JOB.out, or
@@ -67,7 +67,7 @@ board()                 # board NAME: its core, compiler, QEMU
         -semihosting-config enable=on,target=native"
 }
 
-# without TABLE: options that leave out the parts of the header that all its plans can do without, as their comments list them
+# without TABLE: prints the options that leave out the parts which none of its plans needs, from their comments
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort | uniq -c |
@@ -100,8 +100,8 @@ run()                   # run BOARD JOB LEVEL
     esac
 }
 
-# lean BOARD: no heap and no stdio in it; on the M0 nothing that an M0 has not, and on the M55 no arithmetic of its
-# vectors, which flush subnormals to 0
+# lean BOARD: checks that the firmware has neither heap nor stdio; on the M0 no instruction that an M0 lacks, and on the M55
+# no vector arithmetic, which would flush subnormals to 0
 lean()
 {
     tools=${cross%%gcc *}
@@ -117,8 +117,8 @@ erased()                # flash.bin, all of it
     head -c 32768 /dev/zero | tr '\000' '\377' > flash.bin
 }
 
-# The power fails at some of the points that tests/examples/test_power_cut.c tries all of, twice in a row; and QEMU is
-# killed whenever it happens to be. Each time training goes on, to the end in the last run.
+# Cuts the power twice in a row at some of the points that tests/examples/test_power_cut.c tries in full, and kills QEMU at
+# arbitrary times. Training resumes each time, and the last run completes it.
 cut_off()
 {
     qemu=$(echo "$qemu" | sed 's/-icount shift=0//')
@@ -212,7 +212,7 @@ if [ "$1" = run ]; then
 fi
 . tests/checks.sh
 
-# What is here.
+# The boards whose tools are installed.
 found=
 for board in $boards; do
     board "$board"
@@ -227,11 +227,11 @@ for board in $boards; do
 done
 [ -z "$BOARDS" ] || [ "$found" ] || exit 77
 
-# One figure for the stack of every job: the linker's, and what the manual promises.
+# One limit for the stack of every job: the linker script's and the manual's.
 check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stack_size = .*: 3K;' $in/mcu.ld &&
     tr -s '\\n *' '   ' < gradckpt.h | grep -q '3 KiB in firmware (GCKPT_SMALL'"
 
-# The plans, and what the host does with them.
+# Prints the plans and runs them on the host.
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
@@ -242,7 +242,7 @@ done
 check "keyword recognises more than before it learned" awk '/^right before/ { before = $3 } /^right after/ { after = $3 }
     END { exit !(after > 2 * before) }' "$work/keyword.want"
 
-# gpt256 with everything kept: the same weights, but not in 256 KB.
+# gpt256 with all activations kept: the same weights, but more than 256 KB.
 check "gpt256 plans with all kept" sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
     $work/all.plan > $work/gpt256_all_plan.h"
 check "compiles here" $CC -O1 $warnings -DSTORE_ALL -I. -I$work $in/gpt256.c $in/host.c -o "$work/all"
@@ -258,7 +258,7 @@ for board in $found; do
     break
 done
 
-# The four files to copy: their plan is what the library prints today; copied, they build and compute the same.
+# The four files to copy: their plan equals the one that the library prints; copied, they build and give the same results.
 minimal=$work/minimal
 copied()                # copied TARGET: as somebody makes it who has put the header elsewhere
 {
@@ -290,7 +290,7 @@ case "$found " in
 *" mps2-an386 "*) check "minimal learns the same on the chip" learns_there ;;
 esac
 
-# A stack that runs over is said to have, whether it still ends (what it takes is all of the stack) or not.
+# A stack overflow is reported whether the job ends (it then used the whole stack) or not.
 runs_over()             # runs_over BOARD BYTES
 {
     board "$1"
@@ -299,7 +299,7 @@ runs_over()             # runs_over BOARD BYTES
     test $? = 98 && grep "the stack has run over" "$work/over.out"
 }
 
-# BOARD JOB LEVEL, a line each, of the levels that are tried besides
+# One line BOARD JOB LEVEL for each further optimisation level to try
 besides()
 {
     for board in $level_boards; do
@@ -357,7 +357,7 @@ while read -r board job level; do
     check "$board $job by -$level" same "$board" "$job" "$level"
 done < "$work/besides"
 
-# Vectors of an M55 flush subnormals to 0, so gcc -O3 must not put loops into them.
+# Vector instructions of an M55 flush subnormals to 0, so gcc -O3 must not vectorise loops.
 keeps_subnormals()
 {
     level=O3

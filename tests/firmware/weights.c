@@ -1,7 +1,7 @@
-/* weights.c - a store printed as C: every kind of values, floats of all classes, names of all letters.
- *     weights            what the store has, bit by bit
- *     weights c          its parameters as C (TABLE), from which this file, compiled for a device, makes the same
- * FLOATS: no parameter is quantised. */
+/* weights.c - prints a store as C, with every storage, floats of all classes and unusual names.
+ *     weights            prints the bits of the store's parameters
+ *     weights c          prints the parameters as C (TABLE); compiled with it for a device, this file restores the same bits
+ * With FLOATS, no parameter is quantised. */
 #ifdef DEVICE
 #define GCKPT_NO_EXPORT
 #endif
@@ -27,7 +27,7 @@ static size_t rows_of(const gckpt_parameter *p)
     return (size_t)(p->elements / p->shape.d[p->shape.n - 1]);
 }
 
-/* All that a printed parameter has. */
+/* Prints all fields and values of the store's parameters. */
 static void show(const gckpt_store *s)
 {
     for (int i = 0; i < gckpt_store_count(s); i++) {
@@ -62,7 +62,7 @@ static int in_block(const void *at, const char *block, size_t size)
     return (uintptr_t)at >= (uintptr_t)block && (uintptr_t)at < (uintptr_t)block + size;
 }
 
-/* 1: something is wrong. */
+/* Returns 1 if the restored parameters are wrong. */
 static int bound(gckpt_store *s, char *block, size_t size)
 {
     size_t flash = 0;
@@ -93,7 +93,7 @@ int main(void)
     if (bound(s, block, sizeof block))
         return 1;
     show(s);
-    for (int i = 0; i < gckpt_store_count(s); i++) { /* what is trained is a copy; the rest stays frozen */
+    for (int i = 0; i < gckpt_store_count(s); i++) { /* trained parameters are copies; the others stay frozen */
         gckpt_store_get(s, i, &p);
         if (!p.frozen)
             memset(p.values, 0, 4 * (size_t)p.elements);
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
     add(g, "f16", gckpt_shape2(1, 7), 1);
     add(g, "i8", gckpt_shape4(2, 1, 3, 5), 1);
     add(g, "i4", gckpt_shape2(3, 64), 1);
-    gckpt_shape few = gckpt_shape1(19); /* what stands behind its axes is nothing that a device could hold */
+    gckpt_shape few = gckpt_shape1(19); /* the sizes after its axes are too large for a device */
     few.d[1] = few.d[GCKPT_MAX_DIMS - 1] = INT64_MAX;
     add(g, "bias", few, 1);
     add(g, "drawn", gckpt_shape2(9, 11), 0.5f);
@@ -172,7 +172,7 @@ int main(int argc, char **argv)
             gckpt_store_get(s, gckpt_store_find(s, names[i]), &p) != GCKPT_OK || (int)p.storage != i + 1)
             return 1;
 #endif
-    if (argc > 1 && argv[1][0] == 'c') /* "drawn" and others are not made yet */
+    if (argc > 1 && argv[1][0] == 'c') /* "drawn" and others have no values yet */
         return gckpt_store_c(s, "small", to_stdout, NULL) != GCKPT_OK;
     for (int i = 0; i < gckpt_store_count(s); i++) {
         gckpt_parameter made;
