@@ -34498,7 +34498,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 }
 #endif
 
-GCKPTI_COLD_END /* since check */
+GCKPTI_COLD_END /* begun in check/check.h */
 
 /* No private macro outlives the implementation. */
 #undef GCKPTI_POSIX

@@ -53,46 +53,55 @@ typedef enum { ADAPTERS_NO_BIAS, ADAPTERS_ALL_BIASES, ADAPTERS_LORA_BIASES } ada
 
 typedef struct {
     adapters_method method;
-    int64_t layers; /* LAST, NEW_BLOCKS (0: 1), LLAMA (0: all): number of blocks, counted from the top */
-    int64_t size;   /* LORA: rank (0: 8); HOULSBY: bottleneck (0: 64); others: tokens (0: 10) */
-    int64_t hidden; /* PREFIX: width of an MLP that computes keys and values in training; 0 for none */
+    int64_t layers; /* number of blocks, counted from the top; 0 means 1 for LAST and NEW_BLOCKS,
+                     * all for LLAMA */
+    int64_t size;   /* LORA: rank (default 8); HOULSBY: bottleneck (64); LLAMA, PREFIX, PROMPT:
+                     * tokens (10); 0 selects the default */
+    int64_t hidden; /* PREFIX: width of an MLP that computes keys and values during training; 0 for
+                     * none */
     double alpha;   /* LORA: the product is scaled by alpha / rank; 0 selects 8 */
-    int rslora;     /* If nonzero, it is scaled by alpha / sqrt(rank) (Kalajdzievski 2023). */
-    double dropout; /* LORA: of its input */
-    /* LORA: the target modules; NULL selects peft's: "c_attn" of GPT-2, "q_proj,v_proj" of Llama.
-     * Regular expressions, with commas between them, that match the end of a module's name, after a
-     * dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
+    int rslora;     /* LORA: if nonzero, it is scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    double dropout; /* LORA: dropout rate of the branch's input */
+    /* LORA: the target modules; NULL selects peft's default: "c_attn" for GPT-2, "q_proj,v_proj"
+     * for Llama. A list of regular expressions, separated by commas, that match a module's name or
+     * its end after a dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)". "all-linear" selects
+     * all dense layers of blocks. */
     const char *targets;
-    const char *excluded;       /* LORA: patterns of targets to leave out, or NULL */
-    const char *rank_pattern, *alpha_pattern; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
-    adapters_bias bias;         /* LORA: biases that are trained, too */
-    int lenient; /* LORA: if nonzero, names above that match nothing are ignored, as in peft */
-    /* LORA: if nonzero, a layer's weights become m (W + s B A) / |W + s B A|, by rows of (out,in).
-     * m (out) is trained and begins as |W|; |..| counts as a constant (DoRA: Liu 2024). */
+    const char *excluded;       /* LORA: patterns of modules that are not targets, or NULL */
+    const char *rank_pattern, *alpha_pattern; /* LORA: ranks and alphas of some modules:
+                                               * "mlp.c_fc=4,h.0.attn.c_attn=16" */
+    adapters_bias bias;         /* LORA: which biases are trained */
+    int lenient; /* LORA: if nonzero, patterns that match nothing are ignored, as in peft */
+    /* LORA: if nonzero, a layer's weights become m (W + s B A) / |W + s B A|, row by row of
+     * (out,in). m (out) is trained and starts at |W|; the norm counts as a constant (DoRA: Liu
+     * 2024). */
     int dora;
-    /* LORA: modules that are trained as they are and saved with it, or NULL. Names with commas
-     * between them, each the end of a module's name ("lm_head,embed_tokens"); all that is in such a
-     * module belongs to it. Of embeddings that are also the head, one becomes a copy, unless
-     * `tied`: then both are trained as one (peft's ensure_weight_tying). */
+    /* LORA: modules that are trained as a whole and saved with the adapter, or NULL. A list
+     * separated by commas; each name is the end of a module's name ("lm_head,embed_tokens") and
+     * covers all parameters in that module. If it names an embedding table that is also the LM
+     * head, the head becomes a separate copy, unless `tied` is nonzero: then the shared table is
+     * trained (peft's ensure_weight_tying). */
     const char *modules_to_save;
     int tied;
-    const char *layers_to_transform; /* LORA: blocks that have it: "0,2,5", "4-7"; NULL for all */
-    int64_t file_bytes; /* size of the file that the values will come from, which bounds them; 0 for any */
+    const char *layers_to_transform; /* LORA: indices of the blocks that have it: "0,2,5", "4-7";
+                                      * NULL for all */
+    int64_t file_bytes; /* size of the file that will provide the values, to reject options that
+                         * need more; 0 for no check */
 } adapters_options;
 
 typedef struct {
-    adapters_options options; /* usual values filled in; texts are its own */
+    adapters_options options; /* with defaults filled in and own copies of texts */
     model_hooks hooks;
     model_any *model;
     gckpt_store *store;
-    gckpt_tensor *zeros, *mlp_hidden; /* of the graph that is being built: adapters_embedded */
-    float *merged;               /* what merged weights were before, or NULL if none is merged */
-    float *dora_scales;              /* of DoRA, where texts are generated: adapters_prepare */
-    char *texts;                 /* of the options */
-    double elements;                 /* values of the method's parameters */
+    gckpt_tensor *zeros, *mlp_hidden; /* of the graph being built; set by adapters_embedded */
+    float *merged;               /* the original weights while LoRA is merged, else NULL */
+    float *dora_scales;              /* DoRA's scales for generation, from adapters_prepare */
+    char *texts;                 /* memory of the options' texts */
+    double elements;                 /* number of values of the method's parameters */
 } adapters;
 
-/* Elements of all parameters that are not frozen. */
+/* Returns the number of elements of all parameters that are not frozen. */
 static inline int64_t adapters_trainable(const gckpt_store *store)
 {
     int64_t n = 0;
@@ -108,7 +117,7 @@ static inline int adapters_ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-/* Writes the module of a name MODULE + end. Returns 0 if the name has another end. */
+/* If name is MODULE + end, writes MODULE and returns nonzero; else returns 0. */
 static inline int adapters_module_of(const char *name, const char *end, char *module)
 {
     const int ends = adapters_ends_with(name, end);
@@ -119,12 +128,12 @@ static inline int adapters_module_of(const char *name, const char *end, char *mo
     return ends;
 }
 
-#define ADAPTERS_MAX_ALPHA 1e12                                        /* the greatest alpha */
-static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, next to a module */
+#define ADAPTERS_MAX_ALPHA 1e12                                        /* largest alpha allowed */
+static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* end of the name of DoRA's m */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
-/* Returns 1 if pattern p[n] matches a module's name or its end after a dot (as peft does with names
- * of target_modules and keys of rank_pattern), 0 if not, -1 if it is malformed. */
+/* Returns 1 if pattern p[n] matches a module's name or its end after a dot, as peft does for
+ * target_modules and keys of rank_pattern; 0 if not; -1 if it is malformed. */
 static inline int adapters_matches(const model_config *c, const char *p, size_t n,
                                    const char *module)
 {
@@ -138,7 +147,8 @@ static inline int adapters_matches(const model_config *c, const char *p, size_t 
     return pattern_match(text, from, p, n);
 }
 
-/* How long a pattern of a list is; *rest: what follows, the last '=' with a number, or the end. */
+/* Returns the length of the pattern at p; *rest becomes the length of the whole entry of the list.
+ * If numbered is nonzero, the entry is PATTERN=NUMBER. */
 static inline size_t adapters_pattern_len(const char *p, int numbered, size_t *rest)
 {
     size_t n = strcspn(p, ","), k = n;
@@ -148,8 +158,9 @@ static inline size_t adapters_pattern_len(const char *p, int numbered, size_t *r
     return k > 0 ? k : n;
 }
 
-/* Finds the first of a list's patterns that matches a module's name. *value (may be NULL) becomes
- * what follows its '='. Returns 1, 0 if none matches, or -1 with m->error if one is malformed. */
+/* Finds the first pattern of a list that matches a module's name. If value is not NULL, entries are
+ * PATTERN=NUMBER, and *value becomes the number. Returns 1, 0 if no pattern matches, or -1 with
+ * m->error if one is malformed. */
 static inline int adapters_match_list(model_any *m, const char *list, const char *module, double *value)
 {
     int found = 0;
@@ -162,7 +173,7 @@ static inline int adapters_match_list(model_any *m, const char *list, const char
         if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0 && x <= ADAPTERS_MAX_ALPHA))))
             return model_fail(
                 m, "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s", (int)rest,
-                p, value != NULL ? ", and '=' and a number above 0, 1e12 at most" : "");
+                p, value != NULL ? ", and '=' and a number above 0 and at most 1e12" : "");
         if (matches && !found && value != NULL)
             *value = x;
         found |= matches;
@@ -170,7 +181,8 @@ static inline int adapters_match_list(model_any *m, const char *list, const char
     return found;
 }
 
-/* "attn.c_attn, attn.c_proj, .. and mlp.c_proj in h.0 to h.1": the modules of all blocks. */
+/* Writes the names of all blocks' modules: "attn.c_attn, attn.c_proj, .. and mlp.c_proj in h.0 to
+ * h.1". */
 static inline void adapters_list_modules(const model_config *c, char *text, size_t size)
 {
     const size_t skipped = strlen(c->family->blocks) + 3; /* "h.0." */
@@ -192,8 +204,8 @@ static inline void adapters_list_modules(const model_config *c, char *text, size
                  (long long)c->layers - 1);
 }
 
-/* Refuses a pattern of a list that matches none of the model's layers or, of ranks and alphas, none
- * of those that are targets: it is misspelt. */
+/* Refuses a pattern of a list that matches no layer of the model or, if targets is not NULL, none
+ * of the targets: it is probably misspelt. */
 static inline int adapters_check_list(model_any *m, const char *list, const char *targets)
 {
     size_t rest;
@@ -206,21 +218,22 @@ static inline int adapters_check_list(model_any *m, const char *list, const char
                 (targets == NULL || adapters_match_list(m, targets, q.name, NULL) > 0))
                 matches = adapters_matches(&m->config, p, n, q.name);
         if (matches == 0 && targets != NULL)
-            return model_fail(m, "lora: \"%.*s\" is for none of the targets, \"%s\"", (int)rest, p,
+            return model_fail(m, "lora: \"%.*s\" matches none of the targets, \"%s\"", (int)rest, p,
                               targets);
         if (matches == 0) {
             char all[256];
             adapters_list_modules(&m->config, all, sizeof all);
             return model_fail(m,
-                              "lora: target \"%.*s\" matches no layer; there are %s, or all-linear",
+                              "lora: target \"%.*s\" matches no layer; allowed are %s, or all-linear",
                               (int)rest, p, all);
         }
     }
     return 0;
 }
 
-/* Returns 1 if block `layer` is in a list of layers_to_transform ("": all are), 0 if not, -1 if the
- * list is malformed. *greatest (may be NULL) becomes the greatest in the list. */
+/* Returns 1 if block `layer` is in a list of layers_to_transform (an empty list has all), 0 if not,
+ * -1 if the list is malformed. If greatest is not NULL, *greatest becomes the greatest index in the
+ * list. */
 static inline int adapters_in_layers(const char *list, int64_t layer, int64_t *greatest)
 {
     int found = *list == 0;
@@ -246,14 +259,14 @@ static inline int adapters_in_layers(const char *list, int64_t layer, int64_t *g
     return found;
 }
 
-/* The block of a module, "h.3.attn": 3. */
+/* Returns the block's index from a module's name: 3 for "h.3.attn". */
 static inline int64_t adapters_layer_of(const model_config *c, const char *module)
 {
     return strtoll(module + strlen(c->family->blocks) + 1, NULL, 10);
 }
 
-/* Refuses layers that the model does not have, and options that peft does not take together with
- * them. */
+/* Refuses layers that the model does not have, and targets that peft does not accept together with
+ * layers_to_transform. */
 static inline int adapters_check_layers(model_any *m, const adapters_options *o)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyz_.,0123456789";
@@ -266,18 +279,19 @@ static inline int adapters_check_layers(model_any *m, const adapters_options *o)
                           "0,2,5 or 4-7",
                           o->layers_to_transform);
     if (greatest >= m->config.layers && (!o->lenient || found == 0))
-        return model_fail(m, "layers_to_transform \"%s\": the model has 0 to %lld",
+        return model_fail(m, "layers_to_transform \"%s\": the model has layers 0 to %lld",
                           o->layers_to_transform, (long long)m->config.layers - 1);
     if (*o->layers_to_transform != 0 && o->targets[strspn(o->targets, plain)] != 0)
         return model_fail(m,
-                          "layers_to_transform goes with targets that are names, as in peft; "
-                          "\"%s\" is a pattern, which can say the layers itself",
+                          "layers_to_transform needs targets that are plain names, as in peft; "
+                          "\"%s\" is a pattern, which can name the layers itself",
                           o->targets);
     return 0;
 }
 
-/* ---- what the hooks do: each takes part only where its parameters are ------------------------ */
-/* The parameter MODULE + end of the store; NULL when there is none. */
+/* ---- hooks: each changes only modules that have its parameters
+ * -------------------------------- */
+/* Returns parameter MODULE + end of the store, or NULL if it does not exist. */
 static inline gckpt_tensor *adapters_find_param(const adapters *a, gckpt_graph *g, const char *module,
                                           const char *end)
 {
@@ -290,7 +304,7 @@ static inline gckpt_tensor *adapters_find_param(const adapters *a, gckpt_graph *
     return gckpt_param(g, name, p.shape, none);
 }
 
-/* alpha / rank of a module with this rank */
+/* Returns the factor of LoRA's product for a module with this rank: alpha / rank. */
 static inline double adapters_scale(const adapters *a, const char *module, int64_t rank)
 {
     double alpha = a->options.alpha;
@@ -298,7 +312,8 @@ static inline double adapters_scale(const adapters *a, const char *module, int64
     return alpha / (a->options.rslora ? model_sqrt((double)rank) : (double)rank);
 }
 
-/* Where a module's lengths begin in a->lengths; "": how many there are. */
+/* Returns the index in a->dora_scales of a module's first scale or, for "", the number of all
+ * scales. */
 static inline int64_t adapters_dora_offset(const adapters *a, const char *module)
 {
     char name[MODEL_NAME];
@@ -313,10 +328,10 @@ static inline int64_t adapters_dora_offset(const adapters *a, const char *module
     return n;
 }
 
-/* Returns DoRA's m / |W + s B A| (out), or NULL if there is no m. It reads parameters only, so it
- * is computed once a step: the squares of the rows are |W|^2, which is stored, + 2 s B (A W') + s^2
- * B (A A') B', by products that read W as it is stored. W + s B A is never formed. Like peft, it
- * treats |..| as a constant. */
+/* Returns DoRA's scale m / |W + s B A| (out), or NULL if the module has no m. It depends on
+ * parameters only, so it is computed once a step. W + s B A is never formed: the squared norms are
+ * |W|^2, which is stored, + 2 s B (A W') + s^2 B (A A') B', row by row, with products that read W
+ * in its storage. As in peft, the norm is a constant for the backward. */
 static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *module, gckpt_tensor *w,
                                              gckpt_tensor *down, gckpt_tensor *up, double scale)
 {
@@ -334,7 +349,7 @@ static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *m
     return gckpt_div(m, gckpt_detach(gckpt_sqrt(squares)));
 }
 
-/* The same, as adapters_prepare has computed them. */
+/* Returns the scale that adapters_prepare computed, or NULL if the module has no m. */
 static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph *g,
                                                   const char *module)
 {
@@ -347,9 +362,10 @@ static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph
                           a->dora_scales + adapters_dora_offset(a, module));
 }
 
-/* The layer's x w + bias, + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank). With DoRA
- * their sum, without bias, is times adapters_lengths; with dropout, peft's way is to add what that
- * changes of dropout(x) w. (Nothing is dropped where texts are generated: there it is left out.) */
+/* Returns x w + bias + alpha / rank (dropout(x) A') B', with A (rank,in) and B (out,rank). With
+ * DoRA, the sum without bias is multiplied by adapters_dora_scale. With DoRA and dropout, computes
+ * as peft does: adds to x w + bias the change that scale and LoRA make to dropout(x) w. Generation
+ * has no dropout with DoRA. */
 static inline gckpt_tensor *adapters_linear(void *user, const model_site *at, const char *module,
                                             gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -379,14 +395,15 @@ static inline gckpt_tensor *adapters_linear(void *user, const model_site *at, co
     return bias != NULL ? gckpt_add(x, bias) : x;
 }
 
-/* (P,C), the same for all rows -> (B,P,C) */
+/* Repeats x (P,C) for each row: (B,P,C). */
 static inline gckpt_tensor *adapters_expand(const adapters *a, gckpt_tensor *x)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     return gckpt_add(gckpt_reshape(x, gckpt_shape3(1, s.d[s.n - 2], s.d[s.n - 1])), a->zeros);
 }
 
-/* Of prefix tuning by an MLP, tanh(E W' + b) (P,hidden). */
+/* Returns the hidden layer tanh(E W' + b) (P,hidden) of the MLP of prefix tuning, or NULL if there
+ * is no MLP. */
 static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *g)
 {
     gckpt_tensor *x = adapters_find_param(a, g, "prefix", ".embedding.weight");
@@ -397,8 +414,8 @@ static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *
     return gckpt_tanh(gckpt_linear_transposed(x, w, bias));
 }
 
-/* Adds the vectors of prompt tuning, and what the other hooks need in this graph: zeros (B,1,1),
- * computed from frozen parameters, and adapters_prefix_mlp. */
+/* Puts the vectors of prompt tuning before x. Also prepares for the other hooks: a->zeros (B,1,1),
+ * computed from frozen parameters, and a->mlp_hidden. */
 static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
@@ -416,7 +433,7 @@ static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, 
     return o->prime ? both[0] : gckpt_concat(both, 2, 1);
 }
 
-/* Keys or values ("prefix_key", "prefix_value") of a layer, (P,key_heads head). */
+/* Returns a layer's keys or values ("prefix_key", "prefix_value"), (P,key_heads head_dim). */
 static inline gckpt_tensor *adapters_prefix_kv(const adapters *a, gckpt_graph *g, int64_t layer,
                                                const char *which)
 {
@@ -431,7 +448,7 @@ static inline gckpt_tensor *adapters_prefix_kv(const adapters *a, gckpt_graph *g
     return gckpt_linear_transposed(a->mlp_hidden, w, adapters_find_param(a, g, module, ".bias"));
 }
 
-/* Prefix tuning: what is to be attended to before the tokens. */
+/* Puts the keys and values of prefix tuning before those of the tokens. */
 static inline void adapters_keys_values(void *user, const model_site *at, gckpt_tensor **k,
                                         gckpt_tensor **v)
 {
@@ -450,8 +467,8 @@ static inline void adapters_keys_values(void *user, const model_site *at, gckpt_
     }
 }
 
-/* LLaMA-Adapter: x + gate softmax(q k') v, k and v of the prompts. Houlsby: x +
- * gelu(x down + bias) up + bias. */
+/* LLaMA-Adapter: x + gate softmax(q k') v with keys and values of the prompts. Houlsby: x + gelu(x
+ * down + bias) up + bias. */
 static inline gckpt_tensor *adapters_branch(void *user, const model_site *at, gckpt_tensor *q,
                                             gckpt_tensor *x)
 {
@@ -482,15 +499,16 @@ static inline gckpt_tensor *adapters_branch(void *user, const model_site *at, gc
 
 /* ---- the methods ----------------------------------------------------------------------------- */
 /* All that a method creates: gckpt_param in a graph for the purpose. */
-/* Can a file of file_bytes have them? Half a byte a value, as many again that it has not, a million
- * whatever it is: then what reads it says what is wrong. */
+/* Returns whether a file of file_bytes can hold the method's parameters. A value takes at least
+ * half a byte; twice as many values pass, and always a million: then the code that reads the file
+ * reports the error. */
 static inline int adapters_fits_file(const adapters *a)
 {
     return a->options.file_bytes == 0 || a->elements <= 4 * (double)a->options.file_bytes + 1e6;
 }
 
-/* A parameter of the method; none where all would have more values than its file can have: then
- * adapters_begin fails. */
+/* Creates a parameter of the method, unless all have more values than the file can hold;
+ * adapters_begin then fails. */
 static inline void adapters_new_param(adapters *a, gckpt_graph *g, const char *module, const char *end,
                                 gckpt_shape shape, double normal, double uniform)
 {
@@ -504,10 +522,11 @@ static inline void adapters_new_param(adapters *a, gckpt_graph *g, const char *m
         gckpt_param(g, model_join(name, module, end), shape, init);
 }
 
-/* Trains what a pattern of gckpt_store_freeze names; what is packed cannot be trained. */
+/* Unfreezes the parameters that match a pattern of gckpt_store_freeze. Fails for quantised ones,
+ * which cannot be trained. */
 static inline int adapters_unfreeze(adapters *a, const char *pattern)
 {
-    char regex[2 * MODEL_NAME]; /* of pattern.h */
+    char regex[2 * MODEL_NAME]; /* the same pattern for pattern.h */
     size_t n = 0;
     gckpt_parameter p;
     for (const char *c = pattern; *c != 0; c++) {
@@ -518,7 +537,7 @@ static inline int adapters_unfreeze(adapters *a, const char *pattern)
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
         if (p.storage != GCKPT_STORAGE_F32 && pattern_match(p.name, 1, regex, n) != 0)
             return model_fail(a->model,
-                              "%s: \"%s\" is packed, and so frozen; load the model as F32",
+                              "%s: \"%s\" is quantised, and so frozen; load the model as F32",
                               adapters_names[a->options.method], p.name);
     return gckpt_store_freeze(a->store, pattern, 0) == GCKPT_OK
                ? 0
@@ -531,7 +550,8 @@ static inline int adapters_full(adapters *a, gckpt_graph *g)
     return adapters_unfreeze(a, "*");
 }
 
-/* Returns the number of the model's layers that are meant, or 0 after an error. */
+/* Sets options.layers to its default if it is 0. Returns it, or 0 with the model's error if it is
+ * out of range. */
 static inline int64_t adapters_layer_count(adapters *a, int64_t fallback, int64_t most)
 {
     a->options.layers = a->options.layers != 0 ? a->options.layers : fallback;
@@ -554,7 +574,7 @@ static inline int adapters_last(adapters *a, gckpt_graph *g)
     return failed ? -1 : 0;
 }
 
-/* Computes matrices that depend on parameters only, by an inference plan, and writes them to `to`
+/* Computes tensors that depend on parameters only, by an inference plan, and writes them to `to`,
  * one after the other. */
 static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
                                   int count, float *to)
@@ -563,7 +583,7 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     gckpt_exec_desc initial;
     memset(&desc, 0, sizeof desc);
     memset(&initial, 0, sizeof initial);
-    initial.allow_initial = 1; /* adapters that begin */
+    initial.allow_initial = 1; /* new adapters have initial values */
     gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *fetches);
     for (int i = 0; i < count && fetches != NULL; i++)
         fetches[i].tensor = tensors[i];
@@ -589,7 +609,7 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     return failed;
 }
 
-/* Gives a model whose head is the embeddings' table a head of its own, a frozen copy. */
+/* Gives a model whose LM head is the embedding table a separate head, a frozen copy. */
 static inline int adapters_untie(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
@@ -599,15 +619,15 @@ static inline int adapters_untie(adapters *a, gckpt_graph *g)
     gckpt_tensor *from = gckpt_scale(model_param(g, &at, c->family->embeddings, ".weight"), 1);
     model_param(g, &at, "lm_head", ".weight");
     if (gckpt_error(g) != GCKPT_OK)
-        return 0; /* said by adapters_begin */
+        return 0; /* adapters_begin reports it */
     if (gckpt_store_freeze(a->store, "lm_head.weight", 1) != GCKPT_OK ||
         gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) != GCKPT_OK)
         return model_fail(a->model, "%s", gckpt_error_text(a->store));
     return adapters_compute(a, g, &from, 1, head.values);
 }
 
-/* DoRA's lengths of all layers, once: what is generated from now on takes them, since weights stay
- * as they are meanwhile. generator_new calls it. */
+/* The hook model_hooks.prepare, called by generator_new: computes DoRA's scales of all layers once,
+ * for generation, during which the weights do not change. */
 static inline int adapters_prepare(void *user)
 {
     adapters *a = (adapters *)user;
@@ -617,7 +637,7 @@ static inline int adapters_prepare(void *user)
     int n = 0;
     if (all == 0 || a->merged != NULL)
         return 0;
-    if (a->dora_scales == NULL) /* else generators may have it */
+    if (a->dora_scales == NULL) /* reuses the array, since other generators may read it */
         a->dora_scales = (float *)malloc((size_t)all * sizeof *a->dora_scales);
     gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)count, sizeof *x);
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
@@ -640,7 +660,8 @@ static inline int adapters_prepare(void *user)
     return failed;
 }
 
-/* A head apart from the embeddings: linear probing, where the backward ends at the head. */
+/* Trains only the LM head, separated from the embeddings (linear probing): the backward ends at the
+ * head. */
 static inline int adapters_head(adapters *a, gckpt_graph *g)
 {
     if (a->model->config.tied && adapters_untie(a, g) != 0)
@@ -656,15 +677,15 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
         biases += adapters_ends_with(p.name, ".bias");
     if (biases == 0 && a->options.method == ADAPTERS_LORA && a->options.lenient)
-        return 0; /* a file of peft's says all where there are none */
+        return 0; /* peft allows bias "all" for models without biases */
     if (biases == 0)
         return model_fail(
-            a->model, "bias: this %s has no biases; lora on all-linear trains few parameters, too",
+            a->model, "bias: this %s has no biases; lora on all-linear also trains few parameters",
             a->model->config.family->name);
     return adapters_unfreeze(a, "*.bias");
 }
 
-/* Returns whether the result of this module is added to the residual stream. */
+/* Returns whether this module's result is added to the residual stream. */
 static inline int adapters_is_residual(const model_config *c, const char *module)
 {
     const char *last = strrchr(module, '.');
@@ -680,9 +701,9 @@ static inline int adapters_is_residual(const model_config *c, const char *module
     return 0;
 }
 
-/* Adds new blocks as new layers of the model; their branches add nothing at first (LLaMA Pro: Wu
- * 2024). After a branch that is 0 a norm has a gradient of 1 / sqrt(epsilon), so there its gain is
- * 0. */
+/* Adds blocks to the end of the model whose branches add nothing at first (LLaMA Pro: Wu 2024): the
+ * last layer of a branch is 0. If a norm follows the branch, the norm's gain is 0 instead, since a
+ * norm of zeros would have gradients of 1 / sqrt(epsilon). */
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
@@ -706,8 +727,8 @@ static inline int adapters_added(adapters *a, gckpt_graph *g)
     return n == 0 ? -1 : 0;
 }
 
-/* Trains a parameter of modules_to_save. What was packed becomes floats: where that loses nothing,
- * or a file has the values. */
+/* Unfreezes a parameter of modules_to_save. A quantised one becomes F32 if that loses nothing
+ * (BF16, F16) or if values from a file follow (lenient). */
 static inline int adapters_train_parameter(adapters *a, const char *name)
 {
     gckpt_parameter p;
@@ -716,7 +737,7 @@ static inline int adapters_train_parameter(adapters *a, const char *name)
     const int lossless = p.storage == GCKPT_STORAGE_BF16 || p.storage == GCKPT_STORAGE_F16;
     if (p.storage != GCKPT_STORAGE_F32 && !lossless && !a->options.lenient)
         return model_fail(a->model,
-                          "modules_to_save: \"%s\" is packed; load it as floats: the model with "
+                          "modules_to_save: \"%s\" is quantised; load it as floats, by "
                           "model_source.floats",
                           name);
     if ((p.storage != GCKPT_STORAGE_F32 &&
@@ -726,7 +747,7 @@ static inline int adapters_train_parameter(adapters *a, const char *name)
     return 0;
 }
 
-/* Refuses names of modules_to_save that no module has. */
+/* Refuses names of modules_to_save that match no module. */
 static inline int adapters_check_modules(adapters *a, const char *list)
 {
     const model_config *c = &a->model->config;
@@ -740,8 +761,8 @@ static inline int adapters_check_modules(adapters *a, const char *list)
             found = model_is_in_modules(c, name, model_get_param(c, i).name);
         if (!found && !(c->tied && model_is_in_modules(c, name, "lm_head.weight")))
             return model_fail(a->model,
-                              "modules_to_save: \"%s\" is no module; there are %s, lm_head, %s and "
-                              "those of %s.0 to %s.%lld, such as %s",
+                              "modules_to_save: \"%s\" is no module; allowed are %s, lm_head, %s and "
+                              "modules of %s.0 to %s.%lld, such as %s",
                               name, c->family->embeddings, c->family->norm, c->family->blocks,
                               c->family->blocks, (long long)c->layers - 1, c->family->mlp);
     }
@@ -761,7 +782,7 @@ static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
     if (has_table && (a->options.tied ? adapters_train_parameter(a, table) : adapters_untie(a, g)))
         return -1;
     if (gckpt_error(g) != GCKPT_OK)
-        return 0; /* said by adapters_begin */
+        return 0; /* adapters_begin reports it */
     for (int64_t i = 0; i < model_param_count(c); i++) {
         const model_parameter p = model_get_param(c, i);
         if (model_is_in_modules(c, list, p.name) && adapters_train_parameter(a, p.name) != 0)
@@ -770,11 +791,11 @@ static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
     return 0;
 }
 
-/* The squares of the rows of a layer's weights as (out,in), summed: (out); by some rows at a time,
- * however they are stored. */
+/* Computes the squared norm of each row of a layer's weights (out,in), in any storage, a few rows
+ * at a time. */
 static inline int adapters_row_squares(adapters *a, const char *weight, double *sums)
 {
-    static const int64_t most = 64; /* rows */
+    static const int64_t most = 64; /* rows at a time */
     const gckpt_init none = { 0, 0, 0 };
     const int transposed = a->model->config.family->transposed;
     int32_t index[64];
@@ -783,7 +804,7 @@ static inline int adapters_row_squares(adapters *a, const char *weight, double *
     gckpt_exec_desc initial;
     memset(&desc, 0, sizeof desc);
     memset(&initial, 0, sizeof initial);
-    initial.allow_initial = 1; /* a model that is new */
+    initial.allow_initial = 1; /* a new model has initial values */
     if (gckpt_store_peek(a->store, gckpt_store_find(a->store, weight), &w) != GCKPT_OK)
         return model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
     const int64_t all = w.shape.d[0], columns = w.shape.d[1];
@@ -816,7 +837,8 @@ static inline int adapters_row_squares(adapters *a, const char *weight, double *
     return failed;
 }
 
-/* Of each layer that has DoRA's m: |W|^2, and m = |W|. A row of zeros counts as one of 1e-15. */
+/* For each layer with DoRA, stores |W|^2 and starts m at |W|. Rows with a norm below 1e-15 get
+ * 1e-15. */
 static inline int adapters_init_dora(adapters *a)
 {
     gckpt_parameter m, squares;
@@ -846,7 +868,8 @@ static inline int adapters_init_dora(adapters *a)
     return 0;
 }
 
-/* A as torch's kaiming_uniform_(a = sqrt 5): U(-1,1) / sqrt(in); B zero. */
+/* Creates a module's LoRA parameters. A starts as torch's kaiming_uniform_(a = sqrt 5): U(-1,1) /
+ * sqrt(in); B starts at 0. */
 static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model_parameter *p,
                                         int64_t rank)
 {
@@ -861,7 +884,7 @@ static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model
     }
 }
 
-/* Returns 1 if the module has LoRA, 0 if not, -1 after an error. */
+/* Returns 1 if the module has LoRA, 0 if not, -1 with the model's error. */
 static inline int adapters_is_target(adapters *a, const char *module)
 {
     const adapters_options *o = &a->options;
@@ -877,7 +900,8 @@ static inline int adapters_is_target(adapters *a, const char *module)
                       : listed;
 }
 
-/* Refuses targets that peft takes for the embeddings or the head, which have no LoRA here. */
+/* Refuses targets that match the embeddings or the LM head: peft would add LoRA to them, this file
+ * cannot. */
 static inline int adapters_check_tables(adapters *a)
 {
     const adapters_options *o = &a->options;
@@ -886,7 +910,7 @@ static inline int adapters_check_tables(adapters *a)
         if (adapters_match_list(a->model, o->targets, tables[i], NULL) > 0 &&
             adapters_match_list(a->model, o->excluded, tables[i], NULL) == 0)
             return model_fail(a->model,
-                              "lora: targets \"%s\" name %s, and only layers of blocks have LoRA "
+                              "lora: targets \"%s\" match %s, but only layers of blocks have LoRA "
                               "here: leave it out, or train it as a whole (modules_to_save)",
                               o->targets, tables[i]);
     return 0;
@@ -966,7 +990,7 @@ static inline int adapters_llama(adapters *a, gckpt_graph *g)
     return n == 0 ? -1 : 0;
 }
 
-/* As torch's Embedding and Linear begin. */
+/* Creates the parameters of prefix tuning, with initial values of torch's Embedding and Linear. */
 static inline int adapters_prefix(adapters *a, gckpt_graph *g)
 {
     const model_config *c = &a->model->config;
@@ -1010,7 +1034,7 @@ static inline void adapters_end(adapters *a)
     a->merged = a->dora_scales = NULL;
 }
 
-/* The adapters' own copies of texts. */
+/* Copies the options' texts to a->texts; NULL becomes "". */
 static inline int adapters_copy_texts(adapters *a)
 {
     enum { TEXTS = 6 };
@@ -1032,10 +1056,10 @@ static inline int adapters_copy_texts(adapters *a)
     return 0;
 }
 
-/* Freezes the store's parameters, makes those of the method, and lets the method unfreeze what it
- * trains. Model and store must live as long, *a stay where it is (hooks point to it); adapters_end
- * is for it after an error, too. HEAD and ADDED change the model's config: graphs are built after
- * this. */
+/* Freezes the store's parameters, creates those of the method, and unfreezes the ones that the
+ * method trains. Model and store must outlive *a, which must not move, since hooks point to it.
+ * Call adapters_end afterwards, also after an error. HEAD and NEW_BLOCKS change the model's config,
+ * so build graphs after this. */
 static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
                                  const adapters_options *options)
 {
@@ -1063,7 +1087,7 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     a->hooks.branch = adapters_branch;
     a->hooks.prepare = adapters_prepare;
     if (o->size < 1 || o->hidden < 0)
-        return model_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
+        return model_fail(m, "%s: size %lld and hidden %lld: allowed are a size of 1 or more and hidden of 0 or more",
                           adapters_names[o->method], (long long)o->size, (long long)o->hidden);
     if (!(o->alpha <= ADAPTERS_MAX_ALPHA) || !(o->dropout >= 0 && o->dropout < 1))
         return model_fail(m,
@@ -1074,14 +1098,14 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
         return -1;
     if (o->method != ADAPTERS_LORA &&
         (o->dora || *o->modules_to_save != 0 || *o->layers_to_transform != 0))
-        return model_fail(m, "%s: dora, modules_to_save and layers_to_transform are of lora",
+        return model_fail(m, "%s: dora, modules_to_save and layers_to_transform are options of lora only",
                           adapters_names[o->method]);
     gckpt_store_freeze(store, "*", 1);
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     int failed = begin[o->method](a, g);
     if (!adapters_fits_file(a))
         failed =
-            model_fail(m, "%s: what is asked for has %.0f values: its file of %lld bytes cannot",
+            model_fail(m, "%s: its options describe %.0f values, more than its file of %lld bytes can hold",
                        adapters_names[o->method], a->elements, (long long)o->file_bytes);
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
@@ -1092,8 +1116,8 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
 /* ---- merging --------------------------------------------------------------------------------- */
 typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_action;
 
-/* Adds scale A' B' to w (in,out), or transposed (out,in). With m (DoRA; values may be NULL), scales
- * its rows as (out,in) to the norms m. */
+/* Adds scale A' B' to w, which is (in,out), or (out,in) if transposed is nonzero. If m->values is
+ * not NULL (DoRA), then scales the rows of (out,in) to the norms m. */
 static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *down,
                                const gckpt_parameter *up, const gckpt_parameter *m, double scale,
                                int transposed)
@@ -1118,7 +1142,8 @@ static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *d
     return row != NULL ? 0 : -1;
 }
 
-/* Calls act for each weight that has a branch; they are in a->merged one after the other. */
+/* Merges or restores each weight that has LoRA; a->merged has their original values one after the
+ * other. *elements becomes the number of values; ADAPTERS_COUNT does nothing else. */
 static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t *elements)
 {
     gckpt_parameter down, up, w, m;
@@ -1135,7 +1160,7 @@ static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t
                             &w) != GCKPT_OK)
             return model_fail(a->model, "merge: %s", gckpt_error_text(a->store));
         if (w.values == NULL)
-            return model_fail(a->model, "merge: \"%s\" is packed; load the model unpacked", name);
+            return model_fail(a->model, "merge: \"%s\" is quantised; load the model as F32", name);
         float *kept = a->merged != NULL ? a->merged + *elements : NULL;
         *elements += w.elements;
         if (act == ADAPTERS_COUNT)
@@ -1157,16 +1182,15 @@ static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t
     return 0;
 }
 
-/* Adds LoRA's products to the weights, with DoRA's lengths: graphs that are built from now on have
- * no branches, and model_save writes what they compute. The weights as they were are kept, in as
- * many bytes. */
+/* Adds LoRA's products, and DoRA's scales, to the weights. Graphs built afterwards have no LoRA
+ * branches, and model_save writes the merged weights. Keeps a copy of the original weights. */
 static inline int adapters_merge(adapters *a)
 {
     int64_t n;
     if (a->options.method != ADAPTERS_LORA || a->merged != NULL)
         return model_fail(a->model, "merge: %s",
                           a->merged != NULL ? "it is merged already"
-                                            : "only LoRA has what adds up");
+                                            : "only LoRA can be merged");
     if (adapters_each_weight(a, ADAPTERS_COUNT, &n) != 0)
         return -1;
     a->merged = (float *)malloc((size_t)n * sizeof *a->merged);
@@ -1175,7 +1199,7 @@ static inline int adapters_merge(adapters *a)
     return adapters_each_weight(a, ADAPTERS_MERGE, &n);
 }
 
-/* Brings the weights back, to the bit. */
+/* Restores the original weights, to the bit. */
 static inline int adapters_unmerge(adapters *a)
 {
     int64_t n;
@@ -1187,5 +1211,5 @@ static inline int adapters_unmerge(adapters *a)
     return failed;
 }
 #include "gguf_adapter.h"
-#include "peft.h" /* adapters_save, adapters_load */
+#include "peft.h" /* has adapters_save and adapters_load */
 #endif

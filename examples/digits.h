@@ -1,7 +1,7 @@
 /* digits.h - 1,797 handwritten digits of 13 people, 8 x 8 pixels from 0 to 16: the test part of
  * "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak, UCI Machine Learning
- * Repository, doi 10.24432/C50P49, CC BY 4.0. Written by tests/golden/make_digits.py: 64 letters,
- * 'A' for 0 to 'Q' for 16, row by row, then the digit. */
+ * Repository, doi 10.24432/C50P49, CC BY 4.0. Written by tests/golden/make_digits.py. Each image is 64
+ * letters, 'A' for 0 to 'Q' for 16, row by row, followed by the digit. */
 #ifndef DIGITS_H
 #define DIGITS_H
 #include <stdint.h>
@@ -1807,7 +1807,7 @@ static const char digits_rows[DIGITS][66] = {
     "AAKOIBAAACQOGBAAAAPPIPAAAAFQQKAAAAMPPMAAAEQGEQGAAIQKIQIAABIMOMBA8",
 };
 
-/* All of them, pixels from 0 to 1. */
+/* Reads all digits; pixels range from 0 to 1. */
 static inline void digits_read(float pixels[DIGITS][64], int32_t digit[DIGITS])
 {
     for (int i = 0; i < DIGITS; i++) {

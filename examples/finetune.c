@@ -1292,7 +1292,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         fprintf(session.out, "note   %s\n", t->model.note);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &adapter_options);
-    const int quantised = strstr(t->model.error, "packed, and so frozen") != NULL;
+    const int quantised = strstr(t->model.error, "quantised, and so frozen") != NULL;
     if (failed)
         return session_fail(1, "%s%s%s",
                             adapter == NULL ? ""

@@ -1,5 +1,5 @@
-/* generate.h - texts by a model of model.h, token by token, with keys and values cached: to
- * copy.
+/* generate.h - generates texts with a model of model.h, token by token, with cached keys and values. To
+ * copy, with model.h and sample.h.
  *
  *     generator p;
  *     if (generator_new(&p, &m, store, NULL) != 0)
@@ -8,45 +8,47 @@
  *     int64_t made = generator_text(&p, prompt, n, &how, 100, m.config.eos, out, NULL, NULL);
  *     generator_free(&p);
  *
- * Several texts that begin alike are made at once. The logits are, to the bit, those of one call
- * with all tokens, and what is drawn depends on seed, row and position only. C99 or C++11. */
+ * Can generate several texts from one prompt at once. The logits equal, to the bit, the logits of one
+ * call with all tokens. A sampled token depends on seed, row and position only. C99 or C++11. */
 #ifndef GENERATE_H
 #define GENERATE_H
 #include "model.h"
 #include "sample.h"
 
-/* Inference plans that share their caches of keys and values: what hooks put before the text,
- * chunks of the prompt, and one token at a time. */
+/* One of three inference plans that share caches of keys and values: for the prefix that hooks add,
+ * for chunks of the prompt, and for one token at a time. */
 typedef struct {
     gckpt_plan *plan;
     gckpt_exec *exec;
-    int tokens, result; /* ids */
-    int64_t length;     /* of a row */
+    int tokens, result; /* tensor ids of input and output */
+    int64_t length;     /* tokens a row */
 } generator_stage;
 
 typedef struct {
     model_any *model;
-    int64_t samples; /* rows of all of them */
+    int64_t samples; /* texts generated at once, the rows of each plan */
     int64_t capacity;
     generator_stage decode, prefill, prefix;
-    size_t bytes; /* of parameters, caches and the step arena, which the three share */
+    size_t bytes; /* bytes of parameters, caches and step arena; the three plans share them */
     void *arena;
     size_t arena_bytes;
     const gckpt_backend *backend;
-    int allow_initial; /* as in generator_desc */
+    int allow_initial; /* from generator_desc */
     int32_t *tokens;
     sample_entry *heap;
 } generator;
 
 typedef struct {
-    int64_t samples; /* texts that are made at once; 0: 1 */
-    int64_t chunk;   /* tokens of a prompt that are computed at once; 0: 64, as many as caches of a
-                      * window always take (gckpt_cache_window) */
+    int64_t samples; /* texts generated at once; 0 means 1 */
+    int64_t chunk;   /* prompt tokens computed at once; 0 means 64, the most that windowed caches
+                      * always accept (gckpt_cache_window) */
     int threads;
     const model_hooks *hooks;
     const gckpt_backend *backend;
-    int64_t capacity; /* tokens of a text, with what hooks put before it; 0: the context */
-    int allow_initial; /* as gckpt_exec_desc.allow_initial: before the first step of a training */
+    int64_t capacity; /* most tokens of a text, with the prefix that hooks add; 0 means the
+                       * context */
+    int allow_initial; /* if nonzero, generates before the first training step
+                        * (gckpt_exec_desc.allow_initial) */
 } generator_desc;
 
 static inline void generator_free(generator *p)
@@ -65,7 +67,8 @@ static inline void generator_free(generator *p)
     memset(p, 0, sizeof *p);
 }
 
-/* The plan for rows of run->length tokens; what a chunk computes is only cached. */
+/* Makes the plan for rows of stage->length tokens. Only the decode plan computes logits; the others
+ * just fill the caches. */
 static inline int generator_plan(generator *p, generator_stage *stage, gckpt_store *store,
                                  const generator_desc *desc)
 {
@@ -94,7 +97,7 @@ static inline int generator_plan(generator *p, generator_stage *stage, gckpt_sto
     return failed;
 }
 
-/* Binds it to the arena, and to the caches of p->one. */
+/* Creates the stage's executor, with the shared arena and the caches of p->decode. */
 static inline int generator_bind(generator *p, generator_stage *stage, gckpt_store *store)
 {
     gckpt_exec_desc exec;
@@ -103,14 +106,16 @@ static inline int generator_bind(generator *p, generator_stage *stage, gckpt_sto
     exec.allow_initial = p->allow_initial;
     exec.arena_size = p->arena_bytes;
     exec.arena = p->arena;
-    if (p->backend == NULL || p->backend->allocate == NULL) /* malloc's, up to the next 64 bytes */
+    if (p->backend == NULL || p->backend->allocate == NULL) /* malloc's memory, aligned to 64
+                                                             * bytes */
         exec.arena = (char *)p->arena + (64 - (uintptr_t)p->arena % 64) % 64;
     exec.caches_of = p->decode.exec;
     stage->exec = gckpt_exec_new(stage->plan, store, &exec);
     return stage->exec != NULL ? 0 : model_fail(p->model, "%s", gckpt_error_text(store));
 }
 
-/* desc NULL: all zero. Freed before the store. */
+/* Makes plans and executors. If desc is NULL, all its fields are 0. Returns 0, or -1 with m->error.
+ * Call generator_free before freeing the store. */
 static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
                                 const generator_desc *desc)
 {
@@ -150,7 +155,8 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
     return failed ? -1 : 0;
 }
 
-/* The next tokens of all rows, p->fed. */
+/* Runs the stage on p->tokens, the next tokens of all rows. Returns its output, or NULL with
+ * m->error. */
 static inline const float *generator_forward(generator *p, generator_stage *stage)
 {
     const gckpt_feed feed = { stage->tokens, p->tokens };
@@ -160,8 +166,8 @@ static inline const float *generator_forward(generator *p, generator_stage *stag
     return NULL;
 }
 
-/* Begins texts with n tokens, the same for all, at least one. The logits (samples,V) of what comes
- * next; NULL: m->error. */
+/* Starts all texts with the same n tokens, at least one. Returns the logits (samples,V) of the next
+ * token, or NULL with m->error. */
 static inline const float *generator_prompt(generator *p, const int32_t *tokens, int64_t n)
 {
     gckpt_exec *decode = p->decode.exec;
@@ -180,7 +186,7 @@ static inline const float *generator_prompt(generator *p, const int32_t *tokens,
         if (position + stage->length > p->capacity)
             stage = &p->decode;
         count = n - 1 - at < stage->length ? n - 1 - at : stage->length;
-        for (int64_t i = 0; i < p->samples * stage->length; i++) /* behind the last: any token */
+        for (int64_t i = 0; i < p->samples * stage->length; i++) /* padding may be any token */
             p->tokens[i] = i % stage->length < count ? tokens[at + i % stage->length] : 0;
         if (generator_forward(p, stage) == NULL || gckpt_rewind(decode, position + count) != GCKPT_OK)
             return NULL;
@@ -190,7 +196,7 @@ static inline const float *generator_prompt(generator *p, const int32_t *tokens,
     return generator_forward(p, &p->decode);
 }
 
-/* Continues each text with its own token; as generator_prompt. */
+/* Appends one token to each text. Returns as generator_prompt. */
 static inline const float *generator_next(generator *p, const int32_t *tokens)
 {
     memcpy(p->tokens, tokens, (size_t)p->samples * sizeof *tokens);
@@ -204,10 +210,11 @@ static inline int generator_is_stop(const int32_t *stops, int32_t token)
     return stops != NULL && *stops >= 0;
 }
 
-/* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is one of
- * `stops` (which end with -1; NULL: never), with which it is filled then; text(user, position,
- * tokens (samples)), which may be NULL, sees them as they come and ends it by returning 1. The
- * number of tokens of the longest row: fewer where its capacity is full; -1: m->error. */
+/* Generates up to `most` tokens after a prompt, in each row of out (samples,most). A row ends at a
+ * token in `stops` (a list that ends with -1, or NULL) and is filled with that token from there on.
+ * If on_token is not NULL, it receives each position's tokens (samples); generation stops when it
+ * returns nonzero. Returns the tokens of the longest row, fewer than `most` if the capacity is
+ * full, or -1 with m->error. */
 static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
                                      const sample_options *options, int64_t most, const int32_t *stops,
                                      int32_t *out,

@@ -1,23 +1,23 @@
-/* gguf.h - reads GGUF, the files of llama.cpp: keys with values, and tensors. To copy with what uses
- * it: gguf_model.h, gguf_adapter.h.
+/* gguf.h - reads GGUF, the file format of llama.cpp: keys with values, and tensors. To copy, with the
+ * file that includes it: gguf_model.h or gguf_adapter.h.
  *
  *     gguf g;
- *     if (gguf_open(&g, "model.gguf") != 0) // keys and the tensors' places; no values yet
+ *     if (gguf_open(&g, "model.gguf") != 0) // reads keys and the list of tensors, but no tensor's values
  *         fprintf(stderr, "%s\n", g.error);
  *     int64_t layers = gguf_int(&g, "llama.block_count", 0);
  *     const char *name = gguf_text(&g, "general.architecture", NULL);
  *     gguf_items all = gguf_array(&g, "tokenizer.ggml.tokens", GGUF_STRING);
  *     while (gguf_next(&all))
- *         ... all.text, all.size ...        // all.whole, all.real of numbers; all.count is left
- *     if (g.error[0] != 0) ...              // getters keep the first thing that was wrong
+ *         ... all.text, all.size ...        // of numbers: all.integer, all.real; all.count are left
+ *     if (g.error[0] != 0) ...              // getters keep the first error
  *     gguf_close(&g);
  *
- * Versions 2 and 3 (ggml's docs/gguf.md), little-endian. What a file says of itself is checked
- * before it is used: counts, lengths, types, axes, offsets, alignment, sizes, names that come twice,
- * tensors that overlap; nothing is read or taken memory for that the file is too short for. Values
- * of tensors are read by gguf_read_floats, which turns what is quantised to floats, with the bits
- * that ggml makes of it: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
- * Functions that may fail return 0, or -1 after writing g->error. C99 or C++11. */
+ * Reads versions 2 and 3 (ggml's docs/gguf.md), little-endian. Files are not trusted: counts, lengths,
+ * types, axes, offsets, alignment and sizes are checked before use, as are duplicate names and
+ * overlapping tensors. Nothing is read or allocated for a size that exceeds the file. gguf_read_floats
+ * reads a tensor's values and dequantises them to the same bits as ggml: F32, F16, BF16, Q4_0, Q4_1,
+ * Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Functions that may fail return 0, or -1 after writing g->error.
+ * C99 or C++11. */
 #ifndef GGUF_H
 #define GGUF_H
 #include <errno.h>
@@ -42,38 +42,38 @@ typedef enum {
     GGUF_I64,
     GGUF_F64,
     GGUF_TYPES
-} gguf_type; /* of values of keys */
+} gguf_type; /* types of keys' values */
 
 static const struct {
     const char *name;
-    int bytes; /* 0: not always as many */
+    int bytes; /* size of a value, or 0 if it varies */
 } gguf_types[GGUF_TYPES] = { { "u8", 1 },     { "i8", 1 },    { "u16", 2 }, { "i16", 2 },
                              { "u32", 4 },    { "i32", 4 },   { "f32", 4 }, { "bool", 1 },
                              { "string", 0 }, { "array", 0 }, { "u64", 8 }, { "i64", 8 },
                              { "f64", 8 } };
 
-/* Of keys at most so many bytes are read. */
+/* GGUF_MAX_HEADER: most bytes of keys that are read */
 enum { GGUF_AXES = 4, GGUF_MAX_HEADER = 1 << 28, GGUF_NAME = 64 };
 
 typedef struct {
     const char *name;
-    gguf_type type, item_type; /* of: an array's items */
-    uint64_t count;     /* items of an array; bytes of a string */
+    gguf_type type, item_type; /* item_type: type of an array's items */
+    uint64_t count;     /* items of an array, or bytes of a string */
     const unsigned char *value;
-    size_t name_at, value_at; /* in the head, which moves while it is read */
+    size_t name_at, value_at; /* offsets in gguf.header, which realloc may move during parsing */
 } gguf_key;
 
 typedef struct {
     const char *name;
-    int type, axes;       /* type: of gguf_tensor_types */
-    int64_t d[GGUF_AXES]; /* d[0] is of what lies side by side; 1 beyond its axes */
+    int type, axes;       /* type: index into gguf_tensor_types */
+    int64_t d[GGUF_AXES]; /* d[0]: the axis whose elements are adjacent; 1 for unused axes */
     int64_t elements;
     uint64_t offset, bytes; /* in the file */
     size_t name_at;
 } gguf_tensor;
 
-/* By ggml's number of a type: `values` of a row lie in a block of so many bytes, of which 0: no file
- * has it any more. */
+/* Tensor types by ggml's number: each block of `values` elements takes `bytes` bytes. Numbers with
+ * 0 bytes are no longer in use. */
 static const struct {
     const char *name;
     int values, bytes;
@@ -110,23 +110,24 @@ typedef struct {
     char error[512];
     FILE *file;
     char *path;
-    unsigned char *header;  /* the file up to the tensors' values, a little changed: texts end by 0 */
-    size_t loaded, next;    /* bytes of it; parsing: the next one */
-    uint64_t size;        /* of the file */
-    uint64_t position;       /* where the file is read next */
-    gguf_key *keys;       /* by name */
-    gguf_tensor *tensors; /* by name */
+    unsigned char *header;  /* the file up to the tensors' values, with strings moved to end
+                             * with 0 */
+    size_t loaded, next;    /* bytes in header; offset that is parsed next */
+    uint64_t size;        /* bytes of the file */
+    uint64_t position;       /* file offset of the next read */
+    gguf_key *keys;       /* sorted by name */
+    gguf_tensor *tensors; /* sorted by name */
     size_t key_count, tensor_count, capacity;
     uint64_t alignment;
 } gguf;
 
 typedef struct {
-    uint64_t count;   /* items that gguf_next has not reached */
-    const char *text; /* of a string, not ended by 0, and its bytes */
+    uint64_t count;   /* items not read yet */
+    const char *text; /* a string of `size` bytes, without a final 0 */
     size_t size;
-    int64_t integer;           /* of a whole number or bool */
-    double real;             /* of any number */
-    const unsigned char *at; /* the rest is the iteration's own: the next item */
+    int64_t integer;           /* an integer or bool */
+    double real;             /* any number */
+    const unsigned char *at; /* private: where the next item is */
     gguf_type item_type;
 } gguf_items;
 
@@ -148,7 +149,7 @@ gguf_fail(gguf *g, const char *format, ...)
     return -1;
 }
 
-/* n bytes, the lowest first. */
+/* Returns the little-endian number in n bytes. */
 static inline uint64_t gguf_read_le(const unsigned char *bytes, int n)
 {
     uint64_t number = 0;
@@ -173,7 +174,7 @@ static inline int gguf_seek(gguf *g, uint64_t at)
     return gguf_fail(g, "cannot be read at byte %llu", (unsigned long long)at);
 }
 
-/* n bytes of the file from byte `at` on. */
+/* Reads n bytes at file offset `at`. */
 static inline int gguf_read_bytes(gguf *g, uint64_t at, void *to, size_t n)
 {
     if (at > g->size || n > g->size - at)
@@ -189,7 +190,7 @@ static inline int gguf_read_bytes(gguf *g, uint64_t at, void *to, size_t n)
                      ferror(g->file) ? strerror(errno) : "it has become shorter");
 }
 
-/* The file's bytes, or 0 with an error. */
+/* Returns the file's size, or 0 with g->error. */
 static inline uint64_t gguf_file_size(gguf *g)
 {
     int64_t size = -1;
@@ -207,13 +208,14 @@ static inline uint64_t gguf_file_size(gguf *g)
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
-/* Brings the next n bytes into the head: where they begin, or NULL. */
+/* Loads the next n bytes of the file into g->header. Returns a pointer to them, or NULL with
+ * g->error. */
 static inline unsigned char *gguf_take(gguf *g, uint64_t n)
 {
     const uint64_t left = g->size - g->next;
     if (n > left || n > GGUF_MAX_HEADER - g->next) {
         gguf_fail(g,
-                  n > left ? "cut off or damaged: byte %llu says that %llu bytes follow, and the "
+                  n > left ? "cut off or damaged: byte %llu says that %llu bytes follow, but the "
                              "file ends at %llu"
                            : "damaged: at byte %llu keys of %llu bytes follow; %llu at most are "
                              "read",
@@ -239,15 +241,15 @@ static inline unsigned char *gguf_take(gguf *g, uint64_t n)
     return g->header + (g->next - (size_t)n);
 }
 
-/* The next number of n bytes; 0, an error, where the file ends. */
+/* Returns the next number of n bytes, or 0 with g->error at the end of the file. */
 static inline uint64_t gguf_take_number(gguf *g, int n)
 {
     const unsigned char *at = gguf_take(g, (uint64_t)n);
     return at != NULL ? gguf_read_le(at, n) : 0;
 }
 
-/* The next string, moved to where its length ends, so that a 0 fits behind: where it begins in the
- * head. */
+/* Takes the next string. Moves it one byte down, over its length field, so that a 0 fits after it.
+ * Returns its offset in g->header. */
 static inline size_t gguf_take_string(gguf *g, uint64_t *size)
 {
     *size = gguf_take_number(g, 8);
@@ -259,7 +261,7 @@ static inline size_t gguf_take_string(gguf *g, uint64_t *size)
     return (size_t)(at - g->header) - 1;
 }
 
-/* The same of a name, of `most` bytes. */
+/* Takes a string that is a name of 1 to `most` bytes of text. */
 static inline size_t gguf_take_name(gguf *g, const char *what, uint64_t number, uint64_t most)
 {
     uint64_t size;
@@ -270,14 +272,15 @@ static inline size_t gguf_take_name(gguf *g, const char *what, uint64_t number, 
         good = (unsigned char)name[i] >= 32 && name[i] != 127;
     if (g->error[0] == 0 && !good)
         gguf_fail(g,
-                  "damaged: the name of %s %llu has %llu bytes or characters that none has; 1 to "
+                  "damaged: the name of %s %llu has %llu bytes, or control characters; 1 to "
                   "%llu bytes of text are expected",
                   what, (unsigned long long)number, (unsigned long long)size,
                   (unsigned long long)most);
     return at;
 }
 
-/* Room for one more of `count` things of `size` bytes; NULL: an error. */
+/* Makes room for one more element after `count` elements of `size` bytes. Returns the array, or
+ * NULL with g->error. */
 static inline void *gguf_grow(gguf *g, void *array, size_t count, size_t size)
 {
     if (count < g->capacity)
@@ -291,18 +294,18 @@ static inline void *gguf_grow(gguf *g, void *array, size_t count, size_t size)
     return more;
 }
 
-/* A type of values, or an error. */
+/* Takes the type of a key's value; sets g->error if it is unknown. */
 static inline gguf_type gguf_take_type(gguf *g, const char *name)
 {
     const uint64_t type = gguf_take_number(g, 4);
     if (type < GGUF_TYPES)
         return (gguf_type)type;
-    gguf_fail(g, "key %.64s: type %llu of a value is none that is known", name,
+    gguf_fail(g, "key %.64s: type %llu of a value is unknown", name,
               (unsigned long long)type);
     return GGUF_U8;
 }
 
-/* Passes over an array's items. */
+/* Takes an array's items without decoding them. */
 static inline void gguf_skip_items(gguf *g, gguf_key *k)
 {
     k->item_type = gguf_take_type(g, (const char *)g->header + k->name_at);
@@ -314,11 +317,11 @@ static inline void gguf_skip_items(gguf *g, gguf_key *k)
     const uint64_t left = g->size - g->next;
     const uint64_t each = k->item_type == GGUF_STRING ? 8 : (uint64_t)gguf_types[k->item_type].bytes;
     if (k->item_type == GGUF_ARRAY)
-        gguf_fail(g, "key %.64s: an array of arrays, which no key of a model is", name);
+        gguf_fail(g, "key %.64s: arrays of arrays are not supported", name);
     else if (k->count > left / each)
         gguf_fail(
             g,
-            "key %.64s: %llu items of %llu bytes or more, and %llu bytes are left: cut off or "
+            "key %.64s: %llu items of %llu bytes or more, but only %llu bytes are left: cut off or "
             "damaged",
             name, (unsigned long long)k->count, (unsigned long long)each, (unsigned long long)left);
     else if (k->item_type != GGUF_STRING)
@@ -331,7 +334,7 @@ static inline void gguf_skip_items(gguf *g, gguf_key *k)
         }
 }
 
-/* Refuses what is neither 0 nor 1 where these are bools. */
+/* Sets g->error if the key holds a bool other than 0 and 1. */
 static inline void gguf_check_bools(gguf *g, const gguf_key *k)
 {
     const unsigned char *at = g->header + k->value_at;
@@ -366,7 +369,7 @@ static inline void gguf_parse_key(gguf *g, uint64_t number)
         gguf_check_bools(g, k);
 }
 
-/* The axes of a tensor, and how many bytes it has. */
+/* Takes a tensor's axes, type and offset, and computes its size in bytes. */
 static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
 {
     const uint64_t axes = gguf_take_number(g, 4);
@@ -377,7 +380,7 @@ static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
     t->elements = 1;
     for (int i = 0; i < GGUF_AXES; i++) {
         const uint64_t d = i < t->axes ? gguf_take_number(g, 8) : 1;
-        const int64_t so_far = t->elements > 0 ? t->elements : 1; /* 0: no elements, as is legal */
+        const int64_t so_far = t->elements > 0 ? t->elements : 1; /* an axis may legally be 0 */
         if (g->error[0] == 0 && d > (uint64_t)(INT64_MAX / so_far))
             gguf_fail(g, "tensor %s: an axis of %llu, more than 2^63 elements: damaged",
                       (const char *)g->header + t->name_at, (unsigned long long)d);
@@ -385,17 +388,17 @@ static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
         t->elements *= t->d[i];
     }
     const uint64_t type = gguf_take_number(g, 4);
-    t->offset = gguf_take_number(g, 8); /* behind the head */
+    t->offset = gguf_take_number(g, 8); /* counted from the end of the header */
     if (g->error[0] != 0)
         return;
     const char *name = (const char *)g->header + t->name_at;
     t->type = type < GGUF_TENSOR_TYPES ? (int)type : 0;
     const int values = gguf_tensor_types[t->type].values, bytes = gguf_tensor_types[t->type].bytes;
     if (type >= GGUF_TENSOR_TYPES || bytes == 0)
-        gguf_fail(g, "tensor %s: type %llu of a tensor is none that is known", name,
+        gguf_fail(g, "tensor %s: type %llu of a tensor is unknown", name,
                   (unsigned long long)type);
     else if (t->d[0] % values != 0)
-        gguf_fail(g, "tensor %s: rows of %lld, which are no blocks of %d as %s has them", name,
+        gguf_fail(g, "tensor %s: rows of %lld values are no multiple of %d, the block of %s", name,
                   (long long)t->d[0], values, gguf_tensor_types[t->type].name);
     else if ((uint64_t)(t->elements / values) > g->size / (uint64_t)bytes)
         gguf_fail(g,
@@ -431,7 +434,7 @@ static inline int gguf_tensor_order(const void *a, const void *b)
     return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
 }
 
-/* NULL: there is none. */
+/* Returns the key of this name, or NULL. */
 static inline const gguf_key *gguf_find(const gguf *g, const char *name)
 {
     gguf_key k;
@@ -455,7 +458,8 @@ static inline int gguf_is_integer(gguf_type t)
     return t <= GGUF_I32 || t == GGUF_U64 || t == GGUF_I64;
 }
 
-/* A number of the file as *whole, *real; those beyond 2^63 - 1 as that. */
+/* Decodes a number of the file into *integer and *real; numbers above INT64_MAX become
+ * INT64_MAX. */
 static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t *integer,
                                double *real)
 {
@@ -480,7 +484,8 @@ static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t 
     }
 }
 
-/* The key of this name if its value is as wanted; NULL: there is none, or, an error, it is not. */
+/* Returns the key of this name, or NULL if there is none. If `matches` is 0, its value is not a
+ * `kind`: returns NULL and sets g->error. */
 static inline const gguf_key *gguf_expect_key(gguf *g, const char *name, const char *kind, int matches)
 {
     const gguf_key *k = gguf_find(g, name);
@@ -498,7 +503,8 @@ static inline gguf_type gguf_type_of(const gguf *g, const char *name)
     return k != NULL ? k->type : GGUF_TYPES;
 }
 
-/* Values of keys; `usual` where there is no such key or, an error, it has another type. */
+/* Return the value of a key, or `fallback` if there is no such key. If the key has another type,
+ * they also return `fallback` and set g->error. */
 static inline int64_t gguf_int(gguf *g, const char *name, int64_t fallback)
 {
     const gguf_key *k =
@@ -525,8 +531,8 @@ static inline int gguf_bool(gguf *g, const char *name, int fallback)
     return k != NULL ? k->value[0] : fallback;
 }
 
-/* A string, ended by 0, until gguf_close; *size, which may be NULL: its bytes, among which 0 may
- * be. NULL: there is none. */
+/* Returns a key's string, with a final 0, valid until gguf_close; NULL if there is no such key. If
+ * size is not NULL, *size becomes the string's length; the string may contain zeros. */
 static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
 {
     const gguf_key *k = gguf_expect_key(g, name, "string", gguf_type_of(g, name) == GGUF_STRING);
@@ -535,8 +541,8 @@ static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
     return k != NULL ? (const char *)k->value : NULL;
 }
 
-/* The items of an array, of this type, or, GGUF_I32 (GGUF_F32), of any whole (real) numbers; none
- * where there is no such key or, an error, it is something else. */
+/* Starts an iteration over an array of this type. GGUF_I32 accepts all integer types, GGUF_F32 also
+ * f64. There are no items if the key is missing or, with g->error set, has another type. */
 static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type type)
 {
     gguf_items items;
@@ -559,7 +565,7 @@ static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type type)
     return items;
 }
 
-/* The next item's value; 1, or 0: there are no more. */
+/* Reads the next item into *items. Returns 1, or 0 at the end. */
 static inline int gguf_next(gguf_items *items)
 {
     if (items->count == 0)
@@ -593,13 +599,13 @@ static inline void gguf_close(gguf *g)
     g->key_count = g->tensor_count = 0;
 }
 
-/* What stands before the keys: how many of them, and of tensors. */
+/* Reads the fixed part of the header: magic, version, the numbers of tensors and keys. */
 static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
 {
     static const char magic[] = "GGUF";
     const unsigned char *at = g->size < 24 ? NULL : gguf_take(g, 4);
     if (at == NULL || memcmp(at, magic, 4) != 0) {
-        gguf_fail(g, "is no GGUF file, which begins with GGUF and has 24 bytes at least");
+        gguf_fail(g, "is no GGUF file: it must begin with GGUF and have at least 24 bytes");
         return;
     }
     const uint64_t version = gguf_take_number(g, 4);
@@ -609,7 +615,7 @@ static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
         gguf_fail(g, "is big-endian, or damaged (version %llu): convert it without --bigendian",
                   (unsigned long long)version);
     else if (version != 2 && version != 3)
-        gguf_fail(g, "is of GGUF's version %llu; 2 and 3 are read%s", (unsigned long long)version,
+        gguf_fail(g, "has GGUF version %llu; 2 and 3 are supported%s", (unsigned long long)version,
                   version == 1 ? ": convert the model anew" : "");
     else if (*keys > g->size / 13 || *tensors > g->size / 25)
         gguf_fail(g, "%llu keys and %llu tensors in %llu bytes: cut off or damaged",
@@ -617,7 +623,8 @@ static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
                   (unsigned long long)g->size);
 }
 
-/* Names and values become pointers, now that the head stays where it is; by name, each once. */
+/* Turns offsets of names and values into pointers, since g->header no longer moves, and sorts by
+ * name. Duplicate names are an error. */
 static inline void gguf_sort(gguf *g)
 {
     for (size_t i = 0; i < g->key_count; i++) {
@@ -645,7 +652,7 @@ static inline int gguf_offset_order(const void *a, const void *b)
     return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
 }
 
-/* Tensors as they lie in the file; NULL: an error. To be freed. */
+/* Returns the tensors sorted by offset, to be freed by the caller, or NULL with g->error. */
 static inline const gguf_tensor **gguf_sort_by_offset(gguf *g)
 {
     const gguf_tensor **all = (const gguf_tensor **)malloc((g->tensor_count + 1) * sizeof *all);
@@ -659,7 +666,8 @@ static inline const gguf_tensor **gguf_sort_by_offset(gguf *g)
     return all;
 }
 
-/* Tensors' values lie behind the head, aligned, within the file, and each for itself. */
+/* Checks that the tensors' values come after the header, are aligned, lie within the file and do
+ * not overlap; makes their offsets relative to the file's start. */
 static inline void gguf_check_offsets(gguf *g)
 {
     const int64_t align = gguf_int(g, "general.alignment", 32);
@@ -677,7 +685,7 @@ static inline void gguf_check_offsets(gguf *g)
         else if (begin > g->size || t->offset > g->size - begin || t->bytes > g->size - begin - t->offset)
             gguf_fail(
                 g,
-                "tensor %s: %llu bytes at %llu behind the %llu of keys, and the file has %llu: "
+                "tensor %s: %llu bytes at %llu after the header of %llu, but the file has %llu: "
                 "cut off or damaged",
                 t->name, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                 (unsigned long long)begin, (unsigned long long)g->size);
@@ -690,8 +698,8 @@ static inline void gguf_check_offsets(gguf *g)
     free(all);
 }
 
-/* Reads keys, and names, types and places of tensors; gguf_close gives back what it takes, after an
- * error, too, when only g->error is left to be read. */
+/* Reads the keys, and the name, type, shape and offset of each tensor. Call gguf_close afterwards,
+ * also after an error; then only g->error may be read. */
 static inline int gguf_open(gguf *g, const char *path)
 {
     uint64_t tensors = 0, keys = 0;
@@ -727,7 +735,7 @@ static inline float gguf_from_bits(uint32_t bits)
     return f;
 }
 
-/* A binary16 number. */
+/* Returns a binary16 number as a float. */
 static inline float gguf_from_f16(const unsigned char *at)
 {
     const uint32_t h = (uint32_t)gguf_read_le(at, 2), sign = (h & 0x8000) << 16;
@@ -740,8 +748,9 @@ static inline float gguf_from_f16(const unsigned char *at)
     return sign != 0 ? -subnormal : subnormal;
 }
 
-/* 32 values of 4 bits, or, `high` not NULL, 5: the low halves of 16 bytes, then the high ones; bit i
- * of `high` is value i's fifth. The block begins with a scale and, less 0, a minimum. */
+/* Dequantises a block of 32 values of 4 bits (Q4_0, Q4_1) or, if `high` is not NULL, 5 bits (Q5_0,
+ * Q5_1). Byte i of `low` holds the low four bits of values i and i + 16; bit i of `high` is bit 4
+ * of value i. The block begins with its scale and, if offset is 0, its minimum. */
 static inline void gguf_int4_block(const unsigned char *at, const unsigned char *high,
                                 const unsigned char *low, int offset, float *to)
 {
@@ -754,7 +763,8 @@ static inline void gguf_int4_block(const unsigned char *at, const unsigned char 
     }
 }
 
-/* Scale and minimum i of the 8 in a Q4_K's or Q5_K's block, 6 bits each in 12 bytes. */
+/* Unpacks scale and minimum i of a Q4_K or Q5_K block, which stores 8 pairs of 6-bit numbers in 12
+ * bytes. */
 static inline void gguf_k_scale(const unsigned char *at, int i, int *scale, int *minimum)
 {
     if (i < 4) {
@@ -766,7 +776,8 @@ static inline void gguf_k_scale(const unsigned char *at, int i, int *scale, int 
     }
 }
 
-/* 256 values of Q4_K or, fifth bits at `high`, Q5_K: eight times 32 with a scale and a minimum. */
+/* Dequantises a block of 256 values of Q4_K or, if `high` is not NULL, Q5_K: 8 groups of 32 values,
+ * each with a scale and a minimum. */
 static inline void gguf_k_block(const unsigned char *at, const unsigned char *high,
                                 const unsigned char *low, float *to)
 {
@@ -783,7 +794,8 @@ static inline void gguf_k_block(const unsigned char *at, const unsigned char *hi
     }
 }
 
-/* 256 values of Q6_K: 4 bits at `at`, 2 more behind them, then 16 scales, and a scale of these. */
+/* Dequantises a block of 256 values of Q6_K: the low 4 bits of all values (128 bytes), their high 2
+ * bits (64 bytes), 16 scales, and the scale of the scales. */
 static inline void gguf_k6_block(const unsigned char *at, float *to)
 {
     const float d = gguf_from_f16(at + 208);
@@ -797,8 +809,9 @@ static inline void gguf_k6_block(const unsigned char *at, float *to)
     }
 }
 
-/* One block, not of F32, F16 or BF16. Products of scales and values are exact in a float, so that
- * there is one rounding at most, whether a compiler contracts or not. */
+/* Dequantises one block of any supported type except F32, F16 and BF16. Products of scales and
+ * values are exact in a float. So at most one rounding happens, whether or not a compiler contracts
+ * to FMA. */
 static inline void gguf_block(int type, const unsigned char *at, float *to)
 {
     if (type == GGUF_T_Q4_K)
@@ -820,7 +833,7 @@ static inline void gguf_block(int type, const unsigned char *at, float *to)
             to[i] = (float)((at[2 + i] ^ 128) - 128) * gguf_from_f16(at);
 }
 
-/* 1: gguf_floats reads the type. */
+/* Returns whether gguf_read_floats reads the type. */
 static inline int gguf_is_supported(int type)
 {
     static const int read[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
@@ -832,13 +845,13 @@ static inline int gguf_is_supported(int type)
     return i < (int)(sizeof read / sizeof read[0]);
 }
 
-/* The bytes of n values of a type, n a multiple of its block's. */
+/* Returns the bytes of n values of a type; n is a multiple of the block size. */
 static inline size_t gguf_bytes(int type, int64_t n)
 {
     return (size_t)(n / gguf_tensor_types[type].values) * (size_t)gguf_tensor_types[type].bytes;
 }
 
-/* n values, whole blocks of a type that gguf_is_read, from their bytes. */
+/* Converts n values, in whole blocks of a supported type, to floats. */
 static inline void gguf_to_floats(int type, const unsigned char *from, int64_t n, float *to)
 {
     const int values = gguf_tensor_types[type].values, bytes = gguf_tensor_types[type].bytes;
@@ -851,8 +864,8 @@ static inline void gguf_to_floats(int type, const unsigned char *from, int64_t n
             gguf_block(type, from, to);
 }
 
-/* Values first, first + 1, .. of a tensor, n of them, both multiples of its block's, in the file's
- * order. */
+/* Reads values [first, first + n) of a tensor as floats, in the file's order. Both numbers are
+ * multiples of the block size. */
 static inline int gguf_read_floats(gguf *g, const gguf_tensor *t, int64_t first, int64_t n,
                                    float *to)
 {

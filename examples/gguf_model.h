@@ -849,7 +849,7 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
             continue;
         const int64_t at = gguf_param_name(a, c, all[i]->name, name) ? model_find_param(c, name) : -1;
         if (at < 0) {
-            gguf_fail(g, "tensor %s is none of a %s of %lld layers", all[i]->name, a->name,
+            gguf_fail(g, "tensor %s does not belong to a %s of %lld layers", all[i]->name, a->name,
                       (long long)c->layers);
             break;
         }

@@ -1,19 +1,19 @@
-/* gpt2.h - GPT-2 as a family of model.h, which includes this: to copy with it.
+/* gpt2.h - GPT-2 as a family of model.h, which includes this file. To copy with model.h.
  *
- *     model_any m; // a new one; model_load reads one
+ *     model_any m; // a new model; model_load reads one from files
  *     gpt2_new(&m, 12, 12, 768, 1024, 50257);
  *     model_declare(&m, store);
  *
- * Layers are Conv1D, whose (in,out) is what gckpt_linear takes; positions are learned (Radford
- * 2019). C99 or C++11. */
+ * Dense layers are transformers' Conv1D, with weights (in,out) as gckpt_linear takes them. Positions are
+ * learned embeddings (Radford 2019). C99 or C++11. */
 #ifndef GPT2_H
 #define GPT2_H
 #ifndef MODEL_H
 #error "include model.h"
 #endif
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* Of a block, then of all outside; sizes by letter: C width, 3 three of them, I inner, V
- * vocabulary, P positions, 1 a vector. */
+/* First the parameters of a block, then those outside blocks. Letters stand for sizes: C width, 3
+ * three times the width, I inner, V vocabulary, P positions; '1' in `rows` means a vector. */
 static const struct {
     const char *name;
     char rows, columns;
@@ -42,7 +42,8 @@ static inline int64_t gpt2_dim(const model_config *c, char letter)
                            : 1;
 }
 
-/* Initial values as transformers: N(0, range), what adds to the residual stream less. */
+/* Initial values are those of transformers: N(0, range); smaller in layers that add to the residual
+ * stream. */
 static inline void gpt2_get_param(const model_config *c, int64_t layer, int part, model_parameter *p)
 {
     const int row = layer < 0 ? GPT2_BLOCK_PARAMS + part : part;
@@ -59,14 +60,14 @@ static inline void gpt2_get_param(const model_config *c, int64_t layer, int part
         p->init.constant = 1;
 }
 
-/* Causal masks, which old files carry. */
+/* Returns whether a name is a causal mask, which old files contain. */
 static inline int gpt2_is_skipped(const char *name)
 {
     const char *end = strstr(name, ".attn.");
     return end != NULL && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
 }
 
-/* ---- building it ----------------------------------------------------------------------------- */
+/* ---- building the graph ---------------------------------------------------------------------- */
 static inline gckpt_tensor *gpt2_norm(const model_site *at, gckpt_tensor *x, const char *part)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -119,7 +120,7 @@ static inline gckpt_tensor *gpt2_hidden(const model_any *m, gckpt_tensor *tokens
     return gpt2_norm(&at, x, "ln_f");
 }
 
-/* Of LLaMA-Adapter's prompts: by c_attn. */
+/* Computes keys and values of LLaMA-Adapter's prompts, by c_attn. */
 static inline void gpt2_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                     gckpt_tensor **v)
 {
@@ -132,7 +133,7 @@ static inline void gpt2_keys_values(const model_site *at, gckpt_tensor *prompts,
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
-/* What these models differ in, and this file does not build. */
+/* Refuses config.json if it selects a variant of GPT-2 that this file does not build. */
 static inline void gpt2_refuse_others(json *d)
 {
     static const struct {
@@ -157,7 +158,7 @@ static inline int64_t gpt2_read_size(json *d, const char *key, const char *alias
     return model_read_size(d, json_find_nonnull(d, JSON_ROOT, alias) != 0 ? alias : key, fallback);
 }
 
-/* What config.json does not say is as transformers' GPT2Config has it. */
+/* Reads config.json; missing keys have the defaults of transformers' GPT2Config. */
 static inline int gpt2_read_config(model_any *m)
 {
     json *d = &m->config_json;
@@ -185,7 +186,7 @@ static inline void gpt2_write_config(const model_any *m, FILE *f)
     fprintf(f, ",\n  \"n_layer\": %lld", (long long)m->config.layers);
 }
 
-/* What a new model says of itself. */
+/* Writes the keys of config.json for a new model. */
 static inline void gpt2_write_new_config(const model_config *c, FILE *f)
 {
     fprintf(f, ",\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld",
@@ -215,8 +216,8 @@ static const model_family gpt2_family = {
     gpt2_write_config,
     gpt2_write_new_config,
     gpt2_architecture,
-    2, /* before the blocks */
-    2, /* behind them */
+    2, /* parameters before the blocks */
+    2, /* parameters after the blocks, with the LM head */
     gpt2_block_params,
     gpt2_get_param,
     gpt2_is_skipped,
@@ -237,7 +238,7 @@ static const model_family gpt2_family = {
     NULL,
 };
 
-/* A model_any of these sizes, for new weights: gpt2 itself is (12, 12, 768, 1024, 50257). */
+/* Makes *m a model of these sizes, for new weights: gpt2 itself is (12, 12, 768, 1024, 50257). */
 static inline void gpt2_new(model_any *m, int64_t layers, int64_t heads, int64_t width,
                             int64_t context, int64_t vocabulary)
 {

@@ -1,30 +1,30 @@
-/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST from
- * files that you have, or a folder of pictures; as rows of floats, or in a byte a value with chance
- * (shifts, crops, mirroring) for train.h's callback. To copy with digits.h and train_data.h, and to
- * change. C99 or C++11.
+/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST files, or a
+ * folder of pictures. Delivers rows of floats, or one byte a value with random shifts, crops and
+ * mirroring for train.h's callback. To copy, with digits.h and train_data.h. C99 or C++11.
  *
  *     images_set s;
- *     if (images_read(&s, folder) != 0)            // NULL: the digits
+ *     if (images_read(&s, folder) != 0)            // NULL selects the digits
  *         fprintf(stderr, "%s\n", s.error);
- *     ...                                          // s.rows, of which s.validation at the end
+ *     ...                                          // s.rows images, the last s.validation for validation
  *     images_free(&s);
  *
- * and in a quarter of the memory, for train.h:
+ * or, in a quarter of the memory, for train.h:
  *
  *     images_read_u8(&s, folder);
  *     s.flip = 1, s.padding = 4;                   // torchvision's flip, and RandomCrop(size, 4)
- *     train_data data = { { { "pixels", GCKPT_F32, images_seen(&s), NULL }, // filled by
+ *     train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL }, // filled by images_batch
  *                           { "label", GCKPT_I32, 0, s.label } }, s.rows, s.validation };
- *     o.batch = images_batch, o.user = &s;         // this: or by a callback that calls images_row
+ *     o.batch = images_batch, o.user = &s;         // or your callback that calls images_row
  *
- * A folder has data_batch_1.bin to data_batch_5.bin (those that are there count) and
- * test_batch.bin, of CIFAR-10's "binary version" (Krizhevsky 2009); or MNIST's four files (LeCun
- * 1998), unpacked: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte,
- * t10k-labels-idx1-ubyte, or others of these names and format; or (on POSIX systems) pictures of
- * one size, a folder a class, as torchvision's ImageFolder has them: train/CLASS/NAME.ppm (or .pgm)
- * and val/CLASS/NAME.ppm; hidden files, Thumbs.db and desktop.ini are skipped. `magick mogrify
- * -resize 32x32! -format ppm *.jpg` makes such. Pixels are (rows,height,width,channels), less the
- * mean and by the deviation of those to be trained on. */
+ * A folder has one of:
+ * - CIFAR-10's "binary version" (Krizhevsky 2009): test_batch.bin and one or more of data_batch_1.bin to
+ *   data_batch_5.bin;
+ * - MNIST's four files (LeCun 1998), unpacked, or other files of the same names and format:
+ *   train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte;
+ * - on POSIX systems, pictures of one size with a folder for each class, as for torchvision's
+ *   ImageFolder: train/CLASS/NAME.ppm (or .pgm) and val/CLASS/NAME.ppm. Hidden files, Thumbs.db and
+ *   desktop.ini are skipped. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such pictures.
+ * Pixels are (rows,height,width,channels), normalised by the training images' mean and deviation. */
 #ifndef IMAGES_H
 #define IMAGES_H
 #include <stdint.h>
@@ -43,18 +43,18 @@
 #include "train_data.h"
 
 typedef struct {
-    int64_t rows, validation;        /* all; of them the last ones, which are not trained on */
-    int64_t height, width, channels; /* of an image */
+    int64_t rows, validation;        /* all rows; the last `validation` rows are not trained on */
+    int64_t height, width, channels; /* of each image */
     int64_t classes;
-    char (*names)[256];   /* of the classes of a folder, sorted; else NULL */
-    float *pixels;        /* of images_read */
-    unsigned char *bytes; /* of images_read_u8, as the files have them */
+    char (*names)[256];   /* class folders, sorted; NULL without class folders */
+    float *pixels;        /* normalised pixels, set by images_read */
+    unsigned char *bytes; /* pixels as in the files, set by images_read_u8 */
     int32_t *label;
-    float value[256]; /* what a byte is: less the mean, by the deviation, of those trained on */
-    /* To be set behind images_read_u8, for images_row: */
-    int flip;        /* 1: left and right change places, half the time */
-    int64_t padding; /* black rows and columns around an image, from which it is cut by chance */
-    int64_t crop[2]; /* height and width of what is cut, no greater than the image; 0: its own */
+    float value[256]; /* normalised pixel for each byte: (byte - mean) / deviation */
+    /* Options of images_row, which the caller may set after images_read_u8: */
+    int flip;        /* if nonzero, half of the training rows are mirrored left to right */
+    int64_t padding; /* pixels of black border; crops of training rows may reach into it */
+    int64_t crop[2]; /* height and width of crops, at most the image's; 0 means the image's */
     char error[1400];
 } images_set;
 
@@ -75,13 +75,14 @@ static inline void images_free(images_set *s)
     s->label = NULL;
 }
 
-/* Rows from here on have this size: as those before, if there are any. */
+/* Sets the size of the next images. If it differs from the size of the earlier ones, returns -1
+ * with s->error. */
 static inline int images_check_size(images_set *s, int64_t height, int64_t width, int64_t channels,
                               const char *path)
 {
     if (s->rows > 0 && (height != s->height || width != s->width || channels != s->channels)) {
         snprintf(s->error, sizeof s->error,
-                 "%s: images of %.0f x %.0f x %.0f behind those of %.0f x %.0f x %.0f", path,
+                 "%s: images of %.0f x %.0f x %.0f after images of %.0f x %.0f x %.0f", path,
                  (double)height, (double)width, (double)channels, (double)s->height,
                  (double)s->width, (double)s->channels);
         return -1;
@@ -90,7 +91,7 @@ static inline int images_check_size(images_set *s, int64_t height, int64_t width
     return 0;
 }
 
-/* Room for n more rows, which begin at row s->rows. */
+/* Allocates space for n more rows after row s->rows. */
 static inline int images_reserve(images_set *s, int64_t n)
 {
     const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s);
@@ -116,14 +117,15 @@ static inline int images_set_label(images_set *s, int64_t row, int label, const 
     return -1;
 }
 
-/* Returns the bytes from here to the end of a file, or -1 if unknown. */
+/* Returns the number of bytes from the current position to the end of the file, or -1 if
+ * unknown. */
 static inline int64_t images_bytes_left(FILE *f)
 {
     const long here = ftell(f), end = here >= 0 && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     return end >= here && fseek(f, here, SEEK_SET) == 0 ? (int64_t)end - here : -1;
 }
 
-/* Records of CIFAR-10: the label, then 32 x 32 reds, greens and blues. */
+/* Reads CIFAR-10 records: a label, then 32 x 32 red, green and blue values. */
 static inline int images_read_cifar(images_set *s, const char *path, FILE *f)
 {
     enum { PLACES = 32 * 32 };
@@ -147,7 +149,7 @@ static inline int images_read_cifar(images_set *s, const char *path, FILE *f)
     return failed ? -1 : 0;
 }
 
-/* A number of four bytes, the highest first; -1: the file has ended. */
+/* Reads a big-endian number of four bytes. Returns -1 at the end of the file. */
 static inline int64_t images_read_int(FILE *f)
 {
     unsigned char b[4];
@@ -156,17 +158,18 @@ static inline int64_t images_read_int(FILE *f)
     return (int64_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
 }
 
-/* MNIST's files: 2051, rows, height, width, pixels; and 2049, rows, labels. */
+/* Reads MNIST's files: 2051, rows, height, width and the pixels; and 2049, rows and the labels. */
 static inline int images_read_idx(images_set *s, const char *path, FILE *images, FILE *labels)
 {
     const int64_t magic = images_read_int(images), rows = images_read_int(images);
     const int64_t height = images_read_int(images), width = images_read_int(images);
     int failed = magic != 2051 || images_read_int(labels) != 2049 || images_read_int(labels) != rows;
     if (failed || rows < 1 || height < 1 || width < 1 || height > 4096 || width > 4096) {
-        snprintf(s->error, sizeof s->error, "%s: not MNIST's format, or not like its labels", path);
+        snprintf(s->error, sizeof s->error, "%s: not in MNIST's format, or the labels do not match", path);
         return -1;
     }
-    const int64_t left = images_bytes_left(images); /* before there is memory for what it says it has */
+    const int64_t left = images_bytes_left(images); /* checks a damaged file's claim before
+                                                     * allocating */
     if (left < rows * height * width) {
         snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path,
                  (double)(left / (height * width)));
@@ -186,14 +189,15 @@ static inline int images_read_idx(images_set *s, const char *path, FILE *images,
     return failed ? -1 : 0;
 }
 
-/* FOLDER/NAME; NULL: there is none. */
+/* Opens FOLDER/NAME. Returns NULL if it cannot be opened. */
 static inline FILE *images_open(const char *folder, const char *name, char path[512])
 {
     const int n = snprintf(path, 512, "%s/%s", folder, name);
     return n < 512 ? fopen(path, "rb") : NULL;
 }
 
-/* A part of the set: for training (0) or validation (1). 1: no such files. */
+/* Appends the training part (0) or validation part (1) of CIFAR-10 or MNIST. Returns 0, -1 with
+ * s->error, or 1 if there are no such files. */
 static inline int images_read_part(images_set *s, const char *folder, int part)
 {
     static const char *const idx[2][2] = { { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
@@ -222,8 +226,8 @@ static inline int images_read_part(images_set *s, const char *folder, int part)
 }
 
 #ifdef IMAGES_FOLDERS
-/* Returns whether a name of a folder is no picture's and no class's: hidden, or what Windows puts
- * into folders that were looked at. */
+/* Returns whether a name is neither a picture nor a class: a hidden file, or a file that Windows
+ * creates when a user opens a folder. */
 static inline int images_is_skipped(const char *name)
 {
     return name[0] == '.' || strcasecmp(name, "Thumbs.db") == 0 ||
@@ -235,8 +239,8 @@ static inline int images_by_name(const void *a, const void *b)
     return strcmp((const char *)a, (const char *)b);
 }
 
-/* Lists the names in a folder, sorted, without those that are skipped. Returns their number, or -1
- * if there is no such folder, or no memory (s->error). */
+/* Lists the names in a folder, sorted, without skipped ones. Returns their number, or -1 if there
+ * is no such folder or (with s->error) no memory. */
 static inline int64_t images_list(images_set *s, const char *path, char (**names)[256])
 {
     DIR *folder = opendir(path);
@@ -262,7 +266,8 @@ static inline int64_t images_list(images_set *s, const char *path, char (**names
     return n;
 }
 
-/* A number of a portable map's head, behind white space and comments; -1: there is none. */
+/* Reads a number of a portable map's header, after white space and comments. Returns -1 if there is
+ * no number. */
 static inline int64_t images_pnm_number(FILE *f)
 {
     int64_t n = -1;
@@ -275,8 +280,9 @@ static inline int64_t images_pnm_number(FILE *f)
     return n;
 }
 
-/* A picture, the next row: portable pixmap (P6) or graymap (P5), a byte a value. room: rows to make
- * room for when its size is known, if files of so many bytes can hold them. */
+/* Appends a picture: portable pixmap (P6) or graymap (P5), one byte a value. If reserve is nonzero,
+ * first allocates that many rows of its size, unless they take more than `bytes`, the size of all
+ * files. */
 static inline int images_read_pnm(images_set *s, const char *path, int64_t reserve, double bytes)
 {
     FILE *f = fopen(path, "rb");
@@ -290,11 +296,11 @@ static inline int images_read_pnm(images_set *s, const char *path, int64_t reser
                           "%s: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)", path);
     failed = failed || images_check_size(s, height, width, p == '6' ? 3 : 1, path) != 0;
     const size_t size = (size_t)images_size(s);
-    if (!failed && images_bytes_left(f) < images_size(s)) /* before there is memory for it */
+    if (!failed && images_bytes_left(f) < images_size(s)) /* checked before allocating */
         failed = snprintf(s->error, sizeof s->error, "%s: ends within the picture", path);
     if (!failed && bytes < (double)reserve * (double)size)
         failed = snprintf(s->error, sizeof s->error,
-                          "%s: %lld pictures of its size take %.0f bytes, their files have %.0f",
+                          "%s: %lld pictures of its size take %.0f bytes, but the files have %.0f",
                           path, (long long)reserve, (double)reserve * (double)size, bytes);
     failed = failed || (reserve > 0 && images_reserve(s, reserve) != 0);
     if (!failed && fread(s->bytes + (size_t)s->rows * size, 1, size, f) != size)
@@ -305,7 +311,7 @@ static inline int images_read_pnm(images_set *s, const char *path, int64_t reser
     return failed ? -1 : 0;
 }
 
-/* All pictures of a class, from FOLDER/part/CLASS. */
+/* Appends all pictures of a class from the folder `path`. */
 static inline int images_read_class(images_set *s, const char *path, int64_t label)
 {
     char file[1100], (*names)[256];
@@ -314,7 +320,7 @@ static inline int images_read_class(images_set *s, const char *path, int64_t lab
     double bytes = 0;
     struct stat info;
     if (failed && s->error[0] == 0)
-        snprintf(s->error, sizeof s->error, "%s: no folder with pictures of a class", path);
+        snprintf(s->error, sizeof s->error, "%s: a folder with a class's pictures is expected", path);
     for (int64_t i = 0; i < n; i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
         bytes += stat(file, &info) == 0 ? (double)info.st_size : 0;
@@ -329,7 +335,7 @@ static inline int images_read_class(images_set *s, const char *path, int64_t lab
     return failed;
 }
 
-/* All of FOLDER/part. 1: there is no such folder. */
+/* Appends all of FOLDER/part. Returns 0, -1 with s->error, or 1 if there is no such folder. */
 static inline int images_read_folder(images_set *s, const char *folder, const char *part)
 {
     char path[512], in[800], (*names)[256];
@@ -345,7 +351,8 @@ static inline int images_read_folder(images_set *s, const char *folder, const ch
     for (int64_t k = 0; k < n && !failed; k++) {
         snprintf(in, sizeof in, "%s/%s", path, names[k]);
         if (n != s->classes || strcmp(names[k], s->names[k]) != 0)
-            failed = snprintf(s->error, sizeof s->error, "%s: not the classes of train", path) > 0;
+            failed = snprintf(s->error, sizeof s->error,
+                              "%s: its classes differ from those of train", path) > 0;
         failed = failed || images_read_class(s, in, k);
     }
     if (names != s->names)
@@ -354,7 +361,8 @@ static inline int images_read_folder(images_set *s, const char *folder, const ch
 }
 #endif
 
-/* The digits, 8 x 8; the last 360 are by people of whom the others know nothing. */
+/* Reads the digits, 8 x 8 pixels. The last 360 are for validation; no writer of them wrote any of
+ * the others. */
 static inline int images_read_digits(images_set *s)
 {
     s->height = s->width = 8, s->channels = 1;
@@ -370,7 +378,7 @@ static inline int images_read_digits(images_set *s)
     return 0;
 }
 
-/* What bytes are: less the mean, by the deviation, of the images to be trained on. */
+/* Computes s->value from mean and standard deviation of the training images. */
 static inline void images_normalise(images_set *s)
 {
     const int64_t n = (s->rows - s->validation) * images_size(s);
@@ -379,14 +387,15 @@ static inline void images_normalise(images_set *s)
         mean += (double)s->bytes[i] / (double)n;
     for (int64_t i = 0; i < n; i++)
         variance += ((double)s->bytes[i] - mean) * ((double)s->bytes[i] - mean) / (double)n;
-    for (int i = 0; i < 60 && variance > 0; i++) /* 1 / sqrt, by Newton: nothing has to be linked */
+    for (int i = 0; i < 60 && variance > 0; i++) /* 1 / sqrt by Newton's method, so that no math
+                                                  * library is needed */
         inv_std =
             inv_std * inv_std * variance > 2 ? inv_std / 2 : inv_std * (1.5 - 0.5 * variance * inv_std * inv_std);
     for (int i = 0; i < 256; i++)
         s->value[i] = (float)((i - mean) * inv_std);
 }
 
-/* s->bytes. folder NULL: the digits. -1: s->error says why. */
+/* Reads the images into s->bytes; if folder is NULL, the digits. Returns 0, or -1 with s->error. */
 static inline int images_read_u8(images_set *s, const char *folder)
 {
     int failed = 0;
@@ -421,7 +430,7 @@ static inline int images_read_u8(images_set *s, const char *folder)
     return failed ? -1 : 0;
 }
 
-/* s->pixels instead. */
+/* Reads the images into s->pixels. Returns as images_read_u8. */
 static inline int images_read(images_set *s, const char *folder)
 {
     if (images_read_u8(s, folder) != 0)
@@ -439,19 +448,20 @@ static inline int images_read(images_set *s, const char *folder)
     return -1;
 }
 
-/* ---- rows of u8, as they are and by chance ---- */
+/* ---- rows of u8, plain or augmented ---- */
 static inline int64_t images_side(const images_set *s, int axis)
 {
     return s->crop[axis] > 0 ? s->crop[axis] : axis == 0 ? s->height : s->width;
 }
 
-/* Floats of an image as images_row makes it: (images_side 0, images_side 1, channels). */
+/* Returns the floats of an image from images_row: (images_side 0, images_side 1, channels). */
 static inline int64_t images_row_size(const images_set *s)
 {
     return images_side(s, 0) * images_side(s, 1) * s->channels;
 }
 
-/* Image `row`, cut out and mirrored as these 64 random bits say; chance NULL: from the middle. */
+/* Writes image `row` as floats, cropped and mirrored as these 64 random bits say. If random_bits is
+ * NULL, takes the crop from the middle and does not mirror. */
 static inline void images_row(const images_set *s, int64_t row, const uint64_t *random_bits, float *to)
 {
     const int64_t side[2] = { s->height, s->width }, C = s->channels;
@@ -474,7 +484,8 @@ static inline void images_row(const images_set *s, int64_t row, const uint64_t *
         }
 }
 
-/* train_options.batch, user: the set: fills column 0; chance is for rows that are trained on. */
+/* A train_options.batch callback that fills column 0; user is the images_set. Augments only
+ * training rows. */
 static inline int images_batch(void *user, train_batch *b)
 {
     const images_set *s = (const images_set *)user;

@@ -1,22 +1,23 @@
-/* json.h - reads JSON and JSON lines strictly, in place: to copy; C99 and the C library suffice.
+/* json.h - reads JSON and JSON lines strictly and in place, and writes JSON. To copy: it needs only C99 and
+ * the C library.
  *
  *     json d;
  *     if (json_read_file(&d, "config.json") == 0) {
- *         int64_t layers = json_int(&d, JSON_ROOT, "n_layer", 12); // absent or null: 12
- *         uint32_t modules = json_need(&d, JSON_ROOT, "target_modules", JSON_ARRAY);
+ *         int64_t layers = json_int(&d, JSON_ROOT, "n_layer", 12); // 12 if absent or null
+ *         uint32_t modules = json_require(&d, JSON_ROOT, "target_modules", JSON_ARRAY);
  *         for (uint32_t i = json_first(&d, modules); i; i = json_next(&d, i))
  *             puts(json_text(&d, i));
  *     }
- *     if (d.error[0]) // the first thing that was wrong, of the text or of what was asked for
+ *     if (d.error[0]) // the first error, in the file or of a function above
  *         fprintf(stderr, "%s\n", d.error); // config.json:7: n_layer: expected a whole number, ...
  *     json_free(&d);
  *
- * A value is a number, JSON_ROOT or what json_find, json_need, json_first and json_next give; 0 is
- * no value, which every function takes. The values of a text are one array: no allocation a value.
- * Strings are unescaped where they stand, so the text that is parsed must be writable, and end in a
- * 0 (they may hold further zeros: json_size has their length). Refused: what is not JSON by RFC
- * 8259, invalid UTF-8, lone surrogates (unless d.lenient is 1), more than JSON_DEPTH deep, a key
- * that is asked for and stands twice. A byte order mark of UTF-8 at the head of a file is skipped. */
+ * Values are referred to by number: JSON_ROOT, or a result of json_find, json_require, json_first and
+ * json_next. The number 0 means no value; every function accepts it. All values of a text are in one array,
+ * without an allocation for each. Strings are unescaped in place, so the text must be writable and end with
+ * a 0; strings may contain zeros, and json_size has their length. Refused: texts that are not JSON by RFC
+ * 8259, invalid UTF-8, lone surrogates (unless d.lenient is 1), more than JSON_DEPTH levels, and a second
+ * occurrence of a key that is looked up. A byte order mark of UTF-8 at the beginning of a file is skipped. */
 #ifndef JSON_H
 #define JSON_H
 #include <errno.h>
@@ -37,27 +38,27 @@ typedef enum {
     JSON_STRING,
     JSON_ARRAY,
     JSON_OBJECT,
-    JSON_KEY /* a member: its value is the number after it */
+    JSON_KEY /* key of an object; its value has the next number */
 } json_kind;
 
 typedef struct {
-    uint32_t at;   /* where its text starts */
-    uint32_t size; /* bytes of the text; of an array or object how many it holds */
-    uint32_t next; /* the next item or key beside it; 0: the last */
+    uint32_t at;   /* offset of the value in the text */
+    uint32_t size; /* bytes of a string or number; items of an array or object */
+    uint32_t next; /* next item or key of the same array or object, or 0 */
     uint32_t line;
     json_kind kind;
 } json_node;
 
 typedef struct {
-    const char *name; /* of the file, in messages; not copied */
-    char *text;       /* what the values point into */
-    char *owned;        /* the same, when it is to be freed */
+    const char *name; /* file name for messages, not copied */
+    char *text;       /* the text that values point into */
+    char *owned;        /* memory of the text to be freed, or NULL */
     size_t owned_capacity;
     json_node *nodes;
-    uint32_t count, capacity; /* of the nodes; number 0 is no value */
+    uint32_t count, capacity; /* of nodes; node 0 is unused, since 0 means no value */
     uint32_t line;
-    int lenient;   /* If nonzero, half of a surrogate pair (\ud83d) is read as U+FFFD. */
-    size_t halves; /* the number of halves read so far */
+    int lenient;   /* if nonzero, half of a surrogate pair (\ud83d) is read as U+FFFD */
+    size_t halves; /* number of such halves read so far */
     char error[512];
 } json;
 
@@ -77,7 +78,7 @@ static inline void json_free(json *d)
     d->owned_capacity = 0;
 }
 
-/* Keeps the first message: "name:line: ..."; -1. */
+/* Stores an error, "name:line: ...", unless there is one already. Returns -1. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -95,9 +96,10 @@ json_fail(json *d, uint32_t line, const char *format, ...)
     return -1;
 }
 
-/* ---- UTF-8 ----------------------------------------------------------------------------------- */
-/* The length of the character at s (n > 0 bytes) and the character; or minus the number of bytes
- * that one U+FFFD stands for where there is none (Unicode's "maximal subpart", as Python does). */
+/* ---- UTF-8 ---------------------------------------------------------------------------------- */
+/* Decodes the character at text, which has n > 0 bytes. Returns its length; or, if it is
+ * invalid, minus the number of bytes that one U+FFFD replaces (Unicode's "maximal subpart", as
+ * in Python). */
 static inline int json_utf8(const char *text, size_t n, uint32_t *character)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -106,7 +108,7 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
     if (size > 1)
         c &= 0x3fu >> (size - 1);
     for (int i = 1; i < size; i++) {
-        /* the second byte also rules out overlong forms, surrogates and what is over 10ffff */
+        /* excludes overlong forms, surrogates and numbers above 10ffff, by the second byte */
         unsigned low = i > 1 ? 0x80 : s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
         unsigned high = i > 1 ? 0xbf : s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
         if ((size_t)i == n || s[i] < low || s[i] > high)
@@ -119,7 +121,7 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
     return size;
 }
 
-/* Writes a character at s, at most 4 bytes; how many. */
+/* Writes a character at s, at most 4 bytes. Returns its length. */
 static inline int json_put_utf8(char *s, uint32_t c)
 {
     int size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
@@ -129,8 +131,8 @@ static inline int json_put_utf8(char *s, uint32_t c)
     return size;
 }
 
-/* The length of the byte order mark at the head of a file: that of UTF-8 says nothing and is to be
- * skipped; 0: there is none. -1: the file is in another encoding, d->error. */
+/* Returns the length of the byte order mark of UTF-8 at the beginning of a file, to be skipped, or
+ * 0. If a mark shows another encoding, returns -1 with d->error. */
 static inline int json_bom_size(json *d, const char *text, size_t n)
 {
     static const struct {
@@ -154,8 +156,8 @@ static inline int json_bom_size(json *d, const char *text, size_t n)
     return 0;
 }
 
-/* ---- parsing --------------------------------------------------------------------------------- */
-/* The parser stops at s, a byte of the text or line counted from 1; NULL. */
+/* ---- parsing -------------------------------------------------------------------------------- */
+/* Stores the error that the parser found an unexpected byte at s. Returns NULL. */
 static inline char *json_unexpected(json *d, const char *expected, const char *s)
 {
     unsigned c = (unsigned char)*s;
@@ -167,7 +169,7 @@ static inline char *json_unexpected(json *d, const char *expected, const char *s
     return NULL;
 }
 
-/* A new value; 0 when memory ends. */
+/* Appends a value. Returns its number, or 0 with d->error if out of memory. */
 static inline uint32_t json_add_node(json *d, json_kind kind, const char *s)
 {
     if (d->count + 1 >= d->capacity) {
@@ -182,7 +184,7 @@ static inline uint32_t json_add_node(json *d, json_kind kind, const char *s)
         d->nodes = nodes;
         d->capacity = (uint32_t)capacity;
     }
-    d->count += d->count == 0; /* number 0 */
+    d->count += d->count == 0; /* skips number 0 */
     json_node *p = &d->nodes[d->count];
     memset(p, 0, sizeof *p);
     p->at = (uint32_t)(s - d->text);
@@ -198,7 +200,7 @@ static inline char *json_skip_space(json *d, char *s)
     return s;
 }
 
-/* The four hexadecimal digits at s; -1 when they are not. */
+/* Returns the four hexadecimal digits at s as a number, or -1 if they are not hexadecimal. */
 static inline int32_t json_hex(const char *s)
 {
     int32_t c = 0;
@@ -212,7 +214,8 @@ static inline int32_t json_hex(const char *s)
     return c;
 }
 
-/* Unescapes the string whose opening quote is at s, in place; behind its closing quote, or NULL. */
+/* Unescapes in place the string whose opening quote is at s. Returns the place after its closing
+ * quote, or NULL with d->error. */
 static inline char *json_string(json *d, char *s, const char *end, uint32_t node)
 {
     char *to = ++s;
@@ -230,7 +233,7 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
                 *to++ = *s++;
         } else if (*++s == 'u') {
             int32_t code = json_hex(s + 1), low = -1;
-            if (code >= 0xd800 && code < 0xe000) { /* a surrogate: the first of two */
+            if (code >= 0xd800 && code < 0xe000) { /* a surrogate: the first half of a pair */
                 if (code < 0xdc00 && s[5] == '\\' && s[6] == 'u')
                     low = json_hex(s + 7);
                 const int pair = low >= 0xdc00 && low <= 0xdfff;
@@ -264,7 +267,7 @@ static inline char *json_digits(json *d, char *s)
     return s;
 }
 
-/* Behind the number at s, or NULL. */
+/* Parses the number at s. Returns the place after it, or NULL with d->error. */
 static inline char *json_number(json *d, char *s, uint32_t node)
 {
     s += *s == '-';
@@ -280,7 +283,8 @@ static inline char *json_number(json *d, char *s, uint32_t node)
     return s;
 }
 
-/* Behind the value at s that is no array or object, or NULL. */
+/* Parses the value at s, which is neither array nor object. Returns the place after it, or NULL
+ * with d->error. */
 static inline char *json_scalar(json *d, char *s, const char *end)
 {
     static const char *const words[] = { "null", "false", "true" };
@@ -296,11 +300,12 @@ static inline char *json_scalar(json *d, char *s, const char *end)
     return json_unexpected(d, "a value", s);
 }
 
-/* Parses text[size], of which text[size] is 0 and which the values point into and change; 0, or -1
- * with d->error set. Lines are counted on from d->line. */
+/* Parses `text`, where text[size] is 0. Changes the text, and values point into it. Continues to
+ * count lines from d->line. Returns 0, or -1 with d->error. */
 static inline int json_parse(json *d, char *text, size_t size)
 {
-    uint32_t open[JSON_DEPTH], last[JSON_DEPTH]; /* containers, and the last item of each */
+    uint32_t open[JSON_DEPTH], last[JSON_DEPTH]; /* open arrays and objects, and the last item of
+                                                  * each */
     int depth = 0;
     char *s = text;
     d->text = text;
@@ -353,7 +358,7 @@ static inline int json_parse(json *d, char *text, size_t size)
     }
 }
 
-/* Twice the room in d->own, or some; 0 or -1. */
+/* Doubles the capacity of d->owned, at least 4096 bytes. Returns 0, or -1 with d->error. */
 static inline int json_grow(json *d)
 {
     size_t capacity = d->owned_capacity ? 2 * d->owned_capacity : 4096;
@@ -365,8 +370,8 @@ static inline int json_grow(json *d)
     return 0;
 }
 
-/* Reads all of a file, ended by a 0 that *size does not count; NULL with d->error set. Freed with
- * d, or by whoever takes d->own. */
+/* Reads a whole file and appends a 0 that *size does not count. Returns d->owned, which json_free
+ * frees unless the caller takes it, or NULL with d->error. */
 static inline char *json_read_text(json *d, const char *path, size_t *size)
 {
     json_init(d, path);
@@ -386,7 +391,7 @@ static inline char *json_read_text(json *d, const char *path, size_t *size)
     return d->error[0] ? NULL : d->owned;
 }
 
-/* Reads and parses a file; 0, or -1 with d->error set. json_free either way. */
+/* Reads and parses a file. Returns 0, or -1 with d->error. Call json_free in both cases. */
 static inline int json_read_file(json *d, const char *path)
 {
     size_t size;
@@ -395,8 +400,8 @@ static inline int json_read_file(json *d, const char *path)
     return bom < 0 ? -1 : json_parse(d, text + bom, size - (size_t)bom);
 }
 
-/* JSON lines, after json_init: parses the next line of f that is not blank, whose values hold until
- * the next call; 1, 0 at the end of the file, -1 with d->error set. */
+/* Reads JSON lines, after json_init: parses the next line of f that is not blank. Its values are
+ * valid until the next call. Returns 1, 0 at the end of the file, or -1 with d->error. */
 static inline int json_read_line(json *d, FILE *f)
 {
     for (;;) {
@@ -429,7 +434,8 @@ static inline json_kind json_kind_of(const json *d, uint32_t at)
     return at < d->count && at > 0 ? d->nodes[at].kind : JSON_NOTHING;
 }
 
-/* The first item of an array, or the first key of an object, whose value is the number after it. */
+/* Returns the first item of an array, or the first key of an object, or 0. A key's value has the
+ * next number. */
 static inline uint32_t json_first(const json *d, uint32_t at)
 {
     json_kind kind = json_kind_of(d, at);
@@ -441,13 +447,13 @@ static inline uint32_t json_next(const json *d, uint32_t at)
     return json_kind_of(d, at) ? d->nodes[at].next : 0;
 }
 
-/* Bytes of a string, or how many items or keys there are. */
+/* Returns the bytes of a string or number, or the number of items or keys. */
 static inline uint32_t json_size(const json *d, uint32_t at)
 {
     return json_kind_of(d, at) ? d->nodes[at].size : 0;
 }
 
-/* Whether it is a string or key with this text. */
+/* Returns whether the value is a string or key with this text. */
 static inline int json_is(const json *d, uint32_t at, const char *text)
 {
     json_kind kind = json_kind_of(d, at);
@@ -463,7 +469,8 @@ static inline const char *json_kind_name(json_kind kind)
     return names[kind];
 }
 
-/* Says where a value is not what the caller wants: "file:line: key: expected ..., found ..."; -1. */
+/* Stores the error that a value is not as expected: "file:line: key: expected ..., found ...".
+ * Returns -1. */
 static inline int json_mismatch(json *d, uint32_t at, const char *expected)
 {
     json_kind kind = json_kind_of(d, at);
@@ -476,7 +483,7 @@ static inline int json_mismatch(json *d, uint32_t at, const char *expected)
                      shown ? d->text + d->nodes[at].at : "");
 }
 
-/* The value of a key of an object; 0 when there is none. */
+/* Returns the value of an object's key, or 0 if the key is absent. */
 static inline uint32_t json_find(json *d, uint32_t object, const char *key)
 {
     uint32_t found = 0;
@@ -485,13 +492,14 @@ static inline uint32_t json_find(json *d, uint32_t object, const char *key)
     for (uint32_t k = json_first(d, object); k != 0; k = json_next(d, k))
         if (json_is(d, k, key)) {
             if (found)
-                json_fail(d, d->nodes[k].line, "%.80s: this key stands twice", key);
+                json_fail(d, d->nodes[k].line, "%.80s: this key occurs twice", key);
             found = k + 1;
         }
     return found;
 }
 
-/* The value of a key that must be there, of this kind (JSON_NOTHING: of any); else 0, an error. */
+/* Returns the value of a required key, which must be of this kind (JSON_NOTHING allows any), or 0
+ * with d->error. */
 static inline uint32_t json_require(json *d, uint32_t object, const char *key, json_kind kind)
 {
     uint32_t at = json_find(d, object, key);
@@ -506,7 +514,8 @@ static inline uint32_t json_require(json *d, uint32_t object, const char *key, j
     return 0;
 }
 
-/* Values; of the wrong kind they are an error, and 0 or "". */
+/* Return a value as text, number or bool. A value of another kind is an error; then they return ""
+ * or 0. */
 static inline const char *json_text(json *d, uint32_t at)
 {
     json_kind kind = json_kind_of(d, at);
@@ -547,7 +556,7 @@ static inline int json_bool_of(json *d, uint32_t at)
     return kind == JSON_TRUE;
 }
 
-/* The value of a key, and `fallback` where it is absent or null. */
+/* Return the value of a key or, if it is absent or null, 0 or `fallback`. */
 static inline uint32_t json_find_nonnull(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
@@ -573,7 +582,8 @@ static inline int json_bool(json *d, uint32_t object, const char *key, int fallb
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Writes a string in quotes; what is not UTF-8 becomes U+FFFD, for JSON cannot hold it. */
+/* Writes a string in quotes. Bytes that are not UTF-8 become U+FFFD, since JSON cannot contain
+ * them. */
 static inline void json_write_string(FILE *f, const char *s, size_t n)
 {
     putc('"', f);
@@ -592,8 +602,8 @@ static inline void json_write_string(FILE *f, const char *s, size_t n)
     putc('"', f);
 }
 
-/* Writes a text that printf made, with null for each number that is not finite: JSON has no word for
- * those. */
+/* Writes a text made by printf, with null instead of each number that is not finite, since JSON has
+ * no notation for those. */
 static inline void json_write_finite(FILE *f, const char *text)
 {
     for (int quoted = 0; *text != 0; text++) {
@@ -608,7 +618,7 @@ static inline void json_write_finite(FILE *f, const char *text)
     }
 }
 
-/* Writes a value on one line; numbers as they were. */
+/* Writes a value on one line; numbers are written as they were read. */
 static inline void json_write_value(FILE *f, const json *d, uint32_t at)
 {
     const json_kind kind = json_kind_of(d, at);

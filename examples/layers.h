@@ -1,31 +1,32 @@
-/* layers.h - what networks are made of, a function a layer: to copy, and to change: public calls
- * only. C99 or C++11; include gradckpt.h first.
+/* layers.h - the layers of common networks, a function a layer. To copy and to change: it uses public
+ * calls only. C99 or C++11; include gradckpt.h first.
  *
  *     h = gckpt_relu(layers_dense(x, "fc1", 64));       // (..,I) -> (..,64)
  *     for (int i = 0; i < 12; i++)
- *         h = layers_block(h, &gpt, i);                 // (B,T,C) -> (B,T,C)
+ *         h = layers_gpt_block(h, &gpt, i);             // (B,T,C) -> (B,T,C)
  *
- * Names, shapes and initial values are PyTorch's (a whole block's those of its model, GPT-2 or
- * Llama): dense layers are its nn.Linear, "fc1.weight" (64,I) and "fc1.bias". Images have their
- * channels last here: a convolution's weights are (KH,KW,I,O), PyTorch's (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes files are
- * read and written in PyTorch's order; layers_flatten is its nn.Flatten. So
+ * Names, shapes and initial values follow PyTorch; transformer blocks follow their model (GPT-2, Llama).
+ * A dense layer is an nn.Linear with "fc1.weight" (64,I) and "fc1.bias". Here images have their channels
+ * last, and a convolution's weights are (KH,KW,I,O) instead of PyTorch's (O,I,KH,KW). With
+ * layers_pytorch_axes as gckpt_file_desc.axes, files are read and written in PyTorch's order;
+ * layers_flatten orders features as nn.Flatten does. So
  *
  *     gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
  *     gckpt_store_load_as(s, "net.safetensors", &torch);
  *
- * reads a state_dict, and gckpt_store_save_as writes what load_state_dict reads:
- * docs/from-pytorch.md. A NULL tensor is passed on. */
+ * reads a state_dict, and gckpt_store_save_as writes a file for load_state_dict (docs/from-pytorch.md).
+ * Given a NULL tensor, layers return NULL. */
 #ifndef LAYERS_H
 #define LAYERS_H
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Set it to 1 where layers of one name are to share their weights, as two calls of one nn.Module do.
- * Else the first such pair in a graph is named on stderr, since two layers of PyTorch are two. */
+/* Layers with the same name share their weights, like two calls of one nn.Module. If this is 0, the
+ * first such pair in a graph is reported on stderr as a likely mistake; if nonzero, none is. */
 static int layers_share;
 
-/* Returns parameter NAME.part, which may be there already. */
+/* Returns parameter NAME.part; creates it if it is not in the graph yet. */
 static inline gckpt_tensor *layers_param_shared(gckpt_graph *g, const char *name, const char *part,
                                                gckpt_shape shape, gckpt_init init)
 {
@@ -34,7 +35,8 @@ static inline gckpt_tensor *layers_param_shared(gckpt_graph *g, const char *name
     return gckpt_param(g, n < (int)sizeof full ? full : NULL, shape, init);
 }
 
-/* Returns parameter NAME.part of a layer, which is new in the graph, unless layers_share is 1. */
+/* Returns parameter NAME.part of a layer. If the graph already has it and layers_share is 0, prints
+ * a warning. */
 static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const char *part,
                                          gckpt_shape shape, gckpt_init init)
 {
@@ -42,24 +44,24 @@ static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const
     gckpt_tensor *p = layers_param_shared(g, name, part, shape, init);
     if (p != NULL && gckpt_graph_size(g) == before && !layers_share) {
         fprintf(stderr,
-                "layers.h: two layers are named \"%s\" and share %s.%s: give one another name, or "
-                "set layers_share = 1 where that is meant\n",
+                "layers.h: two layers are named \"%s\" and share %s.%s: rename one, or "
+                "set layers_share = 1 if they should share\n",
                 name, name, part);
-        layers_share = 1; /* said once */
+        layers_share = 1; /* warns once */
     }
     return p;
 }
 
-/* Of the last axis; 1 for NULL. */
+/* Returns the size of the last axis, or 1 for NULL. */
 static inline int64_t layers_width(const gckpt_tensor *x)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     return s.n > 0 ? s.d[s.n - 1] : 1;
 }
 
-/* As PyTorch's permute: axis i of `to` is axis axes[i] of `from`, which has this shape. (2,3,1,0)
- * makes nn.Conv2d's weights those of a gckpt_conv2d, (3,2,0,1) the other way; nn.Conv1d's: (2,1,0)
- * both ways. */
+/* Permutes axes like PyTorch's permute: axis i of `to` is axis axes[i] of `from`, whose shape is
+ * given. (2,3,1,0) converts weights of nn.Conv2d to those of gckpt_conv2d, (3,2,0,1) converts back;
+ * for nn.Conv1d, (2,1,0) converts both ways. */
 static inline void layers_permute(const float *from, gckpt_shape shape, const int *axes, float *to)
 {
     int64_t step[GCKPT_MAX_DIMS], n = 1;
@@ -73,22 +75,22 @@ static inline void layers_permute(const float *from, gckpt_shape shape, const in
     }
 }
 
-/* A gckpt_file_desc.axes: PyTorch's order of the weights ("..weight") of convolutions, transposed or
- * not, with one (three axes) or two (four). */
+/* A gckpt_file_desc.axes for PyTorch's order of convolution weights ("..weight"): 1D convolutions
+ * have three axes, 2D ones four; transposed ones included. */
 static inline int layers_pytorch_axes(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     const size_t n = strlen(name);
     (void)user;
     if (shape.n < 3 || shape.n > 4 || n < 6 || strcmp(name + n - 6, "weight") != 0)
         return 0;
-    axes[0] = shape.n - 1, axes[1] = shape.n - 2; /* then the taps */
+    axes[0] = shape.n - 1, axes[1] = shape.n - 2; /* then the kernel's axes */
     for (int i = 2; i < shape.n; i++)
         axes[i] = i - 2;
     return shape.n;
 }
 
-/* nn.Flatten: (B,H,W,C) or (B,T,C) -> (B,C H W) or (B,C T), channels first, so that the nn.Linear
- * behind it has its columns as in PyTorch. */
+/* nn.Flatten: (B,H,W,C) or (B,T,C) -> (B,C H W) or (B,C T). Channels come first, so that the
+ * columns of the next nn.Linear are in PyTorch's order. */
 static inline gckpt_tensor *layers_flatten(gckpt_tensor *x)
 {
     static const int order[2][4] = { { 0, 2, 1, 0 }, { 0, 3, 1, 2 } };
@@ -98,7 +100,7 @@ static inline gckpt_tensor *layers_flatten(gckpt_tensor *x)
     return gckpt_reshape(x, gckpt_shape2(s.n > 0 ? s.d[0] : 1, -1));
 }
 
-/* 1 / sqrt(n), by Newton; so nothing has to be linked. */
+/* Returns 1 / sqrt(n) by Newton's method, so that no math library is needed. */
 static inline float layers_rsqrt(double n)
 {
     double x = 1;
@@ -109,7 +111,7 @@ static inline float layers_rsqrt(double n)
     return (float)x;
 }
 
-/* (..,I) -> (..,out): x weight' + bias, with initial values as given. */
+/* (..,I) -> (..,out): x weight' + bias, with the given initial values. */
 static inline gckpt_tensor *layers_dense_with(gckpt_tensor *x, const char *name, int64_t out,
                                               gckpt_init weight, gckpt_init bias)
 {
@@ -120,14 +122,14 @@ static inline gckpt_tensor *layers_dense_with(gckpt_tensor *x, const char *name,
     return gckpt_linear_transposed(x, w, b);
 }
 
-/* Both from U(-1,1) / sqrt(I), as PyTorch has it. */
+/* nn.Linear(I, out); weight and bias start from U(-1,1) / sqrt(I), as in PyTorch. */
 static inline gckpt_tensor *layers_dense(gckpt_tensor *x, const char *name, int64_t out)
 {
     const gckpt_init init = { 0, layers_rsqrt((double)layers_width(x)), 0 };
     return layers_dense_with(x, name, out, init, init);
 }
 
-/* Dense layers NAME.0, NAME.1, .. of these widths, relu and dropout between them. */
+/* Dense layers NAME.0, NAME.1, .. of these widths, with relu and dropout between them. */
 static inline gckpt_tensor *layers_mlp(gckpt_tensor *x, const char *name, const int64_t *widths,
                                        int layers, float dropout)
 {
@@ -141,7 +143,7 @@ static inline gckpt_tensor *layers_mlp(gckpt_tensor *x, const char *name, const 
     return x;
 }
 
-/* nn.LayerNorm: gain NAME.weight, from 1, NAME.bias from 0. */
+/* nn.LayerNorm: NAME.weight starts at 1, NAME.bias at 0. */
 static inline gckpt_tensor *layers_layernorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -151,8 +153,9 @@ static inline gckpt_tensor *layers_layernorm(gckpt_tensor *x, const char *name)
     return gckpt_layernorm(x, gain, bias, 0);
 }
 
-/* gckpt_conv2d, _conv1d, or one of their _transposed, with NAME.weight of this shape, and NAME.bias
- * where `biases` are not 0; both from U(-1,1) / sqrt(elements but the last axis), as PyTorch's. */
+/* A convolution: op is gckpt_conv2d, gckpt_conv1d or a transposed one. NAME.weight has this shape;
+ * if biases is nonzero, NAME.bias has that size. Both start from U(-1,1) / sqrt(product of all axes
+ * except the last), as in PyTorch. */
 static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w,
                                                                 gckpt_tensor *bias,
                                                                 const gckpt_window *window),
@@ -170,15 +173,17 @@ static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x,
     return op(x, w, b, window);
 }
 
-/* Channels of a group. whole: 0, which is refused, where they are not as many in each. */
+/* Returns the channels of a group. If exact is nonzero and the groups do not divide the channels,
+ * returns 0, which gckpt_conv2d refuses. */
 static inline int64_t layers_group_width(int64_t channels, const gckpt_window *window, int exact)
 {
     const int64_t groups = window != NULL && window->groups > 0 ? window->groups : 1;
     return exact && channels % groups != 0 ? 0 : channels / groups;
 }
 
-/* nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window: stride, padding, dilation, groups;
- * NULL: as there. bias 0: without. Of another shape than size x size: layers_convolve. */
+/* nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window has stride, padding, dilation and
+ * groups; NULL means the defaults of gckpt_conv2d. If bias is 0, there is no bias. For kernels that
+ * are not square use layers_convolve. */
 static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
@@ -186,8 +191,8 @@ static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int
     return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.Conv2d(I, out, size, stride, padding=size // 2, bias=False), size odd: stride 1 keeps an image's
- * size. For before a norm, which has a bias. */
+/* nn.Conv2d(I, out, size, stride, padding=size // 2, bias=False) for odd sizes: with stride 1 an
+ * image keeps its size. Meant to precede a norm, which has a bias already. */
 static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
                                         int stride)
 {
@@ -198,7 +203,7 @@ static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64
     return layers_conv2d(x, name, out, size, &window, 0);
 }
 
-/* nn.Conv1d: (B,T,I) -> (B,P,out). The window's [1] counts: { .padding = { 0, 1 } }. */
+/* nn.Conv1d: (B,T,I) -> (B,P,out). The window's elements [1] apply: { .padding = { 0, 1 } }. */
 static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
@@ -206,7 +211,7 @@ static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int
     return layers_convolve(gckpt_conv1d, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.ConvTranspose2d, nn.ConvTranspose1d */
+/* nn.ConvTranspose2d; nn.ConvTranspose1d follows. */
 static inline gckpt_tensor *layers_conv2d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
@@ -220,7 +225,7 @@ static inline gckpt_tensor *layers_conv1d_transposed(gckpt_tensor *x, const char
     return layers_convolve(gckpt_conv1d_transposed, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.GroupNorm(groups, C): gain NAME.weight, from 1, NAME.bias from 0. */
+/* nn.GroupNorm(groups, C): NAME.weight starts at 1, NAME.bias at 0. */
 static inline gckpt_tensor *layers_groupnorm(gckpt_tensor *x, const char *name, int groups)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -230,7 +235,7 @@ static inline gckpt_tensor *layers_groupnorm(gckpt_tensor *x, const char *name, 
     return gckpt_groupnorm(x, groups, gain, bias);
 }
 
-/* nn.BatchNorm2d, nn.BatchNorm1d: gain NAME.weight, from 1, NAME.bias, .running_mean and .running_var. */
+/* nn.BatchNorm2d and nn.BatchNorm1d, with NAME.weight, .bias, .running_mean and .running_var. */
 static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -246,8 +251,8 @@ static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
     return gckpt_batchnorm(x, gain, bias, mean, variance);
 }
 
-/* i32 (..) -> (..,width): rows of NAME.weight (count,width), with initial values as given; GPT-2's
- * and Llama's are { 0.02f, 0, 0 }. */
+/* Embedding, i32 (..) -> (..,width): rows of NAME.weight (count,width), with the given initial
+ * values; GPT-2 and Llama have { 0.02f, 0, 0 }. */
 static inline gckpt_tensor *layers_embed_with(gckpt_tensor *index, const char *name, int64_t count,
                                               int64_t width, gckpt_init init)
 {
@@ -256,7 +261,7 @@ static inline gckpt_tensor *layers_embed_with(gckpt_tensor *index, const char *n
         index);
 }
 
-/* nn.Embedding(count, width): the same from N(0,1). */
+/* nn.Embedding(count, width), initialised from N(0,1). */
 static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, int64_t count,
                                          int64_t width)
 {
@@ -264,8 +269,8 @@ static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, 
     return layers_embed_with(index, name, count, width, normal);
 }
 
-/* Returns gckpt_attention of (B,T,C) with `heads` heads; if causal is nonzero, a token sees itself and
- * earlier ones only. (A desc, not a compound literal, since C++ has none.) */
+/* Returns gckpt_attention of (B,T,C) with `heads` heads; if causal is nonzero, a token sees only
+ * itself and earlier ones. (C++ has no compound literals, hence the variable desc.) */
 static inline gckpt_tensor *layers_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                              int heads, int causal)
 {
@@ -287,13 +292,13 @@ static inline gckpt_tensor *layers_rotary(gckpt_tensor *x, int heads)
 
 typedef struct {
     int layers, heads;
-    int causal; /* 1: a token sees those before it */
+    int causal; /* if nonzero, a token sees only itself and earlier ones */
     float dropout;
 } layers_gpt;
 
-/* Block `layer` of a transformer, (B,T,C) -> (B,T,C), with the norms first: Radford 2019, its names
- * ("h.3.attn.c_attn") and initial values: normal, 0.02, by sqrt(2 layers) smaller in what adds to
- * the residual stream. */
+/* Block `layer` of a transformer with pre-normalisation, (B,T,C) -> (B,T,C): Radford 2019, with
+ * GPT-2's names ("h.3.attn.c_attn") and initial values: N(0, 0.02), divided by sqrt(2 layers) in
+ * layers that add to the residual stream. */
 static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *gpt, int layer)
 {
     const gckpt_init normal = { 0.02f, 0, 0 }, zero = { 0, 0, 0 };
@@ -313,7 +318,7 @@ static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *
                      gckpt_dropout(layers_dense_with(a, name[5], C, branch, zero), gpt->dropout));
 }
 
-/* (..,I) -> (..,out): x weight', without bias, with initial values as given. */
+/* (..,I) -> (..,out): x weight' without bias, with the given initial values. */
 static inline gckpt_tensor *layers_dense_nobias_with(gckpt_tensor *x, const char *name, int64_t out,
                                             gckpt_init init)
 {
@@ -329,7 +334,7 @@ static inline gckpt_tensor *layers_dense_nobias(gckpt_tensor *x, const char *nam
     return layers_dense_nobias_with(x, name, out, init);
 }
 
-/* Root-mean-square norm (Zhang & Sennrich 2019): gain NAME.weight, from 1. */
+/* Root-mean-square norm (Zhang & Sennrich 2019): NAME.weight starts at 1. */
 static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -337,9 +342,9 @@ static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
     return gckpt_rmsnorm(x, layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one), 0);
 }
 
-/* Block `layer` of a Llama, (B,T,C) -> (B,T,C), with `inner` units in its MLP: Touvron 2023, names
- * and pairs of rotary as in transformers ("model.layers.3.self_attn.q_proj.weight"), and its initial
- * values: normal, 0.02. */
+/* Block `layer` of a Llama (Touvron 2023), (B,T,C) -> (B,T,C), with `inner` hidden units in its
+ * MLP. Names ("model.layers.3.self_attn.q_proj.weight"), rotary pairs and initial values, N(0,
+ * 0.02), are those of transformers. */
 static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64_t inner, int layer)
 {
     static const char *const parts[9] = { "input_layernorm",  "self_attn.q_proj",
@@ -363,8 +368,9 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
     return gckpt_add(x, layers_dense_nobias_with(gate, name[8], C, normal));
 }
 
-/* What layer `layer` of a recurrent net of PyTorch has, `rows` of each: NAME.weight_ih_l0 (rows,I),
- * .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0, all from U(-1,1) / sqrt(hidden). */
+/* Returns in params the parameters of layer `layer` of a PyTorch recurrent net, each with `rows`
+ * rows: NAME.weight_ih_l0 (rows,I), .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0. All
+ * start from U(-1,1) / sqrt(hidden). */
 static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int layer, int64_t rows,
                                 int64_t hidden, gckpt_tensor *params[4])
 {
@@ -379,8 +385,9 @@ static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int laye
     }
 }
 
-/* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) or NULL at first, when
- * it is 0 -> (B,hidden). Steps of one name have the same weights; reset, update, new. */
+/* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) -> the next h. At the
+ * first step h is NULL, which means 0. Steps of one name share their weights, in which the gates
+ * are in the order reset, update, new. */
 static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, const char *name,
                                        int64_t hidden)
 {
@@ -396,13 +403,14 @@ static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, co
     gckpt_tensor *reset = gckpt_sigmoid(gckpt_add(part[0][0], part[1][0]));
     gckpt_tensor *update = gckpt_sigmoid(gckpt_add(part[0][1], part[1][1]));
     gckpt_tensor *candidate = gckpt_tanh(gckpt_add(part[0][2], gckpt_mul(reset, part[1][2])));
-    /* (1 - update) fresh + update h */
+    /* (1 - update) candidate + update h */
     return gckpt_add(candidate,
                      gckpt_mul(update, h != NULL ? gckpt_sub(h, candidate) : gckpt_scale(candidate, -1)));
 }
 
-/* All steps of it, by gckpt_gru: x (B,T,I) -> (B,T,hidden). The same parameters; other bits, since
- * it sums in another order. Faster, but a plan can only keep all steps, or compute all again. */
+/* All steps of layers_gru_cell in one op, gckpt_gru: x (B,T,I) -> (B,T,hidden). The parameters are
+ * the same, the bits are not, since gckpt_gru sums in another order. It is faster, but a plan can
+ * only keep all steps or recompute all. */
 static inline gckpt_tensor *layers_gru_sequence(gckpt_tensor *x, const char *name, int64_t hidden)
 {
     static const int swap[2] = { 1, 0 };
@@ -412,9 +420,10 @@ static inline gckpt_tensor *layers_gru_sequence(gckpt_tensor *x, const char *nam
     return gckpt_gru(x, wx, w[1], gckpt_permute(w[2], swap, 2), w[3], NULL);
 }
 
-/* A step of nn.LSTM (Hochreiter & Schmidhuber 1997): x (B,I), state: h and c, (B,hidden), both NULL
- * at first, when they are 0; it becomes the next one. Returns h. Steps of one name have the same
- * weights; input, forget, cell, output. */
+/* A step of nn.LSTM (Hochreiter & Schmidhuber 1997): x (B,I), state: h and c, (B,hidden). At
+ * the first step both are NULL, which means 0. Overwrites state with the next one and returns
+ * h. Steps of one name share their weights, in which the gates are in the order input, forget,
+ * cell, output. */
 static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *state[2], const char *name,
                                         int64_t hidden)
 {
@@ -432,8 +441,8 @@ static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *stat
     return state[0] = gckpt_mul(part[3], gckpt_tanh(state[1]));
 }
 
-/* All steps of `layers` of them, one over the other, by gckpt_lstm: x (B,T,I) -> h of the last one
- * (B,T,hidden). As layers_gru_all. */
+/* All steps of `layers` stacked LSTM layers, by gckpt_lstm: x (B,T,I) -> h of the last layer
+ * (B,T,hidden). Compared with the cells, the same holds as for layers_gru_sequence. */
 static inline gckpt_tensor *layers_lstm_sequence(gckpt_tensor *x, const char *name, int64_t hidden,
                                             int layers)
 {

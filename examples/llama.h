@@ -1,26 +1,27 @@
-/* llama.h - Llama-like models as a family of model.h, which includes this: to copy with it.
+/* llama.h - Llama-like models as a family of model.h, which includes this file. To copy with model.h.
  *
- *     model_any m; // a new one; model_load reads one
- *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256); // layers, width, heads, of keys, context, ..
+ *     model_any m; // a new model; model_load reads one from files
+ *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256); // layers, width, heads, key heads, context, vocabulary
  *     model_declare(&m, store);
  *
- * model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text: norms by root
- * mean squares (Zhang & Sennrich 2019), rotary positions (Su 2021), heads of keys that serve
- * several of queries each (Ainslie 2023), a gated MLP (Shazeer 2020); Touvron 2023 put them
- * together. What these differ in is read from config.json: biases, norms of heads, norms behind
- * attention and MLP, layers without positions, layers that see a window of the last keys
- * (Jiang 2023), with positions of their own (Gemma 3), scaled frequencies (linear; llama3;
- * yarn: Peng 2023), caps of scores and logits (Gemma 2), activation, embeddings as the head. For
- * generation, a layer with a window keeps no more keys than the window needs. Weights are torch's
- * Linear, (out,in), what gckpt_linear_transposed takes. C99 or C++11. */
+ * Builds model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text. They have
+ * root-mean-square norms (Zhang & Sennrich 2019), rotary positions (Su 2021), key heads that several query
+ * heads share (Ainslie 2023) and a gated MLP (Shazeer 2020), as in Llama (Touvron 2023). Differences are
+ * read from config.json: biases, norms of heads, norms after attention and MLP, layers without positions,
+ * sliding-window layers (Jiang 2023), which in Gemma 3 have different rotary frequencies, scaled
+ * frequencies (linear; llama3; yarn: Peng 2023), caps of scores and logits (Gemma 2), activation, and
+ * whether the head is the embedding table. During generation, a layer with a window keeps only the keys
+ * that its window needs. Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or
+ * C++11. */
 #ifndef LLAMA_H
 #define LLAMA_H
 #ifndef MODEL_H
 #error "include model.h, which includes llama.h"
 #endif
 
-/* Which layers slide where layer_types does not say so: none; all; from max_window_layers on; those
- * without positions; all but each so many-th. */
+/* Which layers have a sliding window if config.json has no layer_types: none; all; those from
+ * max_window_layers on; those without positions; or all except each n-th, n from
+ * sliding_window_pattern. */
 typedef enum {
     LLAMA_NO_WINDOW,
     LLAMA_ALL_LAYERS,
@@ -29,14 +30,14 @@ typedef enum {
     LLAMA_PATTERN
 } llama_windows;
 
-/* What transformers takes where config.json says nothing. */
+/* The defaults of transformers for keys that config.json lacks. */
 static const struct {
     const char *type, *architecture;
-    int64_t key_heads, head; /* 0: as many as heads; width / heads */
+    int64_t key_heads, head; /* 0 means: as many key heads as heads; head = width / heads */
     double base;
     int tied;
     llama_windows windows;
-    int gemma; /* 1, 2 and 3 */
+    int gemma; /* version of Gemma, 1 to 3, or 0 */
 } llama_types[] = {
     { "llama", "LlamaForCausalLM", 0, 0, 10000, 0, LLAMA_NO_WINDOW, 0 },
     { "mistral", "MistralForCausalLM", 8, 0, 10000, 0, LLAMA_ALL_LAYERS, 0 },
@@ -50,10 +51,11 @@ static const struct {
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1
- * a vector. Those with a letter at the end are there where config.json has it so: q biases of
- * queries, keys and values, o of their output, m of the MLP; n norms of heads; p norms before the
- * MLP and behind it where post_attention_layernorm is what it says. */
+/* Parameters of a block. Letters stand for sizes: C width, Q all query heads, K all key heads, D a
+ * head, I inner; '1' in `rows` means a vector. `where` tells which models have the parameter: 0
+ * all; q, those with biases of queries, keys and values; o, with a bias of attention's output; m,
+ * with biases in the MLP; n, with norms of heads; p, with norms before and after the MLP, in which
+ * post_attention_layernorm really comes after attention (elsewhere it comes before the MLP). */
 static const struct {
     const char *name;
     char rows, columns, where;
@@ -132,14 +134,15 @@ static inline void llama_get_param(const model_config *c, int64_t layer, int par
         p->init.constant = (float)!c->llama.plus_one;
 }
 
-/* Frequencies, which old files carry. */
+/* Returns whether a name is a table of rotary frequencies, which old files contain. */
 static inline int llama_is_skipped(const char *name)
 {
     return strstr(name, ".rotary_emb.inv_freq") != NULL;
 }
 
 /* ---- positions ------------------------------------------------------------------------------- */
-static inline double llama_log(double x) /* natural, x > 0; saves a math library, as llama_exp */
+static inline double llama_log(double x) /* natural logarithm for x > 0; like llama_exp, it saves
+                                          * the math library */
 {
     int twos = 0;
     for (; x > 1.5; x /= 2)
@@ -171,7 +174,8 @@ static inline double llama_clamp(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Of YaRN: the pair that turns so often within the original context. */
+/* Returns, for YaRN, the index of the pair that makes this many rotations within the original
+ * context. */
 static inline double llama_yarn_dim(const llama_positions *l, int64_t head, double rotations)
 {
     const double two_pi = 6.28318530717958647693;
@@ -180,14 +184,14 @@ static inline double llama_yarn_dim(const llama_positions *l, int64_t head, doub
 
 static inline double llama_round(double x, int up)
 {
-    if (!(x > -1e15 && x < 1e15)) /* that large, it is whole already */
+    if (!(x > -1e15 && x < 1e15)) /* such large numbers have no fraction */
         return x;
-    const double n = (double)(int64_t)x; /* towards 0 */
+    const double n = (double)(int64_t)x; /* rounds towards 0 */
     return up ? n + (n < x) : n - (n > x);
 }
 
-/* Angles a position of the pairs of a head of so many columns, as transformers'
- * modeling_rope_utils. */
+/* Computes the rotation angle per position of each pair of columns, for heads of `head` columns, as
+ * transformers' modeling_rope_utils does. */
 static inline void llama_frequencies(const llama_positions *l, int64_t head, float *to)
 {
     double low = 0, high = 0;
@@ -202,7 +206,7 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
     }
     for (int64_t i = 0; i < head / 2; i++) {
         const double f = llama_exp(-2.0 * (double)i / (double)head * llama_log(l->base));
-        double kept = 0; /* share of the angle that is not divided by the factor */
+        double kept = 0; /* fraction of the angle that is not divided by the factor */
         if (l->scaling == LLAMA_YARN)
             kept = 1 - llama_clamp(((double)i - low) / (high - low), 0, 1);
         else if (l->scaling == LLAMA_LLAMA3) {
@@ -213,14 +217,15 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
     }
 }
 
-/* ---- building it ----------------------------------------------------------------------------- */
+/* ---- building the graph ---------------------------------------------------------------------- */
 typedef struct {
-    model_site site;              /* the first: what hooks see */
-    gckpt_rotary_desc rotary[2]; /* of layers that see all; of sliding ones */
-    gckpt_tensor *one;           /* of norms with a gain of 1 + weight; NULL: they have none */
+    model_site site;              /* must come first: hooks receive a pointer to it */
+    gckpt_rotary_desc rotary[2]; /* of full-attention layers; of sliding ones */
+    gckpt_tensor *one;           /* the constant 1 for norms with gain 1 + weight, or NULL if gains
+                                  * are plain */
 } llama_site;
 
-/* A bit of llama_config's masks. */
+/* Returns the bit for a layer in a mask of llama_config. */
 static inline int llama_bit(const uint64_t *mask, int64_t layer)
 {
     return layer >= 0 && layer < LLAMA_MASK_BITS && (mask[layer / 64] >> layer % 64 & 1) != 0;
@@ -233,7 +238,7 @@ static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, con
                              (float)p->site.config->llama.epsilon);
 }
 
-/* The same of each head of x (B,T,heads D). */
+/* Normalises each head of x (B,T,heads D) if the model has norms of heads. */
 static inline gckpt_tensor *llama_head_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     const gckpt_shape s = gckpt_shape_of(x);
@@ -252,7 +257,8 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
     return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary(x, &desc);
 }
 
-/* Of queries, keys and values with positions, which caches keep where there are some. */
+/* Attention of queries, keys and values that have positions. For generation, keys and values are
+ * cached. */
 static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v)
 {
@@ -268,7 +274,8 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
     desc.scale = (float)c->llama.score_scale;
     if (capacity > 0) {
         const model_hooks *hooks = p->site.options->hooks;
-        const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0; /* in one call */
+        /* tokens cached in one call */
+        const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
         const int64_t kept = desc.window + (desc.window > 0 && first > 64 ? first - 64 : 0);
         k = gckpt_cache_window(k, capacity, kept);
         v = gckpt_cache_window(v, capacity, kept);
@@ -276,14 +283,14 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
     return gckpt_attention(q, k, v, &desc);
 }
 
-/* What a branch adds to x: behind a norm, where the model has such. */
+/* Adds a branch to x, after the norm `norm` if the model has norms after branches. */
 static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *x, gckpt_tensor *branch,
                                       const char *norm)
 {
     return gckpt_add(x, p->site.config->llama.post_norms ? llama_norm(p, branch, norm) : branch);
 }
 
-/* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */
+/* A block, (B,T,C) -> (B,T,C), one segment for gckpt_checkpoint. */
 static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
 {
     const llama_site *p = (const llama_site *)user;
@@ -349,7 +356,7 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     return llama_norm(&p, x, "norm");
 }
 
-/* Of LLaMA-Adapter's prompts, which have no positions. */
+/* Computes keys and values, without positions, of LLaMA-Adapter's prompts. */
 static inline void llama_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                      gckpt_tensor **v)
 {
@@ -369,18 +376,19 @@ static inline int llama_is_post_norm(const model_config *c, const char *name, fl
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
-/* A number of an object of config.json that must be above `least`. */
+/* Returns a number of an object of config.json that must be above `least` and at most 1e12; else
+ * sets d->error. */
 static inline double llama_read_real(json *d, uint32_t object, const char *key, double fallback,
                                 double least)
 {
     const double x = json_real(d, object, key, fallback);
     if (x > least && x <= 1e12)
         return x;
-    json_fail(d, 0, "%s %g: expected a number above %g, 1e12 at most", key, x, least);
-    return least + 1; /* an end of what is counted by it, too */
+    json_fail(d, 0, "%s %g: expected a number above %g and at most 1e12", key, x, least);
+    return least + 1; /* a valid value, since callers divide by it and loop up to it */
 }
 
-/* log(scale) as YaRN counts it into cosines and sines. */
+/* Returns the factor by which YaRN scales cosines and sines. */
 static inline double llama_yarn_scale(double scale, double mscale)
 {
     return scale > 1 ? 0.1 * mscale * llama_log(scale) + 1 : 1;
@@ -390,8 +398,10 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
 {
     const double mscale = json_real(d, at, "mscale", 0), mscale_all = json_real(d, at, "mscale_all_dim", 0);
     const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
-    l->fast = fast > 0 ? llama_read_real(d, at, "beta_fast", 32, 1e-6) : 32; /* their logarithms */
-    l->slow = slow > 0 ? llama_read_real(d, at, "beta_slow", 1, 1e-6) : 1;   /* are taken */
+    /* given values must be positive, since */
+    l->fast = fast > 0 ? llama_read_real(d, at, "beta_fast", 32, 1e-6) : 32;
+    /* their logarithms are taken */
+    l->slow = slow > 0 ? llama_read_real(d, at, "beta_slow", 1, 1e-6) : 1;
     l->truncate = json_bool(d, at, "truncate", 1);
     l->scale = mscale != 0 && mscale_all != 0
                    ? llama_yarn_scale(l->factor, mscale) / llama_yarn_scale(l->factor, mscale_all)
@@ -399,7 +409,8 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
     l->scale = llama_read_real(d, at, "attention_factor", l->scale, 0);
 }
 
-/* rope_theta and what else the angles of positions are made of, in an object (0: there is none). */
+/* Reads the rotary positions from object `at` of config.json: rope_theta and the scaling. If at is
+ * 0, sets the defaults. */
 static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, double base,
                                      llama_positions *l)
 {
@@ -440,8 +451,8 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     l->high = llama_read_real(d, at, "high_freq_factor", 0, l->low);
 }
 
-/* The same of all layers, or, Gemma 3, of those that see all and of those that slide. Older files
- * have it in rope_scaling, rope_theta and rope_local_base_freq. */
+/* Reads the positions of all layers or, for Gemma 3, separately of full-attention and of sliding
+ * layers. Older files use the keys rope_scaling, rope_theta and rope_local_base_freq. */
 static inline void llama_read_positions(json *d, model_config *c, int row)
 {
     llama_positions *l = c->llama.positions;
@@ -459,8 +470,8 @@ static inline void llama_read_positions(json *d, model_config *c, int row)
     for (uint32_t k = json_first(d, all); k != 0; k = json_next(d, k))
         if (json_kind_of(d, all) == JSON_OBJECT && json_kind_of(d, k + 1) != JSON_OBJECT)
             json_mismatch(d, k + 1,
-                       "an object: rope_parameters has full_attention and "
-                       "sliding_attention, and what each of them is made of");
+                       "an object: rope_parameters has an object full_attention and "
+                       "an object sliding_attention");
     const uint32_t full = json_find_nonnull(d, all, "full_attention");
     base = full ? llama_read_real(d, full, "rope_theta", base, 1) : base;
     llama_read_rope(d, old ? old : full, c, base, l);
@@ -468,16 +479,17 @@ static inline void llama_read_positions(json *d, model_config *c, int row)
     llama_read_rope(d, json_find_nonnull(d, all, "sliding_attention"), c, base, l + 1);
 }
 
-/* Which layers have no positions. */
+/* Reads which layers have no positions. */
 static inline void llama_read_no_rope(json *d, model_config *c)
 {
-    const uint32_t rope = json_find_nonnull(d, JSON_ROOT, "no_rope_layers"); /* 1: with positions */
+    /* 1 marks layers with positions */
+    const uint32_t rope = json_find_nonnull(d, JSON_ROOT, "no_rope_layers");
     const int64_t each = json_int(d, JSON_ROOT, "no_rope_layer_interval", 4);
     if (rope && json_size(d, rope) != (uint32_t)c->layers)
         json_mismatch(d, rope, "as many numbers as there are layers");
     if (each < 1 || c->layers > LLAMA_MASK_BITS)
         json_fail(d, 0,
-                  "no_rope_layer_interval %lld of %lld layers: expected 1 or more, of %d at most",
+                  "no_rope_layer_interval %lld, %lld layers: expected 1 or more, and at most %d layers",
                   (long long)each, (long long)c->layers, LLAMA_MASK_BITS);
     uint32_t at = json_first(d, rope);
     for (int64_t i = 0; d->error[0] == 0 && i < c->layers; i++) {
@@ -487,7 +499,7 @@ static inline void llama_read_no_rope(json *d, model_config *c)
     }
 }
 
-/* The size of the window, 0: there is none. */
+/* Returns the size of the sliding window, or 0 if there is no window. */
 static inline int64_t llama_read_window(json *d, llama_windows windows)
 {
     const int later = windows == LLAMA_LATER_LAYERS && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
@@ -501,7 +513,8 @@ static inline int64_t llama_read_window(json *d, llama_windows windows)
     return window < 1 << 30 ? window : 1 << 30;
 }
 
-/* Which layers slide; also those that a method adds. */
+/* Reads which layers have the window. Bits beyond the model's layers apply to layers that
+ * adapters.h may add. */
 static inline void llama_read_sliding(json *d, model_config *c, int row)
 {
     llama_config *l = &c->llama;
@@ -532,15 +545,15 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
         const int slides = !types ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
         if (slides && i < c->layers && l->window == 0)
             json_fail(d, 0,
-                      "layer %lld slides, and there is no window: expected a number as "
-                      "sliding_window, and where there is use_sliding_window, true",
+                      "layer %lld has sliding attention, but there is no window: expected a number as "
+                      "sliding_window, and use_sliding_window true if present",
                       (long long)i);
         l->sliding[i / 64] |= (uint64_t)slides << i % 64;
         at = json_next(d, at);
     }
 }
 
-/* Heads, and that sizes divide. */
+/* Reads the numbers and width of heads, and checks that they divide. */
 static inline void llama_read_heads(json *d, model_config *c, int row)
 {
     const int64_t fallback =
@@ -575,12 +588,12 @@ static inline void llama_read_activation(json *d, model_config *c, int gemma)
 {
     const uint32_t at = json_find_nonnull(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
     c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
-    /* Gemma 1's first files say gelu and mean the other */
+    /* Gemma 1's first files say gelu but mean gelu's tanh approximation. */
     if (gemma == 1 && c->activation == gckpt_gelu_erf)
         c->activation = gckpt_gelu;
 }
 
-/* A cap, 0: none. */
+/* Returns a cap of scores or logits; 0 means no cap. */
 static inline double llama_read_cap(json *d, const char *key, double fallback)
 {
     if (json_find_nonnull(d, JSON_ROOT, key) == 0)
@@ -588,7 +601,7 @@ static inline double llama_read_cap(json *d, const char *key, double fallback)
     return llama_read_real(d, JSON_ROOT, key, fallback, 0);
 }
 
-/* What is Gemma's own. */
+/* Reads the keys of Gemma. */
 static inline void llama_read_gemma(json *d, model_config *c, int gemma)
 {
     llama_config *l = &c->llama;
@@ -600,12 +613,12 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
     const double scalar = llama_read_real(d, JSON_ROOT, "query_pre_attn_scalar", 256, 0);
     l->post_norms = 1;
     l->score_scale = scalar == (double)c->head_dim ? 0 : 1 / model_sqrt(scalar);
-    if (gemma == 2) /* Gemma 3 reads one, too, and applies none */
+    if (gemma == 2) /* Gemma 3 has this key, but transformers does not apply it */
         l->score_cap = llama_read_cap(d, "attn_logit_softcapping", 50);
     c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
 }
 
-/* model_type is one of llama_types. */
+/* Reads config.json, whose model_type is in llama_types. */
 static inline int llama_read_config(model_any *m)
 {
     json *d = &m->config_json;
@@ -640,10 +653,10 @@ static inline int llama_read_config(model_any *m)
     return d->error[0] != 0 ? -1 : 0;
 }
 
-/* Layers, and what is said of each. */
+/* Writes the number of layers and the keys that have a value for each layer. */
 static inline void llama_write_config(const model_any *m, FILE *f)
 {
-    json d = m->config_json; /* json_find keeps errors in it */
+    json d = m->config_json; /* a copy, since json_find writes errors to it */
     const model_config *c = &m->config;
     uint32_t at = json_find_nonnull(&d, JSON_ROOT, "layer_types");
     fprintf(f, ",\n  \"num_hidden_layers\": %lld", (long long)c->layers);
@@ -663,7 +676,7 @@ static inline void llama_write_config(const model_any *m, FILE *f)
     }
 }
 
-/* What a new model of Gemma's says, too. */
+/* Writes further keys of config.json for a new Gemma model. */
 static inline void llama_write_gemma(const model_config *c, FILE *f)
 {
     const llama_config *l = &c->llama;
@@ -671,7 +684,7 @@ static inline void llama_write_gemma(const model_config *c, FILE *f)
     fprintf(f, ",\n  \"hidden_activation\": \"%s\",\n  \"query_pre_attn_scalar\": %.9g",
             model_activation_name(c->activation), root * root);
     fprintf(f, ",\n  \"sliding_window\": %lld", (long long)l->window);
-    if (l->score_cap > 0) /* transformers takes no whole numbers here */
+    if (l->score_cap > 0) /* with a decimal point: transformers refuses integers here */
         fprintf(f, ",\n  \"attn_logit_softcapping\": %.6f", l->score_cap);
     if (c->logit_cap > 0)
         fprintf(f, ",\n  \"final_logit_softcapping\": %.6f", c->logit_cap);
@@ -679,7 +692,7 @@ static inline void llama_write_gemma(const model_config *c, FILE *f)
         fprintf(f, ",\n  \"rope_local_base_freq\": %.9g", l->positions[1].base);
 }
 
-/* What a new model says of itself. */
+/* Writes the keys of config.json for a new model. */
 static inline void llama_write_new_config(const model_config *c, FILE *f)
 {
     const struct {
@@ -725,8 +738,8 @@ static const model_family llama_family = {
     llama_write_config,
     llama_write_new_config,
     llama_architecture,
-    1, /* before the blocks */
-    1, /* behind them */
+    1, /* parameters before the blocks */
+    1, /* parameters after the blocks */
     llama_block_params,
     llama_get_param,
     llama_is_skipped,
@@ -747,8 +760,9 @@ static const model_family llama_family = {
     llama_is_post_norm,
 };
 
-/* A model of these sizes, for new weights, of model_type llama: SmolLM2-135M is (30, 576, 9, 3,
- * 8192, 49152) with c->inner 1536. The MLP is 8/3 as wide, as a multiple of 16. */
+/* Makes *m a model of these sizes, for new weights, with model_type llama: SmolLM2-135M is (30,
+ * 576, 9, 3, 8192, 49152) with c->inner 1536. The default MLP is 8/3 as wide as the model, rounded
+ * up to a multiple of 16. */
 static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_t heads,
                              int64_t key_heads, int64_t context, int64_t vocabulary)
 {
@@ -775,8 +789,8 @@ static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_
     }
 }
 
-/* Makes a new Llama-like model a Gemma 2 or 3 (`which`), whose layers slide a window of so many
- * tokens as those do: all but each second, or each sixth. */
+/* Turns a new Llama-like model into a Gemma 2 or 3 (`which`). All layers have a sliding window of
+ * `window` tokens, except each second (Gemma 2) or each sixth (Gemma 3). */
 static inline void llama_as_gemma(model_any *m, int which, int64_t window)
 {
     model_config *c = &m->config;

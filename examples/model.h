@@ -1,9 +1,9 @@
-/* model.h - language models in Hugging Face's format for gradckpt.h, of public calls: to copy and
- * change, with gpt2.h, llama.h and json.h.
+/* model.h - language models in Hugging Face's format for gradckpt.h, built from public calls. To copy and
+ * change, with gpt2.h, llama.h, json.h and the gguf headers.
  *
  *     model_any m;
  *     gckpt_store *s = gckpt_store_new(NULL);
- *     if (model_load(&m, s, "gpt2", NULL) != 0) // config.json, model.safetensors or its shards
+ *     if (model_load(&m, s, "gpt2", NULL) != 0) // reads config.json and model.safetensors or its shards
  *         fprintf(stderr, "%s\n", m.error);
  *
  *     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -13,12 +13,12 @@
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
  *     model_save(&m, s, "tuned", GCKPT_STORAGE_F32); // from_pretrained("tuned") loads it
  *
- * config.json says which family it is of: gpt2.h, llama.h. What they differ in is a model_family;
- * adapters.h, peft.h and generate.h know no more of them than that. Parameters are named as in
- * Hugging Face's files, without what all names there begin with ("transformer.", "model."):
- * "wte.weight", "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The head is the
- * embeddings' table, or lm_head.weight where config.json does not tie them. Functions that may fail
- * return 0, or -1 after writing m->error. C99 or C++11. */
+ * config.json names the model's family, gpt2.h or llama.h. A model_family describes how the families
+ * differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters are named as in
+ * Hugging Face's files, without the common prefix ("transformer.", "model."): "wte.weight",
+ * "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The LM head is the embedding table, or
+ * lm_head.weight if config.json does not tie them. Functions that may fail return 0, or -1 after writing
+ * m->error. C99 or C++11. */
 #ifndef MODEL_H
 #define MODEL_H
 #include "gguf.h"
@@ -38,13 +38,13 @@
 #else
 #define MODEL_MMAP 0
 #endif
-#ifdef MAP_NORESERVE /* pages of the file are only counted as memory when they are written to */
+#ifdef MAP_NORESERVE /* pages of the file count as memory only when they are written to */
 #define MODEL_NORESERVE MAP_NORESERVE
 #else
 #define MODEL_NORESERVE 0
 #endif
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
+/* ---- sizes ---------------------------------------------------------------------------------- */
 enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8, MODEL_NOTES = 4096 };
 typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
@@ -52,35 +52,38 @@ typedef struct model_family model_family;
 typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
 enum { LLAMA_MASK_BITS = 256 };
 typedef struct {
-    llama_scaling scaling;                    /* of the angles of positions: */
-    double base, factor, original, low, high; /* rope_theta, ..; llama3 */
-    double fast, slow, scale;                 /* yarn */
+    llama_scaling scaling;                    /* how rotary frequencies are scaled */
+    double base, factor, original, low, high; /* rope_theta, factor; for llama3 */
+    double fast, slow, scale;                 /* for yarn; scale: factor of cosines and sines */
     int truncate;
 } llama_positions;
 typedef struct {
-    double epsilon; /* of norms */
-    int plus_one;   /* gemma: norms times 1 + weight, embeddings times sqrt(width) */
-    int post_norms; /* gemma 2 and 3: norms also after attention and the MLP */
-    int head_norms, qkv_bias, output_bias, mlp_bias; /* whether the model has them */
-    uint64_t no_rope[LLAMA_MASK_BITS / 64];            /* bits: layers without positions */
-    uint64_t sliding[LLAMA_MASK_BITS / 64];             /* layers that see a window of keys */
-    int64_t window;                                  /* of so many, a query's own included */
-    double score_cap, score_scale;                   /* of attention; cap 0: no cap; scale 0: 1 / sqrt(head) */
-    llama_positions positions[2];                    /* of layers that see all; of sliding ones */
-} llama_config;                                      /* of llama.h; GPT-2 has none of it */
+    double epsilon; /* added to mean squares by norms */
+    int plus_one;   /* Gemma: norms multiply by 1 + weight, embeddings by sqrt(width) */
+    int post_norms; /* Gemma 2 and 3: norms also after attention and the MLP */
+    int head_norms, qkv_bias, output_bias, mlp_bias; /* nonzero if the model has them */
+    uint64_t no_rope[LLAMA_MASK_BITS / 64];            /* bit set of layers without positions */
+    uint64_t sliding[LLAMA_MASK_BITS / 64];             /* bit set of layers with a sliding
+                                                         * window */
+    int64_t window;                                  /* keys that a query sees in those layers, its
+                                                      * token's included */
+    double score_cap, score_scale;                   /* attention's cap, 0 for none, and scale,
+                                                      * 0 for 1 / sqrt(head_dim) */
+    llama_positions positions[2];                    /* of full-attention layers; of sliding ones */
+} llama_config;                                      /* for llama.h only; GPT-2 does not use it */
 
 typedef struct {
     const model_family *family;
     const char *type;  /* model_type of config.json */
-    const char *name_prefix; /* prefix of its parameters' names in the store, or NULL */
-    int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
-    int64_t heads, key_heads, head_dim; /* of queries; of keys and values; columns of each */
+    const char *name_prefix; /* constant prefix of parameter names in the store, or NULL */
+    int64_t layers, width, inner, context, vocabulary; /* inner: width inside the MLP */
+    int64_t heads, key_heads, head_dim; /* of queries; of keys and values; columns of a head */
     model_activation activation;
-    int tied;         /* If nonzero, the head is the embedding table. */
-    double logit_cap; /* logits z become cap * tanh(z / cap) (Gemma 2); if 0, they stay z */
-    /* Tokens that end a text, then -1; the first is put between texts. */
+    int tied;         /* if nonzero, the LM head is the embedding table */
+    double logit_cap; /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
+    /* Tokens that end a text, followed by -1; the first one separates texts. */
     int32_t eos[MODEL_EOS + 1];
-    double init_range; /* initializer_range: of new weights */
+    double init_range; /* standard deviation of new weights */
     llama_config llama;
 } model_config;
 
@@ -92,63 +95,70 @@ typedef struct {
 typedef struct {
     model_config config;
     char error[512];
-    char note[512];      /* "", or what model_load found that its user should know */
-    json config_json;           /* config.json as it was read: what is not ours is written again */
-    model_mapping *maps; /* files that model_load mapped */
+    char note[512];      /* remark of model_load for the user, or "" */
+    json config_json;           /* config.json as read; model_save writes unknown keys again */
+    model_mapping *maps; /* files mapped by model_load */
     int map_count;
 } model_any;
 
 typedef struct {
     char name[MODEL_NAME];
     gckpt_shape shape;
-    gckpt_init init; /* as transformers: N(0, range) */
+    gckpt_init init; /* initial values as in transformers: N(0, init_range) */
 } model_parameter;
 
 typedef struct model_site model_site;
 typedef struct model_options model_options;
 
-/* What one family has and others do not. */
+/* The properties and functions of one family of models. */
 struct model_family {
-    const char *name;          /* in messages: "GPT-2" */
-    const char *model_types;         /* values of model_type, with ", " between them */
-    int (*read_config)(model_any *m); /* sizes from m->file, where json_wrong says what is wrong */
-    /* What saving adds to config.json besides the keys of every model: the keys with ' ' around
-     * each, a function that writes them, and one that writes the other keys of a new model. */
+    const char *name;          /* name for messages: "GPT-2" */
+    const char *model_types;         /* values of model_type, separated by ", " */
+    int (*read_config)(model_any *m); /* reads sizes from m->config_json, which keeps the error */
+    /* Keys that the family writes to config.json besides those of every model: `keys` lists them
+     * with ' ' around each, write_config writes them, and write_new_config writes the other keys of
+     * a new model. */
     const char *keys;
     void (*write_config)(const model_any *m, FILE *f);
     void (*write_new_config)(const model_config *c, FILE *f);
-    const char *(*architecture)(const model_config *c); /* "GPT2LMHeadModel" */
+    const char *(*architecture)(const model_config *c); /* for config.json: "GPT2LMHeadModel" */
 
-    /* Numbers of parameters before the blocks, in each block, and after the blocks. The head, where
-     * it has a table of its own, is the last. get returns the name, without "h.LAYER.", of
-     * parameter `part` of a block or, for layer -1, of those outside the blocks. */
+    /* Number of parameters before the blocks, in each block and after the blocks, in this
+     * order. A separate LM head follows as the last parameter. get_param returns the name,
+     * without "h.LAYER.", of parameter `part` of a block or, if layer is -1, of those outside
+     * the blocks. */
     int params_before, params_after;
     int (*block_params)(const model_config *c);
     void (*get_param)(const model_config *c, int64_t layer, int part, model_parameter *p);
-    int (*is_skipped)(const char *name); /* whether a tensor of a file is no parameter; may be NULL */
-    int transposed;                 /* If nonzero, weights are (out,in), as torch's Linear; if 0, (in,out). */
+    int (*is_skipped)(const char *name); /* returns whether a tensor of a file is not a parameter;
+                                          * may be NULL */
+    int transposed;                 /* if nonzero, weights are (out,in), as in torch's Linear; if 0,
+                                     * (in,out) */
 
-    const char *prefix;            /* of names in files, but the head's: "transformer." */
+    const char *prefix;            /* prefix of names in files, except the LM head's:
+                                    * "transformer." */
     const char *blocks;            /* "h": block 3 is "h.3" */
-    const char *embeddings, *norm; /* modules outside of blocks: "wte", "ln_f" */
+    const char *embeddings, *norm; /* modules outside the blocks: "wte", "ln_f" */
     const char *attention, *mlp;   /* modules of a block: "attn", "mlp" */
-    const char *linear;            /* a block's layers, as LoRA's targets: "c_attn,c_proj,c_fc" */
-    const char *residual; /* those whose results are added to the residual stream, the same way */
-    const char *norms;    /* all norms, as gckpt_store_freeze names them: "*ln_*" */
-    const char *(*lora_targets)(const model_config *c); /* LoRA's usual targets in peft */
+    const char *linear;            /* dense layers of a block, as targets of LoRA:
+                                    * "c_attn,c_proj,c_fc" */
+    const char *residual; /* those that add to the residual stream */
+    const char *norms;    /* pattern of gckpt_store_freeze for all norms: "*ln_*" */
+    const char *(*lora_targets)(const model_config *c); /* peft's default targets of LoRA */
 
     /* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). */
     gckpt_tensor *(*hidden)(const model_any *m, gckpt_tensor *tokens, const model_options *options);
-    /* prompts (1,P,C) -> their keys and values (1,P,key_heads head), without positions */
+    /* Computes keys and values (1,P,key_heads head_dim), without positions, of prompts (1,P,C). */
     void (*keys_values)(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                         gckpt_tensor **v);
-    const char *attn_output; /* the layer that receives what attends to prompts (peft), or NULL */
-    /* Returns whether this parameter is a norm at the end of a branch, which adds nothing if its
-     * gain is *gain (`residual` has that use in models without such norms). NULL if there is none. */
+    const char *attn_output; /* layer after which peft adds the attention to prompts, or NULL */
+    /* Returns whether this parameter is the gain of a norm at the end of a branch; such a branch
+     * adds nothing if the gain is *gain. (In other models, a branch adds nothing if its `residual`
+     * layer is 0.) NULL if no model of the family has such norms. */
     int (*is_post_norm)(const model_config *c, const char *name, float *gain);
 };
 
-/* What config.json calls activations. */
+/* Activations by their names in config.json. */
 static const struct {
     const char *name;
     model_activation op;
@@ -180,7 +190,7 @@ model_fail(model_any *m, const char *format, ...)
     return -1;
 }
 
-static inline double model_sqrt(double x) /* Newton; saves a math library */
+static inline double model_sqrt(double x) /* by Newton's method, which saves the math library */
 {
     double r = x > 1 ? x : 1;
     for (int i = 0; i < 60; i++)
@@ -189,7 +199,7 @@ static inline double model_sqrt(double x) /* Newton; saves a math library */
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
-/* first + second, cut where `name` ends */
+/* Writes first + second to `name`, cut off if too long. */
 static inline const char *model_join(char *name, const char *first, const char *second)
 {
     size_t n = strlen(first), most = MODEL_NAME - 1;
@@ -200,7 +210,7 @@ static inline const char *model_join(char *name, const char *first, const char *
     return name;
 }
 
-/* "h.LAYER.PART", or "PART" outside of blocks (layer -1) */
+/* Writes "h.LAYER.PART", or "PART" if layer is -1 (outside the blocks). */
 static inline const char *model_block_name(const model_config *c, char *name, int64_t layer,
                                       const char *part)
 {
@@ -210,19 +220,19 @@ static inline const char *model_block_name(const model_config *c, char *name, in
     return model_join(name, block, part);
 }
 
-/* What the store calls a parameter of this name. */
+/* Returns a parameter's name in the store. */
 static inline const char *model_store_name(const model_config *c, char *to, const char *name)
 {
     return model_join(to, c->name_prefix != NULL ? c->name_prefix : "", name);
 }
 
-/* How many there are. */
+/* Returns the number of parameters. */
 static inline int64_t model_param_count(const model_config *c)
 {
     return c->family->params_before + c->family->block_params(c) * c->layers + c->family->params_after + !c->tied;
 }
 
-/* Parameter i of model_count, in the order of the model. */
+/* Returns parameter i of model_param_count, in the model's order. */
 static inline model_parameter model_get_param(const model_config *c, int64_t i)
 {
     const int64_t in_blocks = c->family->block_params(c) * c->layers, at = i - c->family->params_before;
@@ -239,7 +249,7 @@ static inline model_parameter model_get_param(const model_config *c, int64_t i)
     return p;
 }
 
-/* Its number, or -1. */
+/* Returns a parameter's index, or -1. */
 static inline int64_t model_find_param(const model_config *c, const char *name)
 {
     const int64_t first = c->family->params_before, per_block = c->family->block_params(c), all = model_param_count(c);
@@ -258,8 +268,8 @@ static inline int64_t model_find_param(const model_config *c, const char *name)
     return -1;
 }
 
-/* The module of parameter i, its name without ".weight", where that is a matrix of a block; else 0.
- */
+/* Returns whether parameter i is the weight matrix of a module of a block. If so, p->name becomes
+ * the module's name, without ".weight". */
 static inline int model_module(const model_config *c, int64_t i, model_parameter *p)
 {
     const int64_t at = i - c->family->params_before;
@@ -271,8 +281,9 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
     return 1;
 }
 
-/* Returns whether a module of a list (names with ',' between them) has this parameter. As in peft's
- * modules_to_save, a name is the end of a module's name and covers all that is in the module. */
+/* Returns whether a module of a list (names separated by ',') contains this parameter. As in
+ * peft's modules_to_save, a listed name matches the end of a module's name and covers all its
+ * parameters. */
 static inline int model_is_in_modules(const model_config *c, const char *list, const char *name)
 {
     char full[2 * MODEL_NAME];
@@ -288,7 +299,8 @@ static inline int model_is_in_modules(const model_config *c, const char *list, c
     return 0;
 }
 
-/* Makes those of so many axes or fewer in the store; what it does not have yet has new values. */
+/* Creates the parameters that have at most `axes` axes in the store. Those that the store has
+ * already keep their values. */
 static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
 {
     gckpt_graph *g = gckpt_graph_new(store, NULL);
@@ -303,47 +315,49 @@ static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
     return failed;
 }
 
-static inline int model_declare(model_any *m, gckpt_store *store) /* all of them */
+static inline int model_declare(model_any *m, gckpt_store *store) /* creates all parameters */
 {
     return model_declare_axes(m, store, 2);
 }
 
-/* ---- building it ----------------------------------------------------------------------------- */
-/* What changes the model from outside: adapters.h. Functions may be NULL. */
+/* ---- building the graph ---------------------------------------------------------------------- */
+/* Hooks by which adapters.h changes the model. Functions may be NULL. */
 typedef struct {
     void *user;
-    int64_t prefix; /* keys and values before the first token's, in each layer */
+    int64_t prefix; /* key-value pairs before the first token's, in each layer */
     int64_t prompt; /* vectors before the first token's embedding */
-    /* x (B,T,C), the tokens' embeddings, before positions */
+    /* changes x (B,T,C), the embeddings of tokens, before positions are added */
     gckpt_tensor *(*embedded)(void *user, const model_site *at, gckpt_tensor *x);
-    /* instead of model_product; module: "h.0.attn.c_attn" */
+    /* replaces model_affine; module is a name such as "h.0.attn.c_attn" */
     gckpt_tensor *(*linear)(void *user, const model_site *at, const char *module, gckpt_tensor *x,
                             gckpt_tensor *w, gckpt_tensor *bias);
-    /* of the tokens, (B,T,key_heads head), with positions, before they are cached */
+    /* changes keys and values (B,T,key_heads head_dim) of the tokens, which have positions already,
+     * before they are cached */
     void (*keys_values)(void *user, const model_site *at, gckpt_tensor **k, gckpt_tensor **v);
-    /* x (B,T,C), what attention (of queries q (B,T,heads head)) or the MLP (q NULL) adds to the
-     * residual stream */
+    /* changes x (B,T,C), which a branch adds to the residual stream; q (B,T,heads head_dim) has the
+     * queries if the branch is attention and is NULL if it is the MLP */
     gckpt_tensor *(*branch)(void *user, const model_site *at, gckpt_tensor *q, gckpt_tensor *x);
-    int (*prepare)(void *user); /* before graphs with caches are built; 0, or -1 and m->error */
+    int (*prepare)(void *user); /* called before graphs with caches are built; returns 0, or -1 with
+                                 * m->error */
 } model_hooks;
 
 struct model_options {
-    double dropout; /* of embeddings and of both residual branches; not of attention */
-    /* If above 0, for generation: the capacity of gckpt_cache, in positions. What hooks put before
-     * the tokens then enters the cache once, by a graph with `prime` of prefix + prompt tokens
-     * (any). */
+    double dropout; /* rate for embeddings and both residual branches, not for attention */
+    /* If above 0, the graph is for generation, with caches of this many positions. The vectors that
+     * hooks put before the tokens then enter the caches once, by a graph with `prime` set, whose
+     * input is prefix + prompt arbitrary tokens. */
     int64_t capacity;
     int prime;
     const model_hooks *hooks; /* may be NULL */
 };
 
-struct model_site { /* where a hook is called */
+struct model_site { /* the place in the model at which a hook is called */
     const model_config *config;
     const model_options *options;
-    int64_t layer; /* -1 outside the blocks */
+    int64_t layer; /* index of the block, or -1 outside the blocks */
 };
 
-/* Returns parameter PART + end, e.g. "attn.c_attn" and ".weight", or NULL if there is none. */
+/* Returns parameter PART + end, e.g. "attn.c_attn" and ".weight", or NULL if the model lacks it. */
 static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, const char *part,
                                         const char *end)
 {
@@ -356,14 +370,14 @@ static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, co
     return gckpt_param(g, model_store_name(at->config, name, p.name), p.shape, p.init);
 }
 
-/* x times weights as the family's files have them, + bias where there is one */
+/* Returns x times w, in the family's order of axes, plus bias unless it is NULL. */
 static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x, gckpt_tensor *w,
                                           gckpt_tensor *bias)
 {
     return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
 }
 
-/* Of queries (B,T,heads head), keys and values (B,S,key_heads head). */
+/* Attention of queries (B,T,heads head_dim) to keys and values (B,S,key_heads head_dim). */
 static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v, int causal)
 {
@@ -371,7 +385,7 @@ static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor 
     return gckpt_attention(q, k, v, &desc);
 }
 
-/* Rows (width of x) and columns that a matrix of this shape has as a layer. */
+/* Return the input width and the output width of a dense layer with weights of this shape. */
 static inline int64_t model_in_features(const model_config *c, gckpt_shape w)
 {
     return w.d[c->family->transposed];
@@ -382,7 +396,7 @@ static inline int64_t model_out_features(const model_config *c, gckpt_shape w)
     return w.d[!c->family->transposed];
 }
 
-/* Layer `part` of a block. */
+/* Dense layer `part` of a block, with hooks. */
 static inline gckpt_tensor *model_linear(const model_site *at, gckpt_tensor *x, const char *part)
 {
     char module[MODEL_NAME];
@@ -396,7 +410,7 @@ static inline gckpt_tensor *model_linear(const model_site *at, gckpt_tensor *x, 
     return gckpt_name(x, module);
 }
 
-/* What a branch adds to the residual stream; q: attention's queries. */
+/* Applies dropout and hooks to the result of a branch; q has the queries if it is attention's. */
 static inline gckpt_tensor *model_branch(const model_site *at, gckpt_tensor *q, gckpt_tensor *x)
 {
     const model_hooks *hooks = at->options->hooks;
@@ -405,8 +419,8 @@ static inline gckpt_tensor *model_branch(const model_site *at, gckpt_tensor *q, 
     return hooks != NULL && hooks->branch != NULL ? hooks->branch(hooks->user, at, q, x) : x;
 }
 
-/* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). options may be NULL: all
- * zero. */
+/* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). If options is NULL, all
+ * its fields are 0. */
 static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *tokens,
                                          const model_options *options)
 {
@@ -414,7 +428,7 @@ static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *token
     return m->config.family->hidden(m, tokens, options != NULL ? options : &none);
 }
 
-/* The head's (V,C) table. */
+/* Returns the LM head's weights (V,C). */
 static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
 {
     const model_site at = { &m->config, NULL, -1 };
@@ -422,7 +436,7 @@ static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
                        ".weight");
 }
 
-/* hidden (B,T,C), targets i32 (B,T), of which those below 0 do not count */
+/* The mean cross-entropy of hidden (B,T,C) for targets i32 (B,T); negative targets do not count. */
 static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
                                        gckpt_tensor *targets)
 {
@@ -431,7 +445,7 @@ static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
     return gckpt_linear_cross_entropy(hidden, model_lm_head(m, g), targets, &desc);
 }
 
-/* hidden (..,C) -> (..,V) */
+/* Returns the logits (..,V) of hidden (..,C). */
 static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidden)
 {
     gckpt_graph *g = gckpt_graph_of(hidden);
@@ -442,20 +456,21 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 
 /* ---- files ----------------------------------------------------------------------------------- */
 typedef struct {
-    /* what matrices are kept as, frozen then (gckpt_store_quantise). F32: as floats; */
+    /* storage of matrices; other than F32, matrices are frozen (gckpt_store_quantise) */
     gckpt_storage storage;
-    /* If nonzero, weights stay in the file: as F32, or as BF16 or F16 and frozen. Pages that are
-     * trained become private copies of the process; the file does not change. The mapping lasts
-     * until model_close. Vectors are read into memory, and so is everything without mmap, or from a
-     * GGUF. */
+    /* If nonzero, matrices stay in the mapped file: as F32, or as BF16 or F16 and frozen. Training
+     * F32 matrices makes private copies of their pages; the file does not change. The mapping lasts
+     * until model_close. Vectors are read into memory. Without mmap, or from a GGUF file,
+     * everything is. */
     int map;
-    const char *floats; /* modules that stay floats so that they can be trained (model_in_modules), or NULL */
-    /* or, 1, of a GGUF: each as near to what the file has as there is a storage (gguf_near), and
-     * frozen where that is not F32. */
+    const char *floats; /* modules whose matrices stay F32 to be trained (model_is_in_modules), or
+                         * NULL */
+    /* If nonzero, each matrix of a GGUF file gets the storage nearest to its type in the file
+     * (gguf_storage_of), and is frozen if that is not F32. */
     int as_file;
 } model_source;
 
-/* Gives back what model_load mapped and read: after the store is freed. */
+/* Frees and unmaps what model_load allocated. Call it after the store is freed. */
 static inline void model_close(model_any *m)
 {
     json_free(&m->config_json);
@@ -474,7 +489,8 @@ static inline int model_path(model_any *m, char *path, const char *dir, const ch
     return n >= 0 && n < MODEL_PATH ? 0 : model_fail(m, "%s: the path is too long", dir);
 }
 
-/* Reads a size of config.json. Returns `fallback` where it is absent; if that is 0, it is required. */
+/* Reads a size of config.json. Returns `fallback` if the key is absent; if fallback is 0, the key
+ * is required. */
 static inline int64_t model_read_size(json *d, const char *key, int64_t fallback)
 {
     if (fallback == 0 && json_find_nonnull(d, JSON_ROOT, key) == 0) {
@@ -485,10 +501,10 @@ static inline int64_t model_read_size(json *d, const char *key, int64_t fallback
     if (n >= 1 && n <= 1 << 24)
         return n;
     json_mismatch(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
-    return 1; /* others are divided by it */
+    return 1; /* a valid value, since callers divide by it */
 }
 
-/* The activation that a key names, or m->file has an error. */
+/* Returns the activation that config.json names at `at`, or NULL with d->error. */
 static inline model_activation model_read_activation(json *d, uint32_t at)
 {
     for (int i = 0; i < MODEL_ACTIVATIONS; i++)
@@ -507,8 +523,8 @@ static inline int model_is_eos(const model_config *c, int32_t token)
     return *p >= 0;
 }
 
-/* Adds eos_token_id, a number or a list of them; those that the vocabulary lacks are none: small
- * models often name those of the large one. */
+/* Adds eos_token_id, a number or a list of numbers, to c->eos. Skips tokens outside the vocabulary:
+ * small models often name those of a large one. */
 static inline void model_read_eos(json *d, model_config *c)
 {
     const uint32_t all = json_find_nonnull(d, JSON_ROOT, "eos_token_id");
@@ -545,7 +561,8 @@ static inline int model_is_listed(const char *list, const char *name)
     return 0;
 }
 
-/* The family that config.json names; none: GPT-2's, whose old files say nothing. */
+/* Returns the family for config.json's model_type; without that key GPT-2, whose old files lack it.
+ * Returns NULL with d->error for unknown types. */
 static inline const model_family *model_family_of(json *d)
 {
     const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
@@ -560,7 +577,7 @@ static inline const model_family *model_family_of(json *d)
     }
     if (strcmp(name, "gemma3") == 0)
         json_fail(d, 0,
-                  "model_type gemma3 is of pictures, too: save its text model in transformers "
+                  "model_type gemma3 also reads pictures: save its text model in transformers "
                   "(docs/finetuning.md: four lines), whose type is gemma3_text");
     json_mismatch(d, type, all);
     return NULL;
@@ -572,8 +589,7 @@ static inline int model_has_file(model_any *m, char *path, const char *dir, cons
     return f != NULL && fclose(f) == 0;
 }
 
-/* Reads the end-of-text tokens that DIR/generation_config.json, if there is one, has besides those
- * of config.json. */
+/* Adds the end-of-text tokens of DIR/generation_config.json, if that file exists. */
 static inline int model_read_generation(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -586,8 +602,8 @@ static inline int model_read_generation(model_any *m, const char *dir)
     return d.error[0] ? model_fail(m, "%s", d.error) : 0;
 }
 
-/* Returns, for an error's end, which file a folder has instead of the expected one and how to convert
- * it, or "". */
+/* Returns the end of an error text: which other file the folder has, and how to convert it; or
+ * "". */
 static inline const char *model_format_hint(model_any *m, const char *dir)
 {
     static const char *const files[][2] = {
@@ -614,11 +630,11 @@ static inline const char *model_format_hint(model_any *m, const char *dir)
     return "";
 }
 
-static inline int gguf_is_file(const char *path); /* gguf_model.h */
+static inline int gguf_is_file(const char *path); /* in gguf_model.h */
 static inline int gguf_read_config(model_any *m, const char *path);
 
-/* Refuses keys of config.json that transformers obeys for every model type and that are not built
- * here. */
+/* Refuses keys of config.json that transformers applies to every model type and this file does
+ * not. */
 static inline void model_refuse_keys(json *d)
 {
     const uint32_t causal = json_find(d, JSON_ROOT, "is_causal");
@@ -634,15 +650,15 @@ static inline void model_refuse_keys(json *d)
         json_mismatch(d, file, "null: the weights are read from model.safetensors, or its shards");
     if (quantised != 0)
         json_fail(d, d->nodes[quantised].line,
-                  "quantization_config: expected weights that are not quantised, found those of "
-                  "%.40s: take the model that they were made from, whose matrices can be kept as "
+                  "quantization_config: expected weights that are not quantised, found "
+                  "weights of %.40s: take the original model, whose matrices can be stored as "
                   "int8 or int4 here, or a GGUF file of it",
                   json_kind_of(d, method) == JSON_STRING ? json_text(d, method)
                                                          : "a method without a name");
 }
 
-/* Reads DIR/config.json, or the keys of a GGUF file; what is not said is as transformers has it.
- * model_close gives back what it keeps. */
+/* Reads DIR/config.json, or the keys of a GGUF file. Missing keys have transformers' defaults.
+ * model_close frees the memory. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -667,7 +683,7 @@ static inline int model_read_config(model_any *m, const char *dir)
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
     }
-    d->name = keys ? "the file's keys" : "config.json"; /* the path is not kept */
+    d->name = keys ? "the file's keys" : "config.json"; /* `path` is a local variable */
     if (d->error[0] == 0 && model_read_generation(m, dir) == 0)
         return 0;
     if (d->error[0] != 0)
@@ -677,25 +693,26 @@ static inline int model_read_config(model_any *m, const char *dir)
 }
 
 /* ---- headers of safetensors ------------------------------------------------------------------- */
-/* A tensor of a file; type as gguf_read_floats takes it, or of no floats: F64. */
+/* A tensor of a safetensors file; its type is one that gguf_read_floats reads, or F64 for all other
+ * types. */
 typedef struct {
-    char path[MODEL_PATH]; /* "" if no file has it */
+    char path[MODEL_PATH]; /* "" if no file has the tensor */
     gguf_tensor values;
 } model_tensor;
 
-/* Parses a file's header into d, which json_free gives back, and sets *data to where the values
- * begin. Returns -1 where there is no header that can be read: then loading the file says why. */
+/* Parses a file's header into d and sets *data to the offset of the values. Call json_free
+ * afterwards. Returns -1 if the header cannot be read; loading the file then reports the error. */
 static inline int model_read_header(const char *path, json *d, uint64_t *data)
 {
     unsigned char size[8] = { 0 };
-    gguf g; /* which reads bytes of large files */
+    gguf g; /* used to read at offsets above 2 GB */
     memset(&g, 0, sizeof g);
     json_init(d, path);
     g.file = fopen(path, "rb");
     g.size = g.file != NULL ? gguf_file_size(&g) : 0;
     int good = gguf_read_bytes(&g, 0, size, 8) == 0;
     const uint64_t n = gguf_read_le(size, 8);
-    good = good && n <= 100000000 && n <= g.size - 8; /* the format's limit */
+    good = good && n <= 100000000 && n <= g.size - 8; /* safetensors' limit */
     d->owned = good ? (char *)malloc((size_t)n + 1) : NULL;
     good = d->owned != NULL && gguf_read_bytes(&g, 8, d->owned, (size_t)n) == 0;
     gguf_close(&g);
@@ -706,7 +723,7 @@ static inline int model_read_header(const char *path, json *d, uint64_t *data)
     return json_parse(d, d->owned, (size_t)n);
 }
 
-/* Describes the tensor that a header has as value `at`. */
+/* Fills *t from a tensor's entry in a header, the value `at`. */
 static inline void model_describe(json *d, uint32_t at, uint64_t data, const char *path,
                                   model_tensor *t)
 {
@@ -728,8 +745,7 @@ static inline void model_describe(json *d, uint32_t at, uint64_t data, const cha
     t->values.offset = data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
 }
 
-/* Returns 1 if two tensors have the same shape and values, whatever the types are that they are
- * stored as. */
+/* Returns whether two tensors have the same shape and values, in whatever types they are stored. */
 static inline int model_same_values(const model_tensor *a, const model_tensor *b)
 {
     enum { SOME = 1024 };
@@ -758,11 +774,13 @@ typedef struct {
     model_any *model;
     gckpt_store *store;
     int map;
-    double bytes;         /* of all files */
-    unsigned char *found; /* by parameter */
+    double bytes;         /* size of all files */
+    unsigned char *found; /* for each parameter, 1 if a file has it */
     char unknown[MODEL_NAME], store_name[MODEL_NAME], bare_name[MODEL_NAME];
-    model_tensor table, head; /* of the embeddings; lm_head.weight: only for models that tie them */
-    const char *shared[2];    /* a tensor of the file and a name that shares its memory, or NULL */
+    model_tensor table, head; /* the embedding table and lm_head.weight in the files, if config.json
+                               * ties them */
+    const char *shared[2];    /* name of a tensor in the file, and another name that shares its
+                               * memory; or NULL */
 } model_loader;
 
 /* Returns a tensor's name without the family's prefix. */
@@ -772,7 +790,8 @@ static inline const char *model_bare_name(const model_config *c, const char *nam
     return name + (strncmp(name, c->family->prefix, n) == 0 ? n : 0);
 }
 
-/* The parameter that a tensor of a file is for. */
+/* A gckpt_file_desc.rename for loading: returns the name in the store of a tensor of a file, or
+ * NULL to skip it. */
 static inline const char *model_load_name(void *user, const char *name)
 {
     model_loader *l = (model_loader *)user;
@@ -784,7 +803,7 @@ static inline const char *model_load_name(void *user, const char *name)
     name = model_bare_name(c, l->shared[0] != NULL ? l->shared[1] : name);
     if (c->tied && strcmp(name, "lm_head.weight") == 0) {
         if (l->table.path[0] != 0)
-            return NULL; /* it has the same values: model_settle_head */
+            return NULL; /* skips it: model_resolve_head found equal values */
         name = model_join(l->bare_name, c->family->embeddings, ".weight");
     }
     const int64_t i = model_find_param(c, name);
@@ -799,7 +818,7 @@ static inline const char *model_load_name(void *user, const char *name)
 
 #include "gguf_model.h"
 
-/* Maps a file, which model_close unmaps. Returns its bytes, or NULL with m->error. */
+/* Maps a file until model_close. Returns its bytes, or NULL with m->error. */
 static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 {
 #if MODEL_MMAP
@@ -828,19 +847,19 @@ static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 #endif
 }
 
-/* What may explain that files are not those of config.json's model. */
+/* Returns the end of an error text: why files may not match config.json; or "". */
 static inline const char *model_type_hint(model_any *m)
 {
     return json_find_nonnull(&m->config_json, JSON_ROOT, "model_type") != 0
                ? ""
-               : "; config.json has no model_type, as old files of GPT-2";
+               : "; config.json has no model_type, so it is read as GPT-2's";
 }
 
-/* Adds a file's bytes to l->bytes; one that cannot be read has none, and says so when it is loaded. */
+/* Adds a file's size to l->bytes. An unreadable file adds nothing; loading it reports the error. */
 static inline int model_count_bytes(model_loader *l, const char *dir, const char *name)
 {
     char path[MODEL_PATH];
-    gguf g; /* which knows how long files are */
+    gguf g; /* used for sizes above 2 GB */
     memset(&g, 0, sizeof g);
     if (model_path(l->model, path, dir, name) != 0)
         return -1;
@@ -851,7 +870,8 @@ static inline int model_count_bytes(model_loader *l, const char *dir, const char
     return 0;
 }
 
-/* Visits model.safetensors, or else all files that model.safetensors.index.json names. */
+/* Calls visit for model.safetensors, or else for each file that model.safetensors.index.json
+ * names. */
 static inline int model_visit_files(model_loader *l, const char *dir,
                                   int (*visit)(model_loader *l, const char *dir, const char *name))
 {
@@ -875,7 +895,7 @@ static inline int model_visit_files(model_loader *l, const char *dir,
             if (repeated || d.error[0] != 0)
                 continue;
             failed = strpbrk(name, "/\\") != NULL
-                         ? model_fail(l->model, "%s: \"%s\": a file beside it is expected", dir, name)
+                         ? model_fail(l->model, "%s: \"%s\": expected the name of a file in the same folder", dir, name)
                          : visit(l, dir, name);
         }
     }
@@ -883,7 +903,7 @@ static inline int model_visit_files(model_loader *l, const char *dir,
     return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
 }
 
-/* Returns, for an error's end, why a model may lack a tensor of this name, or "". */
+/* Returns the end of an error text: why a file may contain a tensor of this name; or "". */
 static inline const char *model_tensor_hint(const char *name)
 {
     static const struct {
@@ -914,7 +934,8 @@ static inline const char *model_tensor_hint(const char *name)
     return "";
 }
 
-/* Loads a file's tensors. If l->shared is set, loads one of them only, shared[0], as shared[1]. */
+/* Loads a file's tensors. If l->shared[0] is set, loads only that tensor, under the name
+ * shared[1]. */
 static inline int model_load_tensors(model_loader *l, const char *path)
 {
     gckpt_store *store = l->store;
@@ -938,9 +959,8 @@ static inline int model_load_tensors(model_loader *l, const char *path)
     return 0;
 }
 
-/* Loads one file of the model: its tensors, and those that its metadata maps to a tensor whose
- * memory they share, as safetensors.torch.save_model writes it: {"a": "b"} for an a that is stored
- * as b. */
+/* Loads one file of the model. Its metadata may map further names to tensors that share their
+ * memory, as safetensors.torch.save_model writes: {"a": "b"} if a is stored as b. */
 static inline int model_load_file(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
@@ -951,11 +971,11 @@ static inline int model_load_file(model_loader *l, const char *dir, const char *
         return -1;
     if (l->unknown[0] != 0) {
         const char *cause = model_tensor_hint(l->unknown);
-        return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s%s", path,
+        return model_fail(l->model, "%s: tensor \"%s\" does not belong to a %s of %lld layers%s%s", path,
                           l->unknown, c->family->name, (long long)c->layers,
                           *cause != 0 ? ""
                           : c->tied   ? ""
-                                      : " with a head of its own",
+                                      : " with a separate head",
                           *cause != 0 ? cause : model_type_hint(l->model));
     }
     int failed = 0;
@@ -978,7 +998,7 @@ static inline int model_load_file(model_loader *l, const char *dir, const char *
     return failed;
 }
 
-/* Finds the embeddings' table and lm_head.weight in one file of the model. */
+/* Finds the embedding table and lm_head.weight in one file of the model. */
 static inline int model_find_head(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
@@ -1000,9 +1020,9 @@ static inline int model_find_head(model_loader *l, const char *dir, const char *
     return 0;
 }
 
-/* Decides whether a head that config.json ties to the embeddings is tied, as transformers does: if the
- * files have one tensor, of either name, it is both; if they have two that differ, the head is a
- * separate table, and m->note says so. */
+/* Decides, like transformers, whether a head that config.json ties to the embeddings is tied. If
+ * the files have one of the two tensors, it serves as both. If they have both with different
+ * values, the head is a separate table, and m->note says so. */
 static inline int model_resolve_head(model_loader *l, const char *dir)
 {
     model_any *m = l->model;
@@ -1020,8 +1040,8 @@ static inline int model_resolve_head(model_loader *l, const char *dir)
     return 0;
 }
 
-/* Refuses, before memory is allocated, a config.json of a model much larger than its files. Where
- * only a little is missing, loading names it. */
+/* Refuses, before allocating memory, a config.json that describes a much larger model than the
+ * files hold. If only a few weights are missing, loading reports them by name. */
 static inline int model_check_bytes(model_loader *l, const char *dir)
 {
     const model_config *c = &l->model->config;
@@ -1035,12 +1055,12 @@ static inline int model_check_bytes(model_loader *l, const char *dir)
     if (weights <= l->bytes + (1 << 22))
         return 0;
     return model_fail(l->model,
-                      "%s: config.json is of %.0f weights, and the files have %.0f bytes%s", dir,
+                      "%s: config.json describes %.0f weights, but the files have %.0f bytes%s", dir,
                       weights, l->bytes, model_type_hint(l->model));
 }
 
-/* Freezes and quantises matrices, except those of some modules (NULL: none), before they have
- * values. */
+/* Freezes matrices and sets their storage before they have values, except in the modules `floats`,
+ * which may be NULL. */
 static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_storage storage,
                                     const char *floats)
 {
@@ -1062,8 +1082,8 @@ static inline int model_quantise(model_any *m, gckpt_store *store, gckpt_storage
     return model_quantise_except(m, store, storage, NULL);
 }
 
-/* As model_load; `under`, a constant text, or NULL, comes before its parameters' names in the store:
- * so two models stand in one store, and in one graph. */
+/* Like model_load, but `prefix`, a constant text or NULL, precedes the parameters' names in the
+ * store. So one store, and one graph, can have two models. */
 static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
                                    const model_source *source, const char *prefix)
 {
@@ -1101,11 +1121,12 @@ static inline int model_load_prefixed(model_any *m, gckpt_store *store, const ch
     }
     free(l.found);
     return failed || (map && model_declare(m, store) != 0) ? -1
-                                                           : 0; /* of mapped ones: the shapes */
+                                                           : 0; /* declares mapped parameters, to
+                                                                 * check their shapes */
 }
 
-/* Reads a model's directory, or a GGUF file, into a store that has none of its parameters. source
- * may be NULL: all zero. After an error, free the store, then call model_close. */
+/* Reads a model's folder, or a GGUF file, into a store that has none of its parameters yet. If
+ * source is NULL, all its fields are 0. After an error, free the store, then call model_close. */
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {
@@ -1117,7 +1138,8 @@ typedef struct {
     char name[MODEL_NAME + 16];
 } model_saver;
 
-/* Returns the name of a parameter in a file of transformers' causal models, or NULL if it has none. */
+/* A gckpt_file_desc.rename for saving: returns a parameter's name in a file of transformers' causal
+ * models, or NULL for other parameters. */
 static inline const char *model_save_name(void *user, const char *name)
 {
     model_saver *s = (model_saver *)user;
@@ -1129,7 +1151,7 @@ static inline const char *model_save_name(void *user, const char *name)
     return s->name;
 }
 
-/* Makes a folder if it is not there. */
+/* Creates a folder unless it exists. */
 static inline int model_make_folder(model_any *m, const char *dir)
 {
 #if MODEL_MMAP
@@ -1139,8 +1161,8 @@ static inline int model_make_folder(model_any *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
-/* Opens a file that replaces DIR/NAME once it is complete (model_end_file). `path` receives its
- * temporary name. Returns NULL with m->error on failure. */
+/* Opens a temporary file that replaces DIR/NAME when model_end_file completes it. `path` receives
+ * its temporary name. Returns NULL with m->error on failure. */
 static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, const char *name)
 {
     char file[MODEL_NAME];
@@ -1152,8 +1174,8 @@ static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, 
     return f;
 }
 
-/* Makes a file or a folder survive a power cut. Returns 0 on failure. Systems without the call
- * succeed without it. */
+/* Flushes a file or folder to the disk, to survive a power cut. Returns 0 on failure, 1 also on
+ * systems without fsync. */
 static inline int model_sync(const char *path)
 {
 #if MODEL_MMAP
@@ -1167,17 +1189,18 @@ static inline int model_sync(const char *path)
 #endif
 }
 
-/* Returns how an error of a save ends: what became of the file of this name, which was not placed. */
+/* Returns the end of an error text of a save: whether an older file of this name exists, which is
+ * unchanged. */
 static inline const char *model_save_hint(const char *path)
 {
     FILE *f = fopen(path, "rb");
     if (f == NULL)
-        return "no file was there, none is left";
+        return "no file of this name exists";
     fclose(f);
-    return "what was there is unharmed";
+    return "the older file is unchanged";
 }
 
-/* All of it is written, still under the name until then; or -1, and it is gone. */
+/* Flushes and closes the temporary file `path`. On failure removes it and returns -1. */
 static inline int model_close_file(model_any *m, FILE *f, const char *path)
 {
     const int written = ferror(f) == 0;
@@ -1191,8 +1214,8 @@ static inline int model_close_file(model_any *m, FILE *f, const char *path)
     return -1;
 }
 
-/* Closes a file as model_close_file does and refuses one that is not JSON, such as one with a number
- * that is not finite. */
+/* Closes a file like model_close_file. Refuses and removes it if it is not valid JSON, for example
+ * because a number is not finite. */
 static inline int model_close_json(model_any *m, FILE *f, const char *path)
 {
     json d;
@@ -1200,7 +1223,7 @@ static inline int model_close_json(model_any *m, FILE *f, const char *path)
         return -1;
     const int failed = json_read_file(&d, path) != 0;
     if (failed) {
-        model_fail(m, "not written, as it would not be JSON (is a number not finite?): %s",
+        model_fail(m, "not written, because it would not be JSON (is a number not finite?): %s",
                    d.error);
         remove(path);
     }
@@ -1209,7 +1232,7 @@ static inline int model_close_json(model_any *m, FILE *f, const char *path)
 }
 
 /* Opens the file that a rename is about to replace. FAT frees the clusters of a replaced file at
- * once unless it is open, while its name on the disk still refers to them. Returns -1 if that is
+ * once unless it is open, although its name on the disk still refers to them. Returns -1 if that is
  * not needed. */
 static inline int model_keep_open(const char *path)
 {
@@ -1221,7 +1244,7 @@ static inline int model_keep_open(const char *path)
 #endif
 }
 
-/* A closed file takes its place. */
+/* Renames the closed temporary file `path` to its final name. */
 static inline int model_commit_file(model_any *m, const char *path)
 {
     char to[MODEL_PATH], folder[MODEL_PATH];
@@ -1232,7 +1255,7 @@ static inline int model_commit_file(model_any *m, const char *path)
         const int error = errno;
         model_fail(m, "%s: %s; %s", to, strerror(error), model_save_hint(to));
         remove(path);
-    } else { /* the folder keeps the new name, and FAT where it leads */
+    } else { /* flushes the new name and, for FAT, the file's clusters */
         snprintf(folder, sizeof folder, "%s", to);
         slash = strrchr(folder, '/');
         memcpy(slash != NULL ? slash + 1 : folder, ".", 2);
@@ -1251,9 +1274,8 @@ static inline int model_end_file(model_any *m, FILE *f, const char *path)
     return model_close_file(m, f, path) != 0 ? -1 : model_commit_file(m, path);
 }
 
-/* Writes weights to DIR/NAME together with `path`, the written and closed file that describes them.
- * Both replace the older files only when both are complete, so that a full disk leaves the old
- * ones. */
+/* Writes weights to DIR/NAME and renames `path`, the closed temporary file that describes them.
+ * Both replace older files only after both are written, so a full disk leaves the older ones. */
 static inline int model_save_weights(model_any *m, gckpt_store *store, const char *dir,
                                      const char *name, const gckpt_file_desc *desc,
                                      const char *path)
@@ -1265,7 +1287,7 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     }
     if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
         remove(path);
-        const char *text = gckpt_error_text(store); /* ends in "? .. is unharmed: .tmp's name" */
+        const char *text = gckpt_error_text(store); /* ends in "? .. is unharmed: NAME.tmp" */
         const char *kept = model_path(m, weights, dir, name) == 0 ? model_save_hint(weights) : "";
         return model_fail(m, "%s: %.*s; %s", weights, (int)strcspn(text, "?"), text, kept);
     }
@@ -1275,14 +1297,14 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     return -1;
 }
 
-/* Writes the keys that methods and files change; all other keys stay as config.json had them, known
- * or not. */
+/* Writes config.json: the keys that methods or files change, then all other keys as they were read,
+ * including unknown ones. */
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
     const json *d = &m->config_json;
     const model_config *c = &m->config;
-    int newer = 0; /* transformers 5 says dtype */
+    int newer = 0; /* transformers 5 writes dtype instead of torch_dtype */
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
         newer |= json_is(d, k, "dtype");
     fprintf(f, "{\n  \"architectures\": [\n    \"%s\"\n  ],\n", c->family->architecture(c));
@@ -1305,9 +1327,9 @@ static inline void model_write_config(const model_any *m, FILE *f, const char *t
     fputs("\n}\n", f);
 }
 
-/* Writes DIR/config.json and DIR/model.safetensors (F32 values as storage: F32, BF16 or F16), which
- * from_pretrained loads; makes DIR if it is not there. Of a model that was read, config.json keeps
- * all that neither methods nor files change. */
+/* Writes DIR/config.json and DIR/model.safetensors for from_pretrained; creates DIR. F32 values are
+ * stored as `storage`: F32, BF16 or F16. If the model was read from files, config.json keeps all
+ * keys that neither methods nor files change. */
 static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
                              gckpt_storage storage)
 {
@@ -1326,7 +1348,7 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
         if ((p.storage == GCKPT_STORAGE_I8 || p.storage == GCKPT_STORAGE_I4) &&
             model_find_param(&m->config, p.name) >= 0)
             return model_fail(m,
-                              "%s: \"%s\" is kept as %s, which is no format of transformers'; "
+                              "%s: \"%s\" is stored as %s, which transformers cannot load; "
                               "load the model as floats to save it",
                               dir, p.name, p.storage == GCKPT_STORAGE_I8 ? "int8" : "int4");
     FILE *f = model_make_folder(m, dir) != 0 ? NULL : model_begin_file(m, path, dir, "config.json");

@@ -1,37 +1,37 @@
-/* preference.h - direct preference optimisation (DPO: Rafailov et al. 2023) of models of model.h,
- * and what losses of log-probabilities need: to copy, with model.h.
+/* preference.h - direct preference optimisation (DPO, Rafailov et al. 2023) of models of model.h, and the
+ * log-probabilities of tokens on which DPO and similar losses depend. To copy, with model.h.
  *
  *     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(B, 2 * T));
  *     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, 2 * T));
  *     gckpt_tensor *reference = gckpt_input(g, "reference", GCKPT_F32, gckpt_shape2(B, 2));
  *     gckpt_tensor *label = gckpt_input(g, "label", GCKPT_F32, gckpt_shape1(B));
- *     int64_t rows = preference_piece(&m, T, 0); // 0: the head is frozen
+ *     int64_t rows = preference_chunk_rows(&m, T, 0); // the last argument: whether the LM head is trained
  *     gckpt_tensor *logps = preference_logps(&m, tokens, targets, NULL, rows);
  *     gckpt_term loss = { preference_loss(logps, reference, label, 0.1), 1, 0 };
  *
- * A row of a graph is a pair: the tokens of a prompt and the answer that was chosen, then those of
- * the prompt and the one that was rejected, T each; targets are -1 where nothing is learned
- * (prompt, padding). With l the sum of an answer's log-probabilities, and l' that of the reference,
- *     loss = -log sigmoid(x), x = beta ((l_chosen - l'_chosen) - (l_rejected - l'_rejected)),
- * the mean over pairs; `label` is 1, or 1 - e: then e is lost of -log sigmoid(-x) (label smoothing,
- * Mitchell 2023). l' are numbers, 4 bytes an answer: they are computed once, before, by an
- * inference plan of the same tensors, whose weights may be gone by then.
+ * A row is a pair of sequences of T tokens: the prompt with the chosen answer, then the prompt with the
+ * rejected one. Targets are -1 where nothing is trained (prompt, padding). Let l be the sum of an
+ * answer's log-probabilities and l' the same sum for the reference model. Then the loss is the mean of
+ *     -log sigmoid(x), x = beta ((l_chosen - l'_chosen) - (l_rejected - l'_rejected)),
+ * over pairs. `label` is 1, or 1 - e for label smoothing (Mitchell 2023), which gives -log sigmoid(-x)
+ * the weight e. The l' are inputs, 4 bytes an answer: compute them before training, with an inference
+ * plan of the same tensors. The reference's weights are not needed during training.
  *
- * Logits are made of some rows at a time (a piece), so that (T,V) is never held whole where the
- * plan has a budget. What a piece leaves are T/n numbers a row; all of them make one row of T
- * before they are summed up, so no loss depends on pieces, and with a frozen head no bit of a
- * gradient does. C99 or C++11. */
+ * Logits are computed for a chunk of positions at a time, so that a plan with a budget never keeps all
+ * logits (T,V) at once. Each chunk yields a log-probability per position; they are joined to a row of T
+ * before they are summed. So the loss does not depend on the chunk size, and with a frozen head neither
+ * does any bit of a gradient. C99 or C++11. */
 #ifndef PREFERENCE_H
 #define PREFERENCE_H
 #include "model.h"
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 enum { PREFERENCE_CHUNKS = 512, PREFERENCE_LOGITS = 1 << 21, PREFERENCE_ROWS = 16 };
 
-/* Rows of a piece, of T. Of a frozen head: so many that a piece's logits are some 2^21 floats, 16
- * rows at least. One that is trained has a gradient, V times width floats, for each piece: n
- * pieces, with 4 T / n rows of V floats at a time beside them, take least where n^2 is about
- * 4 T / width. */
+/* Returns the positions per chunk for sequences of T tokens. With a frozen head, a chunk's logits
+ * have about 2^21 floats, and a chunk has at least 16 positions. A trained head has a gradient of V
+ * times width floats for each chunk. With n chunks, those gradients and the logits of a chunk,
+ * about 4 T / n rows of V floats, take least memory if n^2 is about 4 T / width. */
 static inline int64_t preference_chunk_rows(const model_any *m, int64_t T, int trained)
 {
     const model_config *c = &m->config;
@@ -47,7 +47,7 @@ static inline int64_t preference_chunk_rows(const model_any *m, int64_t T, int t
     return (T + n - 1) / n;
 }
 
-/* Tensors (N,t), one behind the other: (N,T). What `all` holds is overwritten. */
+/* Concatenates tensors (N,t) to one (N,T). Overwrites the array `all`. */
 static inline gckpt_tensor *preference_join(gckpt_tensor **all, int64_t count)
 {
     while (count > 1) {
@@ -62,8 +62,8 @@ static inline gckpt_tensor *preference_join(gckpt_tensor **all, int64_t count)
 }
 
 /* ---- log-probabilities ----------------------------------------------------------------------- */
-/* taken: x (N,t,V), i32 (N,T) -> (N,t): x[i][j] at the target of row first + j, 0 where that is
- * negative or none of V. */
+/* The op "taken": x (N,t,V), targets i32 (N,T) -> (N,t). out[i][j] is x[i][j] at the target of
+ * position first + j, or 0 if the target is negative or at least V. */
 static inline gckpt_result preference_taken_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
@@ -78,7 +78,7 @@ static inline gckpt_result preference_taken_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Where in x the element of out's number i is; -1: nowhere. */
+/* Returns the index in x of output element i, or -1 if the element is 0. */
 static inline int64_t preference_taken_at(const gckpt_call *call, int64_t i)
 {
     const gckpt_shape *x = &call->in[0].shape;
@@ -128,8 +128,8 @@ static const gckpt_op preference_taken = { "preference_taken",
                                            NULL,
                                            NULL, NULL };
 
-/* hidden (N,T,C), targets i32 (N,T) -> (N,T): log p(target), 0 where that is negative; by `rows`
- * rows of T at a time. */
+/* hidden (N,T,C), targets i32 (N,T) -> (N,T): the log-probability of each target, 0 for negative
+ * targets; computes logits of `rows` positions at a time. */
 static inline gckpt_tensor *preference_token_logps(const model_any *m, gckpt_tensor *hidden,
                                               gckpt_tensor *targets, int64_t rows)
 {
@@ -153,8 +153,9 @@ static inline gckpt_tensor *preference_token_logps(const model_any *m, gckpt_ten
 }
 
 /* ---- DPO ------------------------------------------------------------------------------------- */
-/* tokens and targets i32 (B,2T), pairs -> (B,2): the sums of their answers' log-probabilities,
- * chosen and rejected; by `rows` rows of T at a time. options NULL: all zero. */
+/* tokens and targets i32 (B,2T) -> (B,2): each pair's summed log-probabilities of the chosen and
+ * the rejected answer; computes logits of `rows` positions at a time. If options is NULL, all
+ * options are 0. */
 static inline gckpt_tensor *preference_logps(const model_any *m, gckpt_tensor *tokens,
                                              gckpt_tensor *targets, const model_options *options,
                                              int64_t rows)
@@ -166,7 +167,7 @@ static inline gckpt_tensor *preference_logps(const model_any *m, gckpt_tensor *t
     return gckpt_name(gckpt_reshape(gckpt_sum(x, 1), gckpt_shape2(s.d[0], 2)), "logps");
 }
 
-/* logps and reference (B,2), label (B) -> the loss, whose count is pairs. */
+/* logps and reference (B,2), label (B) -> the loss, a mean over pairs. */
 static inline gckpt_tensor *preference_loss(gckpt_tensor *logps, gckpt_tensor *reference,
                                             gckpt_tensor *label, double beta)
 {
@@ -176,12 +177,12 @@ static inline gckpt_tensor *preference_loss(gckpt_tensor *logps, gckpt_tensor *r
     return gckpt_binary_cross_entropy(gckpt_reshape(x, gckpt_shape_of(label)), label, NULL);
 }
 
-/* What an evaluation says, under TRL's names: sums over pairs, divided by preference_mean. */
+/* Results of an evaluation, named as in TRL: sums over pairs until preference_mean divides them. */
 typedef struct {
     double loss;
     double chosen, rejected; /* rewards: beta (l - l') */
-    double margin;           /* of rewards */
-    double accuracy;         /* the share of pairs whose margin is above 0 */
+    double margin;           /* reward of the chosen answer minus that of the rejected one */
+    double accuracy;         /* fraction of pairs whose margin is positive */
     double logps[2];
     int64_t count;
 } preference_stats;

@@ -1,14 +1,14 @@
-/* tokenizer.h - byte pair encoding by Hugging Face's files: the tokenizers of GPT-2, Llama 2 and 3,
- * SmolLM, Qwen2 and 3, Mistral, Gemma. To copy, with json.h and unicode.h; C99 and the C library
- * suffice.
+/* tokenizer.h - byte pair encoding with Hugging Face's files: the tokenizers of GPT-2, Llama 2 and 3,
+ * SmolLM, Qwen2 and 3, Mistral, Gemma. To copy, with json.h and unicode.h; it needs only C99 and the C
+ * library.
  *
  *     bpe b;
  *     bpe_tokens t = { 0 };
- *     if (bpe_open(&b, "gpt2") != 0) // a directory: tokenizer.json, or vocab.json and merges.txt
+ *     if (bpe_open(&b, "gpt2") != 0) // a folder with tokenizer.json, or vocab.json and merges.txt
  *         fprintf(stderr, "%s\n", b.error);
  *     else if (bpe_encode(&b, text, strlen(text), BPE_SPECIALS | BPE_TEMPLATE, &t) != 0)
  *         fprintf(stderr, "%s\n", t.error);
- *     for (size_t i = 0; i < t.count; i++) { // decoding: the bytes of one token after another
+ *     for (size_t i = 0; i < t.count; i++) { // decodes, token by token
  *         size_t size;
  *         const char *bytes = i == 0 ? bpe_first_bytes(&b, t.ids[i], &size)
  *                                    : bpe_bytes(&b, t.ids[i], &size);
@@ -17,47 +17,47 @@
  *     bpe_tokens_free(&t);
  *     bpe_free(&b);
  *
- * The same tokens as Hugging Face's fast tokenizer gives, also for text that is not UTF-8, of which
- * that one takes what Python's bytes.decode("utf-8", errors="replace") makes (bpe_replace). Time is
- * O(n log n) at worst. One tokenizer serves one thread at a time, for it remembers words.
+ * The tokens equal those of Hugging Face's fast tokenizers. Text that is not UTF-8 is first converted like
+ * Python's bytes.decode("utf-8", errors="replace") (bpe_to_utf8). Encoding n bytes takes at most
+ * O(n log n) time. A tokenizer caches words, so only one thread may use it at a time.
  *
- * Of a tokenizer.json it knows, and refuses everything else by its name:
+ * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
  *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges
  *   normalizer      NFC, Prepend, Replace of a text, or a Sequence of these
- *   pre_tokenizer   ByteLevel (the last), Digits, Metaspace, Split by a text or by the regular
- *                   expression of GPT-2, Llama 3 or Qwen2 (its exact text), or a Sequence of these
+ *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split by a text or by the regular
+ *                   expression of GPT-2, Llama 3 or Qwen2 (exactly), or a Sequence of these
  *   decoder         ByteLevel, or a Sequence of Replace, ByteFallback, Fuse and Strip in this order
  *   post_processor  TemplateProcessing, ByteLevel, or a Sequence of these
- * A character without a token becomes its bytes' tokens (byte_fallback), else unk_token, else
- * nothing, as there.
+ * As in Hugging Face, a character without a token becomes the tokens of its bytes (byte_fallback), or
+ * else unk_token, or else nothing.
  *
- * Special tokens (<s>, <|im_end|>) in text: recognised with BPE_SPECIALS, as Hugging Face does by
- * default. What others wrote should be encoded without; then those that it spells out are text, and
- * b.spelled counts them. bpe_find_added(&b, "<|im_end|>")->id is the token itself, to be put where
- * it belongs. A text that is encoded in pieces, with such tokens between them, has the tokens of
- * the whole if all pieces but the first are encoded with BPE_INSIDE. */
+ * Special tokens (<s>, <|im_end|>) that a text spells out are recognised with BPE_SPECIALS, Hugging Face's
+ * default. Encode untrusted text without that flag: then they remain text, and b.special_texts counts
+ * them. To insert a special token, append bpe_find_added(&b, "<|im_end|>")->id. A text may be encoded in
+ * parts, with such tokens between them; all parts after the first need BPE_NOT_FIRST to have the same
+ * tokens as in the whole text. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 #include "json.h"
 #include "unicode.h"
 
 #ifndef BPE_CACHE
-#define BPE_CACHE 16384 /* words remembered, of the sizes below */
+#define BPE_CACHE 16384 /* cached words */
 #endif
 enum {
-    BPE_CACHE_BYTES = 18, /* 64 bytes each */
+    BPE_CACHE_BYTES = 18, /* longest cached word; an entry takes 64 bytes */
     BPE_CACHE_TOKENS = 11,
-    BPE_STEPS = 16,       /* normalizers and pre-tokenizers */
-    BPE_PATTERN = 32,     /* a text that one of them looks for or puts in is shorter, in bytes */
-    BPE_GROWTH = 256,     /* all normalizers together make a text so many times as long, at most */
-    BPE_TEMPLATE_SIZE = 8 /* special tokens on one side of a text */
+    BPE_STEPS = 16,       /* most normalizers and pre-tokenizers together */
+    BPE_PATTERN = 32,     /* longest text, in bytes, that they search or insert, plus 1 */
+    BPE_GROWTH = 256,     /* most that all normalizers together may lengthen a text, as a factor */
+    BPE_TEMPLATE_SIZE = 8 /* most special tokens before, and after, a text */
 };
 
-/* How bpe_encode takes a text. */
+/* Flags of bpe_encode. */
 enum {
-    BPE_SPECIALS = 1, /* special tokens that it spells out are recognised */
-    BPE_TEMPLATE = 2, /* adds the tokens that the template puts before and after a text */
-    BPE_NOT_FIRST = 4    /* it stands not at the start: for Metaspace's prepend_scheme "first" */
+    BPE_SPECIALS = 1, /* recognises special tokens that the text spells out */
+    BPE_TEMPLATE = 2, /* adds the template's tokens before and after the text */
+    BPE_NOT_FIRST = 4    /* the text is not the start, for Metaspace's prepend_scheme "first" */
 };
 
 typedef struct {
@@ -67,20 +67,21 @@ typedef struct {
 } bpe_tokens;
 
 typedef struct {
-    uint64_t pair; /* first << 32 | second token; BPE_NO_PAIR: an empty slot */
-    uint32_t rank; /* the lowest is merged first */
-    int32_t id;    /* of the token that the two make */
+    uint64_t pair; /* first << 32 | second token, or BPE_NO_PAIR in an empty slot */
+    uint32_t rank; /* merges of lower rank come first */
+    int32_t id;    /* the merged token */
 } bpe_merge;
 #define BPE_NO_PAIR UINT64_MAX
 
 typedef struct {
-    const char *text; /* as it stands in text, normalized where the token is */
+    const char *text; /* the text to search for, normalized if the file says so */
     size_t size;
     int32_t id;
-    int special, lstrip, rstrip; /* left, right: white space there is part of it */
-    const char *name;         /* its text in the file */
+    int special, lstrip, rstrip; /* lstrip, rstrip: whether it absorbs white space to its left,
+                                  * right */
+    const char *name;         /* its text in the file, not normalized */
     size_t name_size;
-    char *owned; /* what both stand in, to be freed */
+    char *owned; /* memory of text and name, or NULL */
 } bpe_added;
 
 typedef struct {
@@ -90,20 +91,22 @@ typedef struct {
 } bpe_word;
 
 typedef enum {
-    BPE_NFC, /* normalizers: of a text between added tokens make another */
-    BPE_PREPEND,
-    BPE_REPLACE,
-    BPE_PREFIX,    /* pre-tokenizers: a space before a piece that has none; */
-    BPE_METASPACE, /* each space becomes `to`, and perhaps one before the piece; */
-    BPE_GPT2,      /* and the others split a piece */
-    BPE_LLAMA3,
-    BPE_QWEN2,
-    BPE_DIGIT,    /* each digit */
-    BPE_DIGITS,   /* each run of digits */
-    BPE_ISOLATED, /* each `from` is a piece; or a piece ends after it, or before it */
-    BPE_SPLIT_AFTER,
-    BPE_SPLIT_BEFORE,
-    BPE_SPACES /* before a run of U+2581, where no merge reaches across */
+    /* Normalizers, which change the text between added tokens: */
+    BPE_NFC,     /* composes characters */
+    BPE_PREPEND, /* puts `to` before the text */
+    BPE_REPLACE, /* replaces `from` by `to` */
+    /* Pre-tokenizers, which change or split a piece of text: */
+    BPE_PREFIX,       /* puts a space before a piece that has none */
+    BPE_METASPACE,    /* replaces spaces by `to`, and may put `to` before the piece */
+    BPE_GPT2,         /* splits by GPT-2's regular expression */
+    BPE_LLAMA3,       /* splits by Llama 3's */
+    BPE_QWEN2,        /* splits by Qwen2's */
+    BPE_DIGIT,        /* splits before and after each digit */
+    BPE_DIGITS,       /* splits before and after each run of digits */
+    BPE_ISOLATED,     /* splits before and after each `from` */
+    BPE_SPLIT_AFTER,  /* splits after each `from` */
+    BPE_SPLIT_BEFORE, /* splits before each `from` */
+    BPE_SPACES        /* splits before each run of U+2581; no merge crosses that place */
 } bpe_kind;
 
 typedef enum { BPE_NEVER, BPE_FIRST, BPE_ALWAYS } bpe_when;
@@ -112,42 +115,42 @@ typedef struct {
     bpe_kind kind;
     char from[BPE_PATTERN], to[BPE_PATTERN];
     size_t from_size, to_size;
-    bpe_when when; /* METASPACE puts one before the piece */
+    bpe_when when; /* when BPE_METASPACE puts `to` before a piece */
 } bpe_step;
 
 typedef struct {
-    int32_t count;   /* of the vocabulary with added tokens: ids are below it */
-    char *bytes;     /* of all tokens */
-    uint32_t *start; /* token i is bytes[start[i]] up to start[i + 1] */
-    char *names;     /* as the model sees them: their bytes in a byte-level one, else their text */
+    int32_t count;   /* all tokens, including added ones; ids are smaller */
+    char *bytes;     /* decoded bytes of all tokens */
+    uint32_t *start; /* token i has bytes[start[i]] up to start[i + 1] */
+    char *names;     /* names of all tokens: bytes if byte_level, else text */
     uint32_t *name_start;
-    int32_t *ids; /* a hash table of names in the vocabulary; -1 is an empty slot */
+    int32_t *ids; /* hash table from vocabulary names to ids; -1 marks an empty slot */
     uint32_t ids_mask;
-    int byte_level;            /* a word is its bytes; else its characters */
-    int byte_fallback, fuse_unk;        /* bytes for characters without a token; those as one unk_token */
-    int ignore_merges;                 /* a word that is a token is not merged (ignore_merges) */
-    int strip;                 /* spaces that decoding takes off the start of a text */
+    int byte_level;            /* if nonzero, merging starts from bytes; if 0, from characters */
+    int byte_fallback, fuse_unk;        /* options of the model */
+    int ignore_merges;                 /* if nonzero, a word that is a token is not merged from
+                                        * parts */
+    int strip;                 /* spaces that decoding removes from the start */
     int32_t unknown;           /* unk_token, or -1 */
-    int32_t byte[256];         /* the token of one byte, or -1 */
-    int32_t ascii[128];        /* of one character, where not byte-level */
-    bpe_step steps[BPE_STEPS]; /* the normalizers, then the others */
+    int32_t byte[256];         /* tokens of single bytes, or -1 */
+    int32_t ascii[128];        /* tokens of ASCII characters if not byte_level, or -1 */
+    bpe_step steps[BPE_STEPS]; /* normalizers, then pre-tokenizers */
     int step_count, normalizers;
-    int32_t prefix[BPE_TEMPLATE_SIZE], suffix[BPE_TEMPLATE_SIZE]; /* what the template adds */
+    int32_t prefix[BPE_TEMPLATE_SIZE], suffix[BPE_TEMPLATE_SIZE]; /* the template's tokens */
     int prefix_count, suffix_count;
-    bpe_merge *merges; /* a hash table */
+    bpe_merge *merges; /* hash table */
     uint32_t merge_mask;
-    bpe_added
-        *added[2]; /* looked for in text in two passes, before and after the normalizers: by */
-    uint32_t
-        added_count[2]; /* the first byte, of which begins[] has the first, the longest first */
+    /* Two lists of added tokens: list 0 is matched before the normalizers, list 1 after them. Sorted by
+     * first byte, longer ones first; first_added has the index of the first token for each byte. */
+    bpe_added *added[2];
+    uint32_t added_count[2];
     uint32_t first_added[2][257];
-    size_t
-        special_texts; /* special tokens that texts spelled out and that were taken for text; to reset */
-    bpe_word *words; /* a hash table that forgets */
-    uint64_t *heap;  /* of one word that is being merged, rank << 32 | place: */
-    int32_t *symbol; /* the token that starts at a place, or -1, */
+    size_t special_texts; /* number of special tokens in texts that stayed text; may be reset */
+    bpe_word *words; /* cache of words: a hash table that overwrites */
+    uint64_t *heap;  /* for the word being merged: heap of rank << 32 | position */
+    int32_t *symbol; /* token that starts at a position, or -1 if it was merged */
     uint32_t *next, *prev;
-    size_t capacity; /* of the four, in bytes of the word */
+    size_t capacity; /* of the four arrays above, for words of this many bytes */
     char error[512];
 } bpe;
 
@@ -179,7 +182,7 @@ static inline void bpe_free(bpe *b)
 }
 
 /* ---- normalizers ----------------------------------------------------------------------------- */
-/* Where the text `what` stands in s, or the end. */
+/* Returns the first occurrence of `what` in s, or end. */
 static inline const char *bpe_search(const char *s, const char *end, const char *what, size_t size)
 {
     while (s < end && (s = (const char *)memchr(s, what[0], (size_t)(end - s))) != NULL) {
@@ -190,8 +193,8 @@ static inline const char *bpe_search(const char *s, const char *end, const char 
     return end;
 }
 
-/* Writes s to `to`, unless that is NULL, with each p->from replaced by p->to. Returns the number of
- * bytes. */
+/* Writes s to `to`, with each p->from replaced by p->to. If `to` is NULL, writes nothing. Returns
+ * the number of bytes. */
 static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n, char *to)
 {
     const char *end = s + n;
@@ -211,8 +214,8 @@ static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n
     return size;
 }
 
-/* Sorts characters, class << 21 | character each, stably by their classes. Linear: few by
- * insertion, many by counting, in space that the caller has after them. */
+/* Sorts the characters, each stored as class << 21 | character, stably by class, in linear time.
+ * Few are sorted by insertion, many by counting, in free space after the array. */
 static inline void bpe_sort_marks(uint32_t *c, size_t n)
 {
     size_t at[257] = { 0 };
@@ -235,13 +238,13 @@ static inline void bpe_sort_marks(uint32_t *c, size_t n)
     memcpy(c, c + n, n * sizeof *c);
 }
 
-/* Writes the composed form of the text s: decomposed, marks in order, composed (Unicode Standard
- * Annex 15). c has space for 8 numbers per character. Returns the number of bytes. */
+/* Writes the composed form, NFC, of the text s: decomposes, sorts the marks, composes (Unicode
+ * Standard Annex 15). c has space for 8 numbers per character. Returns the number of bytes. */
 static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char *to)
 {
     size_t count = 0, first = 0, kept = 0, starter = SIZE_MAX, size = 0;
     uint32_t before = 0;
-    for (size_t i = 0; i < n;) { /* first of the marks after a starter */
+    for (size_t i = 0; i < n;) { /* index of the first mark after the last starter */
         uint32_t x = 0, parts[UNICODE_DECOMPOSED];
         i += (size_t)json_utf8(s + i, n - i, &x);
         size_t more = unicode_decompose(x, parts);
@@ -272,9 +275,8 @@ static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char
     return size;
 }
 
-/* Puts the composed form of a text into *to, or NULL if the text is composed already. Returns 0, or
- * -1 when out of memory. Only the characters between two that cannot change are composed, from the
- * first one that may change. */
+/* Sets *to to the composed form of a text, or NULL if the text is composed already. Composes only
+ * stretches with characters that NFC may change. Returns 0, or -1 if out of memory. */
 static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
 {
     uint32_t *c = NULL;
@@ -293,7 +295,7 @@ static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
                 free(c);
                 c = capacity < SIZE_MAX / 64 ? (uint32_t *)malloc(8 * capacity * sizeof *c) : NULL;
             }
-            if (*to == NULL) /* no character grows to more than three times its bytes */
+            if (*to == NULL) /* NFC at most triples the bytes of a character */
                 *to = n < SIZE_MAX / 4 ? (char *)malloc(3 * n) : NULL;
             if (c == NULL || *to == NULL) {
                 free(c);
@@ -315,8 +317,8 @@ static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
     return 0;
 }
 
-/* What the normalizers make of a text: *s, *n and, if that is another, *own, to be freed; 0, or -1
- * when memory ends. */
+/* Applies the normalizers to the text *s, *n. If that changes it, *owned has the new text, to be
+ * freed. Returns 0, or -1 if out of memory. */
 static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **owned)
 {
     *owned = NULL;
@@ -355,8 +357,9 @@ static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **
 }
 
 /* ---- loading: tokens and merges -------------------------------------------------------------- */
-/* A token's name in a byte-level vocabulary is text: each of its bytes is a visible character. The
- * 68 bytes that are none by themselves, 0 to 32, 127 to 160, 173, are the characters from 256 on. */
+/* Returns the character for a byte in names of a byte-level vocabulary, in which every byte is a
+ * visible character. The 68 bytes that are not visible, 0 to 32, 127 to 160 and 173, become the
+ * characters from 256 on. */
 static inline uint32_t bpe_character_of(int byte)
 {
     if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
@@ -364,7 +367,7 @@ static inline uint32_t bpe_character_of(int byte)
     return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
 }
 
-/* Returns the byte of a character, the inverse of the above, or -1. */
+/* Returns the byte for a character, the inverse of bpe_character_of, or -1. */
 static inline int bpe_byte_of(uint32_t character)
 {
     if (character < 256)
@@ -375,7 +378,8 @@ static inline int bpe_byte_of(uint32_t character)
                               : -1;
 }
 
-/* The bytes that a name stands for: its own where a character of it is no byte (*visible 0). */
+/* Writes the bytes that a byte-level name stands for and returns their number. If a character
+ * stands for no byte, copies the name and sets *visible to 0. */
 static inline size_t bpe_name_bytes(const char *name, size_t size, char *to, int *visible)
 {
     size_t n = 0;
@@ -410,21 +414,21 @@ static inline int bpe_fallback_of(const char *name, size_t size)
 }
 
 typedef struct {
-    uint32_t at; /* the string or key in the file; 0 is an empty slot */
+    uint32_t at; /* node of the string or key in the file, or 0 in an empty slot */
     int32_t id;
 } bpe_name;
 
-/* What only loading needs. */
+/* State that only loading needs. */
 typedef struct {
     bpe *b;
     json d;          /* vocab.json or tokenizer.json */
-    bpe_name *names; /* a hash table of all tokens */
+    bpe_name *names; /* hash table of all tokens */
     uint32_t mask;
-    char *joined; /* two names, one after the other */
+    char *joined; /* buffer for two names, one after the other */
     size_t joined_capacity;
-    bpe_step replace; /* the decoder's; of no size: none */
-    int byte_fallback;        /* whether it has ByteFallback */
-    int cross_merge;       /* whether a merge reaches across the start of a run of U+2581 */
+    bpe_step replace; /* the decoder's Replace; without one, from_size is 0 */
+    int byte_fallback;        /* whether the decoder has ByteFallback */
+    int cross_merge;       /* whether a merge crosses the start of a run of U+2581 */
 } bpe_loader;
 #define BPE_SPACE "\xe2\x96\x81" /* U+2581 */
 
@@ -436,7 +440,7 @@ static inline uint32_t bpe_hash(const char *s, size_t n)
     return h ^ h >> 15;
 }
 
-/* The slot of a name, or the empty one where it belongs. */
+/* Returns the slot of a name, or the empty slot for it. */
 static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t size)
 {
     uint32_t i = bpe_hash(name, size);
@@ -448,14 +452,15 @@ static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t s
     }
 }
 
-/* Returns the id of a token of the vocabulary without added ones, or -1. */
+/* Returns the id of a vocabulary token, which added ones are not, or -1. */
 static inline int32_t bpe_find(const bpe_loader *l, const char *name, size_t size)
 {
     const bpe_name *p = bpe_slot(l, name, size);
     return json_kind_of(&l->d, p->at) == JSON_KEY ? p->id : -1;
 }
 
-/* A table of at least twice n entries of `size` bytes, all of them `fill`; its mask. */
+/* Returns a table of at least 2 n entries of `size` bytes, each byte set to `fill`, and its mask;
+ * NULL with d->error if out of memory. */
 static inline void *bpe_table(json *d, size_t n, size_t size, int fill, uint32_t *mask)
 {
     size_t slots = 64;
@@ -471,7 +476,7 @@ static inline void *bpe_table(json *d, size_t n, size_t size, int fill, uint32_t
     return p;
 }
 
-/* An array of n elements; never of no bytes. */
+/* Returns a zeroed array with room for n + 1 elements, or NULL with d->error if out of memory. */
 static inline void *bpe_array(json *d, size_t n, size_t size)
 {
     void *p = calloc(n + 1, size);
@@ -480,12 +485,12 @@ static inline void *bpe_array(json *d, size_t n, size_t size)
     return p;
 }
 
-/* An option that this tokenizer has not: absent, null, false or "". */
+/* Refuses an option that this file does not support, unless it is absent, null, false or "". */
 static inline void bpe_require_off(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
     if (json_kind_of(d, at) > JSON_FALSE && !json_is(d, at, ""))
-        json_mismatch(d, at, "null, false or \"\": this is not known");
+        json_mismatch(d, at, "null, false or \"\": this option is not supported");
 }
 
 static inline int bpe_by_first(const void *a, const void *b)
@@ -494,10 +499,10 @@ static inline int bpe_by_first(const void *a, const void *b)
     int m = (unsigned char)*p->text, n = (unsigned char)*q->text;
     return m != n               ? m - n
            : p->size != q->size ? (p->size < q->size ? 1 : -1)
-                                : q->special - p->special; /* of one text */
+                                : q->special - p->special; /* for equal texts */
 }
 
-/* Enters the names of `vocabulary` (an object) and `added` (an array of objects, or 0). */
+/* Fills l->names from `vocabulary`, an object, and `added`, an array of objects or 0. */
 static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t added)
 {
     json *d = &l->d;
@@ -508,12 +513,12 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     for (uint32_t k = json_first(d, vocabulary); k != 0; k = json_next(d, k)) {
         bpe_name *p = bpe_slot(l, json_text(d, k), json_size(d, k));
         if (p->at != 0)
-            return json_fail(d, d->nodes[k].line, "token \"%.80s\" stands twice", json_text(d, k));
+            return json_fail(d, d->nodes[k].line, "token \"%.80s\" occurs twice", json_text(d, k));
         int64_t id = json_int_of(d, k + 1);
         p->at = k;
         p->id = id >= 0 && id < (int64_t)n ? (int32_t)id : -1;
         if (p->id < 0)
-            return json_mismatch(d, k + 1, "ids without holes, from 0 to the number of tokens");
+            return json_mismatch(d, k + 1, "ids without gaps, from 0 to the number of tokens");
     }
     l->b->count = (int32_t)json_size(d, vocabulary);
     for (uint32_t i = json_first(d, added); i != 0; i = json_next(d, i)) {
@@ -527,7 +532,7 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
                        : id < 0 || id >= (int64_t)n)
             return json_fail(d, d->nodes[text].line,
                              "added token \"%.80s\" has id %.0f, which is not its id in the "
-                             "vocabulary, or is over the number of tokens, or it stands twice",
+                             "vocabulary, or is over the number of tokens, or it occurs twice",
                              json_text(d, text), (double)id);
         if (p->at == 0) {
             p->at = text;
@@ -538,8 +543,8 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     return 0;
 }
 
-/* Writes the bytes that a token decodes to. If `to` is NULL, returns only an upper bound of their
- * number. */
+/* Writes the bytes that a token decodes to and returns their number. If `to` is NULL, returns an
+ * upper bound. */
 static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, size_t n, char *to)
 {
     int visible, byte;
@@ -557,7 +562,7 @@ static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, siz
     return size;
 }
 
-/* The slot of a name in b->ids, or the empty one where it belongs. */
+/* Returns the slot of a name in b->ids, or the empty slot for it. */
 static inline int32_t *bpe_id_slot(const bpe *b, const char *name, size_t size)
 {
     uint32_t i = bpe_hash(name, size);
@@ -569,8 +574,8 @@ static inline int32_t *bpe_id_slot(const bpe *b, const char *name, size_t size)
     }
 }
 
-/* By the nodes of all tokens: what they decode to, their names, and the ids of those in the
- * vocabulary. normal[i]: NULL, or the added token i, which decodes as it is normalized. */
+/* Stores decoded bytes, names and ids of all tokens. node[i] is token i's string or key in the
+ * file. normal[i] is NULL, or the added token i if it decodes to its normalized text. */
 static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe_added **normal)
 {
     bpe *b = l->b;
@@ -610,7 +615,7 @@ static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe
     }
 }
 
-/* The tokens of bytes and of ASCII characters. */
+/* Finds the tokens of single bytes and of ASCII characters. */
 static inline int bpe_load_single(bpe_loader *l)
 {
     bpe *b = l->b;
@@ -632,7 +637,7 @@ static inline int bpe_load_single(bpe_loader *l)
     return 0;
 }
 
-/* The added ones in two lists. */
+/* Stores the added tokens in two lists, by whether they match normalized text. */
 static inline int bpe_load_added(bpe_loader *l, uint32_t added)
 {
     bpe *b = l->b;
@@ -650,7 +655,7 @@ static inline int bpe_load_added(bpe_loader *l, uint32_t added)
         if (list == 1 && bpe_normalize(b, &text, &size, &normal) != 0)
             return json_fail(d, 0, "out of memory for %.0f bytes", (double)size);
         if (size == 0 && name_size > 0)
-            json_fail(d, d->nodes[name].line, "added token \"%.80s\" is nothing once normalized",
+            json_fail(d, d->nodes[name].line, "added token \"%.80s\" is empty after normalizing",
                       json_text(d, name));
         p.id = (int32_t)json_int(d, i, "id", 0);
         p.special = json_bool(d, i, "special", 0);
@@ -681,7 +686,7 @@ static inline void bpe_sort_added(bpe *b)
     }
 }
 
-/* All tokens, after bpe_load_names. */
+/* Stores all tokens, after bpe_load_names. */
 static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
 {
     json *d = &l->d;
@@ -694,7 +699,7 @@ static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
             continue;
         if ((size_t)p->id >= n || node[p->id] != 0) {
             json_fail(d, d->nodes[p->at].line,
-                      "token \"%.80s\": id %d stands twice, or leaves a hole among %d tokens",
+                      "token \"%.80s\": id %d occurs twice, or leaves a gap among %d tokens",
                       json_text(d, p->at), (int)p->id, (int)n);
             break;
         }
@@ -724,7 +729,7 @@ static inline bpe_merge *bpe_merge_slot(const bpe *b, int32_t first, int32_t sec
     return &b->merges[i & b->merge_mask];
 }
 
-/* Enters the merge of two names, which stands in this line of `in`. */
+/* Stores the merge of two names; `in` and line are for errors. */
 static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_t rank,
                                  const char *first, size_t n, const char *second, size_t m)
 {
@@ -742,7 +747,7 @@ static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_
             id = bpe_find(l, l->joined, n + m);
     if (a < 0 || b < 0 || id < 0) {
         size_t size = a < 0 ? n : b < 0 ? m : n + m;
-        return json_fail(in, line, "a merge has \"%.*s\", which is no token of the vocabulary",
+        return json_fail(in, line, "a merge has \"%.*s\", which is not in the vocabulary",
                          (int)(size < 80 ? size : 80), l->joined + (a >= 0 && b < 0 ? n : 0));
     }
     if (m >= 3 && memcmp(second, BPE_SPACE, 3) == 0 &&
@@ -750,7 +755,7 @@ static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_
         l->cross_merge = 1;
     bpe_merge *p = bpe_merge_slot(l->b, a, b);
     p->pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
-    p->rank = rank; /* of a pair that stands twice the last counts, as for Hugging Face */
+    p->rank = rank; /* if a pair occurs twice, its last rank counts, as in Hugging Face */
     p->id = id;
     return 0;
 }
@@ -760,7 +765,8 @@ static inline void bpe_load_merge_table(bpe_loader *l, json *in, size_t n)
     l->b->merges = (bpe_merge *)bpe_table(in, n, sizeof(bpe_merge), 255, &l->b->merge_mask);
 }
 
-/* From merges.txt: a line "first second" each, apart from lines that start with #version. */
+/* Reads merges.txt: a line "first second" for each merge; lines that begin with #version are
+ * skipped. */
 static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
 {
     json in;
@@ -793,7 +799,7 @@ static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
     return l->d.error[0] ? -1 : 0;
 }
 
-/* From tokenizer.json: ["first", "second"] each, or "first second" in older files. */
+/* Reads merges from tokenizer.json: ["first", "second"] each, or "first second" in older files. */
 static inline int bpe_load_merges_array(bpe_loader *l, uint32_t merges)
 {
     json *d = &l->d;
@@ -836,14 +842,14 @@ static inline int bpe_load_end(bpe_loader *l)
 }
 
 /* ---- loading: the rest of tokenizer.json ----------------------------------------------------- */
-/* The regular expressions that are known, each of one text. */
+/* The supported regular expressions, which must match exactly. */
 #define BPE_REGEX_GPT2                                                                             \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define BPE_REGEX_LLAMA(digits)                                                                    \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* "part: expected ..., found "type""; -1. */
+/* Stores an error like: part: expected .., found "type". Returns -1. */
 static inline int bpe_fail_type(json *d, uint32_t object, const char *part, const char *known)
 {
     uint32_t at = json_find(d, object, "type");
@@ -860,12 +866,12 @@ static inline int bpe_is_type(json *d, uint32_t object, const char *type)
     return json_is(d, json_find(d, object, "type"), type);
 }
 
-/* A short text, of at least `least` bytes, into a step. */
+/* Copies a short text of at least `least` bytes to a step. */
 static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to, size_t *size)
 {
     const char *s = json_text(d, at);
     const size_t n = json_size(d, at);
-    *size = 0; /* of what is refused: callers go on */
+    *size = 0; /* for errors, since callers go on */
     if (d->error[0])
         return -1;
     if (n < least || n >= BPE_PATTERN)
@@ -883,7 +889,7 @@ static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
         b->steps[b->step_count++] = *p;
 }
 
-/* Replace of a text, of the normalizer or decoder. */
+/* Reads a Replace of a text, of the normalizer or decoder. */
 static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
 {
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
@@ -922,8 +928,8 @@ static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
     l->b->normalizers = l->b->step_count;
 }
 
-/* Refuses normalizers that, one after another, make a text longer than any tokenizer does: 16 that
- * each put 30 spaces in the place of one would take all memory there is. */
+/* Refuses normalizers that together lengthen a text more than BPE_GROWTH times. Otherwise a file
+ * with 16 Replaces, each of a space by 30 spaces, would exhaust memory. */
 static inline void bpe_check_growth(bpe_loader *l)
 {
     double times = 1;
@@ -935,7 +941,7 @@ static inline void bpe_check_growth(bpe_loader *l)
             times *= (double)p->to_size / (double)p->from_size;
     }
     if (times > (double)BPE_GROWTH)
-        json_fail(&l->d, 0, "normalizer: these make a text up to %.0f times as long: %d at most",
+        json_fail(&l->d, 0, "normalizer: these lengthen a text up to %.0f times; at most %d times is allowed",
                   times, (int)BPE_GROWTH);
 }
 
@@ -987,7 +993,7 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
     if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
         json_mismatch(d, json_find(d, object, "add_prefix_space"),
                    "true, or \"never\" as prepend_scheme");
-    if (p.when == BPE_FIRST && l->b->normalizers > 0) /* more than one piece may start the text */
+    if (p.when == BPE_FIRST && l->b->normalizers > 0) /* several pieces could be the first */
         json_mismatch(d, scheme, "always or never, with a normalizer");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
@@ -1027,7 +1033,8 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
     }
 }
 
-/* *before: how far the Sequence has come: Replace, ByteFallback, Fuse, Strip. */
+/* Reads a decoder. *before counts the steps of the Sequence that may no longer come, in the order
+ * Replace, ByteFallback, Fuse, Strip. */
 static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
 {
     static const char *const order[] = { "Replace", "ByteFallback", "Fuse", "Strip" };
@@ -1066,7 +1073,7 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
     }
 }
 
-/* Reads the special tokens that a template puts before and after the text. */
+/* Reads the special tokens that a template adds before and after the text. */
 static inline void bpe_load_template(bpe_loader *l, uint32_t object)
 {
     bpe *b = l->b;
@@ -1113,17 +1120,18 @@ static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
             json_fail(d, d->nodes[object].line, "post_processor: expected one template");
         else
             bpe_load_template(l, object);
-    } else if (!bpe_is_type(d, object, "ByteLevel")) { /* changes offsets only */
+    } else if (!bpe_is_type(d, object, "ByteLevel")) { /* ByteLevel changes only offsets, not
+                                                        * tokens */
         bpe_fail_type(d, object, "post_processor", "TemplateProcessing, ByteLevel or Sequence");
     }
 }
 
-/* What the model says apart from its tokens and merges. */
+/* Reads the model's options. */
 static inline void bpe_load_model(bpe_loader *l, uint32_t model)
 {
     bpe *b = l->b;
     json *d = &l->d;
-    if (json_find(d, model, "type") && !bpe_is_type(d, model, "BPE")) /* GPT-2's own has none */
+    if (json_find(d, model, "type") && !bpe_is_type(d, model, "BPE")) /* GPT-2's file has no type */
         bpe_fail_type(d, model, "model", "BPE");
     bpe_require_off(d, model, "dropout");
     bpe_require_off(d, model, "continuing_subword_prefix");
@@ -1133,8 +1141,8 @@ static inline void bpe_load_model(bpe_loader *l, uint32_t model)
     b->ignore_merges = json_bool(d, model, "ignore_merges", 0);
 }
 
-/* unk_token's id, and a step that keeps words short where there is none that splits: text may be
- * split before U+2581 (a space) where no merge reaches across that and it is a token itself. */
+/* Finds unk_token. If the merges allow it, adds a step that splits text before each U+2581 (a
+ * space), so that words stay short: U+2581 must be a token, and no merge may cross that place. */
 static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
 {
     bpe *b = l->b;
@@ -1142,7 +1150,7 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
     uint32_t unknown = json_find_nonnull(d, model, "unk_token");
     const char *name = unknown ? json_text(d, unknown) : "";
     size_t size = json_size(d, unknown);
-    int all_bytes = b->byte_level; /* each byte has a token: unk_token is of no use */
+    int all_bytes = b->byte_level; /* if each byte has a token, unk_token is never used */
     for (int i = 0; i < 256; i++)
         all_bytes &= b->byte[i] >= 0;
     b->unknown = unknown && !d->error[0] ? bpe_find(l, name, size) : -1;
@@ -1157,7 +1165,7 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
     bpe_load_step(l, &p);
 }
 
-/* Reads a tokenizer.json, which is in l->d. */
+/* Reads a tokenizer.json that l->d has parsed. */
 static inline int bpe_load_json(bpe_loader *l)
 {
     json *d = &l->d;
@@ -1194,7 +1202,7 @@ static inline void bpe_init_loader(bpe_loader *l, bpe *b)
     l->b = b;
 }
 
-/* Reads tokenizer.json; 0, or -1 with b->error set and nothing to free. */
+/* Reads the tokenizer.json at `path`. Returns 0, or -1 with b->error and nothing to free. */
 static inline int bpe_read_json(bpe *b, const char *path)
 {
     bpe_loader l;
@@ -1202,7 +1210,8 @@ static inline int bpe_read_json(bpe *b, const char *path)
     return json_read_file(&l.d, path) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
-/* The same of a text of n bytes and a 0, which is freed here; name: of it, in messages. */
+/* Reads a tokenizer.json from a text of n bytes and a final 0, and frees the text. `name` is for
+ * errors. */
 static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
 {
     bpe_loader l;
@@ -1212,8 +1221,8 @@ static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
     return json_parse(&l.d, text, n) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
-/* Reads vocab.json and merges.txt, as GPT-2's, where <|endoftext|> is the one special token; 0, or
- * -1 with b->error set and nothing to free. */
+/* Reads vocab.json and merges.txt, as of GPT-2, whose only special token is <|endoftext|>. Returns
+ * 0, or -1 with b->error and nothing to free. */
 static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *merges)
 {
     static const char end[] = "<|endoftext|>";
@@ -1229,13 +1238,13 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
         const size_t n = sizeof end - 1;
         bpe_added special = { end, n, bpe_find(&l, end, n), 1, 0, 0, end, n, NULL };
         if (special.id >= 0)
-            b->added[0][b->added_count[0]++] = special; /* bpe_array has space for one more */
+            b->added[0][b->added_count[0]++] = special; /* bpe_array allocated space for it */
         bpe_sort_added(b);
     }
     return bpe_load_end(&l);
 }
 
-/* Reads a directory's tokenizer.json, or else its vocab.json and merges.txt. */
+/* Reads the tokenizer of a folder: tokenizer.json, or else vocab.json and merges.txt. */
 static inline int bpe_open(bpe *b, const char *directory)
 {
     static const char *const files[] = { "tokenizer.json", "vocab.json", "merges.txt",
@@ -1281,7 +1290,7 @@ bpe_fail(bpe_tokens *t, const char *format, ...)
     return -1;
 }
 
-/* Room for n more tokens; 0 or -1. */
+/* Makes room for n more tokens. Returns 0, or -1 with t->error. */
 static inline int bpe_reserve(bpe_tokens *t, size_t n)
 {
     if (n <= t->capacity - t->count)
@@ -1296,8 +1305,8 @@ static inline int bpe_reserve(bpe_tokens *t, size_t n)
     return 0;
 }
 
-/* Returns the text that Python's decode("utf-8", errors="replace") makes of bytes that may not be
- * UTF-8, to be freed, or NULL when out of memory. It ends in a 0 that *size does not count. */
+/* Converts bytes to UTF-8 like Python's decode("utf-8", errors="replace"). Returns a text to be
+ * freed, with a final 0 that *size does not count, or NULL if out of memory. */
 static inline char *bpe_to_utf8(const char *s, size_t n, size_t *size)
 {
     char *to = n < SIZE_MAX / 3 ? (char *)malloc(3 * n + 1) : NULL;
@@ -1313,7 +1322,7 @@ static inline char *bpe_to_utf8(const char *s, size_t n, size_t *size)
     return to;
 }
 
-/* Room for a word of n bytes; 0 or -1. */
+/* Allocates the arrays to merge a word of n bytes. Returns 0, or -1 with t->error. */
 static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
 {
     size_t capacity = n + n / 2 + 64;
@@ -1332,7 +1341,8 @@ static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
     return allocated ? 0 : bpe_fail(t, "out of memory for a word of %.0f bytes", (double)n);
 }
 
-/* Puts the merge at a place into a heap of `count`, if there is one; the new count. */
+/* Pushes the merge of the tokens at two positions, if there is one, to a heap of `count`. Returns
+ * the new count. */
 static inline size_t bpe_push(bpe *b, size_t count, uint32_t position, uint32_t next)
 {
     const bpe_merge *m = bpe_merge_slot(b, b->symbol[position], b->symbol[next]);
@@ -1346,7 +1356,7 @@ static inline size_t bpe_push(bpe *b, size_t count, uint32_t position, uint32_t 
     return count + 1;
 }
 
-/* Takes the least out of a heap of `count` > 0. */
+/* Removes the least entry of a heap of `count` > 0 and returns it. */
 static inline uint64_t bpe_pop(bpe *b, size_t count)
 {
     uint64_t least = b->heap[0], last = b->heap[count - 1];
@@ -1362,15 +1372,16 @@ static inline uint64_t bpe_pop(bpe *b, size_t count)
     return least;
 }
 
-/* Returns the token of the vocabulary with this name, or -1. */
+/* Returns the id of the vocabulary token with this name, or -1. */
 static inline int32_t bpe_id_of(const bpe *b, const char *name, size_t n)
 {
     return *bpe_id_slot(b, name, n);
 }
 
-/* What a word of n bytes starts as, into b->symbol: the tokens of its bytes or characters; how
- * many, at most n. Of those that have none, unk_token waits for the next that has one, as it does for
- * Hugging Face, which lets the tokens of byte_fallback pass it. */
+/* Fills b->symbol with the tokens of a word's bytes or characters before merging. Returns their
+ * number, at most n. A character without a token and without byte_fallback becomes unk_token; like
+ * Hugging Face, this writes a pending unk_token only before the next character with a token, so
+ * tokens of byte_fallback may come before it. */
 static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
 {
     uint32_t count = 0, c;
@@ -1408,12 +1419,13 @@ static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
     return count;
 }
 
-/* The tokens of a word of n > 0 bytes: always the merge of the lowest rank, the leftmost of those.
- * Each merge takes one entry out of the heap and puts at most two in: room for 2 n is enough. */
+/* Appends the tokens of a word of n > 0 bytes. Always applies the merge of lowest rank, the
+ * leftmost of equals. Each merge removes one entry of the heap and adds at most two, so 2 n entries
+ * suffice. */
 static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     size_t count = 0;
-    if (n > INT32_MAX || n > SIZE_MAX / 32) /* 24 bytes each in the heap */
+    if (n > INT32_MAX || n > SIZE_MAX / 32) /* per byte, the heap takes 16 bytes, the rest 12 */
         return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
     if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n, t) != 0)
         return -1;
@@ -1425,7 +1437,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     uint32_t end = bpe_symbols(b, s, n);
     for (uint32_t i = 0; i < end; i++) {
         b->next[i] = i + 1;
-        b->prev[i] = i - 1; /* before the first: over all places */
+        b->prev[i] = i - 1; /* position 0 has UINT32_MAX, which is never below `end` */
     }
     for (uint32_t i = 0; i + 1 < end; i++)
         count = bpe_push(b, count, i, i + 1);
@@ -1436,7 +1448,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
             continue;
         const bpe_merge *m = bpe_merge_slot(b, b->symbol[i], b->symbol[next]);
         if (m->pair == BPE_NO_PAIR || m->rank != least >> 32)
-            continue; /* another merge has taken one of the two: no pair has a -1 */
+            continue; /* one of the two tokens was merged meanwhile; symbols of -1 have no merge */
         b->symbol[i] = m->id;
         b->symbol[next] = -1;
         b->next[i] = b->next[next];
@@ -1452,7 +1464,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     return 0;
 }
 
-/* The same, out of the words remembered where possible. */
+/* Appends a word's tokens, from the cache if possible. */
 static inline int bpe_encode_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     if (n > BPE_CACHE_BYTES)
@@ -1477,12 +1489,12 @@ static inline int bpe_encode_word(bpe *b, const char *s, size_t n, bpe_tokens *t
     return 0;
 }
 
-/* The class of the character at s, and its length. */
+/* Returns the class of the character at s; *size becomes its length. */
 static inline int bpe_class(const char *s, const char *end, size_t *size)
 {
     uint32_t c = (unsigned char)*s;
     *size = 1;
-    if (c < 128) /* fast */
+    if (c < 128) /* ASCII is fast */
         return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
                : c - '0' < 10u             ? UNICODE_NUMBER
                : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
@@ -1491,8 +1503,8 @@ static inline int bpe_class(const char *s, const char *end, size_t *size)
     return unicode_class(c);
 }
 
-/* The length of an ending such as 's at s, where a ' stands, or 0; any: in capitals, too, of which
- * U+017F is one. */
+/* Returns the length of a contraction like 's at s, where *s is ', or 0. If any_case is nonzero,
+ * also accepts capitals and U+017F for s. */
 static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
 {
     static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
@@ -1508,7 +1520,7 @@ static inline size_t bpe_contraction(const char *s, const char *end, int any_cas
     return 0;
 }
 
-/* Returns the end of the characters of this class from s on. */
+/* Returns the end of the run of characters of class `kind` at s. */
 static inline const char *bpe_run_end(const char *s, const char *end, int kind)
 {
     size_t size;
@@ -1524,18 +1536,19 @@ static inline const char *bpe_word_end(const char *s, const char *end)
     if (length > 0)
         return s + length;
     int kind = bpe_class(s, end, &size), next;
-    const char *p = s + size, *last = s; /* end of the run, and its last character */
+    const char *p = s + size, *last = s; /* end of the run so far; start of its last character */
     if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
         kind = next;
         p += length;
     }
     for (; p < end && bpe_class(p, end, &size) == kind; p += size)
         last = p;
-    /* of several spaces before a word the last is left to that */
+    /* of several white spaces before a word, the last one belongs to the word */
     return kind == UNICODE_SPACE && p < end && last > s ? last : p;
 }
 
-/* The same by BPE_REGEX_LLAMA, with so many digits in a word. */
+/* Returns the end of the word that starts at s, by BPE_REGEX_LLAMA with at most `digits` digits in
+ * a word. */
 static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
 {
     size_t size, length = *s == '\'' ? bpe_contraction(s, end, 1) : 0;
@@ -1594,18 +1607,18 @@ static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const 
         while ((size_t)(end - found) >= p->from_size && memcmp(found, p->from, p->from_size) == 0)
             found += p->from_size;
         return bpe_search(found, end, p->from, p->from_size);
-    default: /* BPE_BEFORE */
+    default: /* BPE_SPLIT_BEFORE */
         return bpe_search(s + (starts ? p->from_size : 0), end, p->from, p->from_size);
     }
 }
 
 typedef struct {
     const char *s, *end;
-    int first; /* it stands at the start of the text */
+    int first; /* nonzero if it is at the start of the text */
 } bpe_piece;
 
-/* Returns whether PREFIX or METASPACE changes a piece, which *own then holds, to be freed; -1 when
- * out of memory. */
+/* Applies PREFIX or METASPACE to a piece. If that changes it, *owned has the new text, to be freed;
+ * else NULL. Returns 0, or -1 if out of memory. */
 static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned, size_t *size)
 {
     const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
@@ -1635,7 +1648,7 @@ static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char
     return 0;
 }
 
-/* A piece that the pre-tokenizers from this step on take apart. */
+/* Appends the tokens of a piece, starting with pre-tokenizer `step`. */
 static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens *t)
 {
     const bpe_step *p = &b->steps[step];
@@ -1664,7 +1677,7 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
     return 0;
 }
 
-/* The added token of a list that starts at p, the longest, or NULL. */
+/* Returns the longest added token of a list that is at p, or NULL. */
 static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *p, const char *end)
 {
     const uint32_t *begins = &b->first_added[list][(unsigned char)*p];
@@ -1676,7 +1689,7 @@ static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *
     return NULL;
 }
 
-/* Before the white space that ends at `end`, not before s. */
+/* Returns the start of the white space that ends at `end`, not before s. */
 static inline const char *bpe_space_start(const char *s, const char *end)
 {
     size_t size;
@@ -1693,7 +1706,8 @@ static inline const char *bpe_space_start(const char *s, const char *end)
 
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
 
-/* Encodes a piece without the added tokens of list 0: the normalizers, then list 1. */
+/* Encodes a piece without added tokens of list 0: applies the normalizers, then finds those of
+ * the second list. */
 static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_tokens *t)
 {
     size_t n = (size_t)(piece.end - piece.s);
@@ -1706,19 +1720,20 @@ static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_t
     return status;
 }
 
-/* Text in which the added tokens of list 0, then of list 1, and then words are to be found. */
+/* Encodes a piece: finds the added tokens of this list and encodes the parts between them. */
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t)
 {
     const bpe_added *found;
-    const char *p = piece.s, *end = piece.end, *spaces = p; /* spaces: of a run of them the end */
+    const char *p = piece.s, *end = piece.end, *spaces = p; /* spaces: end of the last run of white
+                                                             * space that was searched */
     int status = 0;
-    bpe_piece part = piece; /* after the last token */
+    bpe_piece part = piece; /* text since the last added token */
     while (status == 0) {
         for (found = NULL; p < end && found == NULL && b->added_count[list] > 0;) {
             found = bpe_added_at(b, list, p, end);
             if (found == NULL) {
                 p++;
-            } else if (found->special && !specials) { /* text, passed over as a whole */
+            } else if (found->special && !specials) { /* stays text and is skipped as a whole */
                 b->special_texts++;
                 p += found->size;
                 found = NULL;
@@ -1737,17 +1752,18 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
         const char *after = p;
         if (found->rstrip)
             after = spaces = p < spaces ? spaces : bpe_run_end(p, end, UNICODE_SPACE);
-        if (after > part.s || !found->lstrip) /* else it is part of the white space of one before */
+        if (after > part.s || !found->lstrip) /* otherwise the token before it has absorbed it as
+                                               * white space */
             t->ids[t->count++] = found->id;
         part.s = after;
     }
     return status;
 }
 
-/* Appends the tokens of n bytes of text. flags: BPE_SPECIALS, BPE_TEMPLATE, BPE_INSIDE, or 0.
- * Without BPE_SPECIALS special tokens such as <|endoftext|> in it are text (Hugging Face's
- * split_special_tokens), as they should be in what others wrote, and b->spelled counts them. 0, or
- * -1 with t->error set and its tokens as before. */
+/* Appends the tokens of n bytes of text. flags: BPE_SPECIALS, BPE_TEMPLATE, BPE_NOT_FIRST, or 0.
+ * Without BPE_SPECIALS, special tokens such as <|endoftext|> in it stay text and b->special_texts
+ * counts them, as is right for untrusted text (Hugging Face's split_special_tokens). Returns 0, or
+ * -1 with t->error and unchanged tokens. */
 static inline int bpe_encode(bpe *b, const char *text, size_t n, int flags, bpe_tokens *t)
 {
     size_t i = 0, count = t->count;
@@ -1779,7 +1795,7 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int flags, bpe_
     return status;
 }
 
-/* The added token with this text, such as <|endoftext|>, or NULL. */
+/* Returns the added token with this text, such as <|endoftext|>, or NULL. */
 static inline const bpe_added *bpe_find_added(const bpe *b, const char *text)
 {
     for (int list = 0; list < 2; list++)
@@ -1791,9 +1807,9 @@ static inline const bpe_added *bpe_find_added(const bpe *b, const char *text)
 }
 
 /* ---- tokens to text -------------------------------------------------------------------------- */
-/* Returns the bytes of a token. Those of several tokens, concatenated, are the text. It is UTF-8
- * only as a whole, and not even that where a model ends in the middle of a character (then use
- * bpe_replace or bpe_decode). */
+/* Returns the bytes of a token. A text is the concatenation of its tokens' bytes. It is UTF-8 only
+ * as a whole, and may be invalid if a model stops in the middle of a character (then use
+ * bpe_to_utf8 or bpe_decode). */
 static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
 {
     int known = id >= 0 && id < b->count;
@@ -1801,8 +1817,8 @@ static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
     return known ? b->bytes + b->start[id] : "";
 }
 
-/* The same of the first token of a text: where the tokenizer puts a space before a text (Llama 2),
- * without it. What goes on with a text, as generated tokens do, has none to be taken off. */
+/* Returns the bytes of the first token of a text: without the space that some tokenizers (Llama 2)
+ * put before a text. Do not use it for tokens that continue a text, such as generated ones. */
 static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size)
 {
     const char *bytes = bpe_bytes(b, id, size);
@@ -1811,13 +1827,14 @@ static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size
     return bytes + strip;
 }
 
-/* Returns the text of n tokens, as Hugging Face's decode gives it with special tokens kept, to be
- * freed, or NULL when out of memory. Bytes that are not UTF-8 become U+FFFD; with byte_fallback,
- * each byte of a run of such tokens that as a whole is not UTF-8. It ends in a 0 that *size does
- * not count. */
+/* Decodes n tokens like Hugging Face's decode, keeping special tokens. Returns a text to be freed,
+ * with a final 0 that *size does not count, or NULL if out of memory. Invalid UTF-8 becomes U+FFFD.
+ * With byte_fallback, a run of byte tokens that is invalid as a whole becomes one U+FFFD for each
+ * byte. */
 static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_t *size)
 {
-    size_t capacity = 1, at = 0, run = SIZE_MAX, length; /* run: where a run of bytes starts */
+    size_t capacity = 1, at = 0, run = SIZE_MAX, length; /* run: start of a run of byte tokens, or
+                                                          * SIZE_MAX */
     uint32_t c;
     for (size_t i = 0; i < n; i++) {
         bpe_bytes(b, ids[i], &length);
@@ -1866,9 +1883,9 @@ static inline uint32_t bpe_get32(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Appends the tokens of a .bin file: nanoGPT's (nothing but 16-bit numbers, little-endian) or
- * llm.c's (256 32-bit numbers before them: 20240520, version 1, how many tokens, zeros). An id of
- * at least `vocabulary` is refused. 0, or -1 with t->error set and the tokens as they were. */
+/* Appends the tokens of a .bin file: nanoGPT's (16-bit little-endian numbers only) or llm.c's (a
+ * header of 256 32-bit numbers: 20240520, version 1, the number of tokens, zeros). Refuses ids of
+ * at least `vocabulary`. Returns 0, or -1 with t->error and unchanged tokens. */
 static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens *t)
 {
     json d;
@@ -1891,7 +1908,7 @@ static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens 
         int32_t id = p[at + 2 * i] | p[at + 2 * i + 1] << 8;
         t->ids[t->count + i] = id;
         if (id >= vocabulary)
-            json_fail(&d, 0, "token %.0f is %d, but the vocabulary has %d: is it another's file?",
+            json_fail(&d, 0, "token %.0f is %d, but the vocabulary has %d: is the file for another model?",
                       (double)i, (int)id, (int)vocabulary);
     }
     int failed = d.error[0] != 0;
@@ -1903,8 +1920,8 @@ static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens 
     return failed ? -1 : 0;
 }
 
-/* Writes such a file, llm.c's if `header`, from the tokens on to the end; 0, or -1 with t->error
- * set and no file left. */
+/* Writes all tokens to such a file, with llm.c's header if header is nonzero. Returns 0, or -1 with
+ * t->error after removing the file. */
 static inline int bpe_write_bin(const char *path, int header, bpe_tokens *t)
 {
     for (size_t i = 0; i < t->count; i++)

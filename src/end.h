@@ -1,4 +1,4 @@
-GCKPTI_COLD_END /* since check */
+GCKPTI_COLD_END /* begun in check/check.h */
 
 /* No private macro outlives the implementation. */
 @undef@

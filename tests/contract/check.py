@@ -1,14 +1,14 @@
-"""Random nets, trained by the library and again by the contract's text: every bit must be the same.
+"""Trains random nets by the library and by the implementation of docs/numerics.md; every bit must be the same.
 
     python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-h] [-x] [-e] [-b] [-r]
 
-PROGRAM: dump.c with the library.
-    -v   says all that differs, and what was met
+PROGRAM: dump.c, linked with the library.
+    -v   prints all differences, and how often each builder occurred
     -h   leaves out nets of fp32 plans
-    -x   stops at what the reading cannot do
-    -e, -b, -r   break the reading on purpose (a check that cannot fail is none): sums in another order; a block of a
-                 bf16 plan's product as one chain; bf16 rounded down at a tie
-Says op and place of the first difference of each net that has one; the last line counts. Ends with 1 if any has."""
+    -x   stops at the first net that this implementation cannot compute
+    -e, -b, -r   break this implementation, to show that the check can fail: sums in another order; a block of a bf16
+                 plan's product as one chain; bf16 rounded down at a tie
+Prints op and place of the first difference of each net; the last line has the counts. Exits with 1 if a net differs."""
 import sys
 import time
 import numpy as np
@@ -24,7 +24,7 @@ CURVES = ["relu", "softplus", "gelu", "gelu_erf", "silu", "tanh", "sigmoid", "so
 
 
 class Draw:
-    """A net of a seed. Tensors are (rows, .., ..), known by number and shape."""
+    """A random net, drawn from a seed. Tensors have the shape (rows, .., ..) and are known by number and shape."""
 
     def __init__(self, seed):
         self.r = np.random.default_rng(seed)
@@ -77,7 +77,7 @@ class Draw:
         self.pool.append((i, tuple(shape)))
 
     def weight(self, *shape):
-        """A parameter of this shape, new or used before, or a function of parameters."""
+        """Returns a parameter of this shape, new or used before, or a function of parameters."""
         fits = [i for i, s in self.weights if s == shape]
         if fits and self.chance(40):
             return int(self.r.choice(fits))
@@ -95,7 +95,7 @@ class Draw:
         return self.pool[int(self.r.integers(max(0, len(self.pool) - 4), len(self.pool)))]
 
     def partner(self, shape):
-        """Something that can stand beside it: of the batch, or parameters, repeated or not."""
+        """A second operand that broadcasts with it: a tensor of the batch or a parameter."""
         kind = int(self.r.integers(0, 5))
         if kind == 0:
             return self.weight(shape[-1])
@@ -212,7 +212,7 @@ class Draw:
     def grow_rotary(self, x, s):
         if len(s) == 2 and s[1] % 4 == 0:
             y = self.op("rotary", [x], 2, F(0), int(self.r.integers(0, 9)) * int(self.chance(50)), 0, F(0), 0)
-            if self.chance(50):  # gradients that are -0, which the sine's 0 at position 0 decides about
+            if self.chance(50):  # gradients of -0 at position 0, where the sine is 0
                 y = self.op("relu", [self.op("scale", [y], F(-1))])
             self.made(y, s)
 
@@ -336,7 +336,7 @@ class Draw:
         return self.op("cross_entropy", [self.logits(x, s), self.targets])
 
     def scales(self, x, s, n):
-        """A loss's weights, of the first n axes."""
+        """Returns the weights of a loss, which have its first n axes, or -1 for none."""
         if self.chance(40):
             return -1
         for axis in range(len(s), n, -1):
@@ -374,7 +374,7 @@ class Draw:
 
 
 def cached(seed):
-    """Attention over caches, a few positions a call: what differs from all positions in one call, by the text."""
+    """Attention over caches, a few positions per call. Returns differences from one call over all positions."""
     r = np.random.default_rng([seed, 2])
     rows, t, heads, shared = (int(r.integers(1, k)) for k in (3, 6, 4, 2))
     calls = int(r.integers(2, 7)) if seed % 8 else -(-150 // t)
@@ -427,7 +427,7 @@ def cached(seed):
 
 
 def initial(seed):
-    """Initial values; packed ones."""
+    """Checks initial values and quantised values."""
     r = np.random.default_rng([seed, 3])
     name, n, by = "w%d.bias" % seed, int(r.integers(1, 65)), [F(r.choice([0, 1, 0.02])) for _ in range(3)]
     lines = K.program.talk("net 0 1\ndraw %s 1 %d %s\nend\n" % (name, n, hexes(by)))
@@ -448,7 +448,7 @@ def initial(seed):
 
 
 def left_out(seed):
-    """What adds nothing to a gradient of -0, and what adds +0: maxima, rows without target, of weight 0."""
+    """Checks a gradient of -0: maxima and rows without a target or of weight 0 add nothing to it, others add +0."""
     r = np.random.default_rng([seed, 4])
     shape = (int(r.integers(1, 4)), int(r.integers(2, 5)), int(r.integers(2, 40)))
     n = Net(shape[0], shape[0])
@@ -475,8 +475,8 @@ def left_out(seed):
 
 
 def large(seed):
-    """More classes than a chunk (1024), with a tied embedding; more keys than two tiles (64), also as values;
-    8 virtual ranks with desc.batch of 9 rows; scores of -inf."""
+    """Checks large sizes: more classes than a chunk (1024), with a tied embedding; more keys than two tiles (64),
+    also as values; 8 virtual ranks with desc.batch of 9 rows; scores of -inf."""
     r = np.random.default_rng([seed, 5])
     kind = seed % 4
     rows, batch, classes, c, t = (2, 9, 40, 8, 3) if kind == 2 else (2, 3, 1030, 8, 3)

@@ -1,8 +1,8 @@
-"""The numeric contract (docs/numerics.md) again, from its text alone, in Python with numpy.
+"""A second implementation of docs/numerics.md, written from its text alone, in Python with numpy.
 
-Arrays are float32. What a gradient adds to what is there comes as one of the classes Value, Product, Some, Chain and
-Sums: a sum may store, add, or go on, and the bits depend on which (5a, 5c, 5e, 5f).
-unary.py has exp, log, tanh, erf, sin, cos and pow. Of the library there is only what it says (Program)."""
+Arrays are float32. A contribution to a gradient is one of the classes Value, Product, Some, Chain and Sums: the bits
+depend on whether it is stored, added, or continues a chain (clauses a, c, e, f).
+unary.py has exp, log, tanh, erf, sin, cos and pow. The library runs as a separate process (Program)."""
 import subprocess
 import threading
 import numpy as np
@@ -39,7 +39,7 @@ def rounded(a, b):
 
 
 def chain(a, b, start):
-    """c. sum over the last axis of a and the first but one of b, ascending: (..,M,K), (..,K,N)."""
+    """Clause c: returns start + a b, each element one chain over K ascending. Shapes (..,M,K), (..,K,N)."""
     s = start
     for k in range(a.shape[-1]):
         s = fma(a[..., :, k, None], b[..., None, k, :], s)
@@ -47,7 +47,7 @@ def chain(a, b, start):
                                                            np.shape(start))), dtype=F)
 
 
-# ---- j. draws ----
+# ---- j. random numbers ----
 def philox(counter, key):
     """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
     x = [np.asarray(w, dtype=np.uint64) for w in counter]
@@ -63,11 +63,11 @@ def philox(counter, key):
 
 # ---- l. bf16 ----
 TINY = F(2.0 ** -126)
-EVEN = np.uint32(1)  # what is added at a tie: the last bit that is kept
+EVEN = np.uint32(1)  # mask of the last bit that is kept, which decides at a tie
 
 
 def bf16(x):
-    """To nearest even; subnormals to 0."""
+    """Rounds to nearest even; subnormals become zeros of their sign (l3)."""
     u = np.ascontiguousarray(f32(x)).view(np.uint32)
     near = ((u + np.uint32(0x7fff) + ((u >> np.uint32(16)) & EVEN)) & np.uint32(0xffff0000)).view(F)
     near = np.where(np.isnan(x), F(np.nan), near)
@@ -75,7 +75,7 @@ def bf16(x):
 
 
 def bf16_by_chance(x, begin, stream, step, key=0):
-    """16 random bits are added to the half that is cut off; x begins with element `begin`."""
+    """Stochastic rounding (l9). x begins with element `begin` of the batch; stream is s of l9."""
     u = np.ascontiguousarray(f32(x)).view(np.uint32)
     c = np.arange(u.size, dtype=np.uint64).reshape(u.shape) + np.uint64(begin)
     q = c // np.uint64(8)
@@ -93,14 +93,14 @@ def flushed(x):
 
 
 def flushing_fma(a, b, c):
-    """fma of operands of which subnormal ones are zeros; so is a result below 2^-126 once it has 24 bits."""
+    """fma that flushes (l6): subnormal operands are zeros, and so are results below 2^-126 after rounding."""
     p = np.multiply(flushed(a), flushed(b), dtype=D)
     s = odd_sum(p, np.asarray(flushed(c), dtype=D))
     return np.where(np.abs(s) < 2.0 ** -126 * (1 - 2.0 ** -25), np.copysign(F(0), s).astype(F), s.astype(F))
 
 
 class Element:
-    """An element of a product: link after link, `place` from the first one on; blocks of 32, two chains in each."""
+    """An element of a product in a bf16 plan (l5): terms in blocks of 32, two chains in each."""
 
     CHAINS = 2
 
@@ -114,7 +114,7 @@ class Element:
         return self.e
 
     def link(self, place, a, b, there=True):
-        """there: where it takes part"""
+        """Adds the term a b number `place`; elements where `there` is false keep their chain."""
         if place // 32 != self.block:
             self.end()
             self.block, self.sums = place // 32, [np.zeros(1, F), np.zeros(1, F)]
@@ -127,7 +127,7 @@ def shape_of_product(a, b, start):
 
 
 def product(a, b, start, half, links=0):
-    """As `chain`; half: as bf16 plans have it. links: so many are an entry's, where they are rows of a batch."""
+    """Like `chain`; if half, as in bf16 plans. links: terms per entry if terms are rows of a batch (l7), else 0."""
     if not half:
         return chain(a, b, start)
     a, b, n = bf16(a), bf16(b), a.shape[-1]
@@ -145,7 +145,7 @@ def product(a, b, start, half, links=0):
     return np.array(np.broadcast_to(element.end(), shape), dtype=F)
 
 
-# ---- d. reductions within a row ----
+# ---- d. sums within a row ----
 def fold(lanes):
     for h in (16, 8, 4, 2, 1):
         lanes = lanes[..., :h] + lanes[..., h:2 * h]
@@ -170,7 +170,7 @@ def row_dot(x, y):
 
 
 class Program:
-    """dump.c with the library, a process of its own."""
+    """dump.c, linked with the library, as a separate process."""
 
     def __init__(self, program):
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -211,9 +211,9 @@ def word(x):
 program = None
 
 
-# ---- n. packed parameters ----
+# ---- n. quantised parameters ----
 def packed(x, storage):
-    """What ops see: 1: bf16, 2: binary16, 3: 1 byte, 4: blocks of half bytes."""
+    """Returns the values that ops see. storage: gckpt_storage (0 F32, 1 BF16, 2 F16, 3 I8, 4 I4)."""
     if storage == 1:
         return bf16(x)
     if storage == 2:
@@ -238,7 +238,7 @@ def packed(x, storage):
     return best.reshape(x.shape)
 
 
-# ---- what a gradient gets ----
+# ---- contributions to a gradient ----
 class Value:
     def __init__(self, x):
         self.x = x
@@ -262,14 +262,14 @@ class Product:
 
 
 class Select(Value):
-    """x where it was taken; elsewhere 0."""
+    """x where it was taken, +0 elsewhere (r1)."""
 
     def __init__(self, taken, x):
         self.taken, self.x = taken, np.where(taken, x, F(0))
 
 
 class Some:
-    """What adds to a part only, and nothing elsewhere; where it is stored, +0 is there."""
+    """A contribution to some elements that adds nothing to the others; stored, it has +0 there (f1)."""
 
     def __init__(self, taken, what, shape):
         self.taken, self.what, self.shape = taken, what, shape
@@ -282,7 +282,7 @@ class Some:
 
 
 class Chain:
-    """go(start): what continues from there."""
+    """A chain: go(start) continues it and returns the result."""
 
     def __init__(self, go, shape):
         self.go, self.shape = go, shape
@@ -295,14 +295,14 @@ class Chain:
 
 
 class Part(Chain):
-    """go(start, fresh): what touches a part only; a fresh one is +0 elsewhere."""
+    """A chain over a part of the elements: go(start, fresh); a fresh one is stored, +0 elsewhere."""
 
     def store(self):
         return self.go(np.zeros(self.shape, F), True)
 
 
 class Sums:
-    """e. compensated: rows of contributions, one after the other."""
+    """A compensated sum (e1) of rows, in order."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -321,7 +321,8 @@ class Sums:
 
 
 def repeated(x, shape):
-    """Contributions x (of a result's shape) to an operand of `shape`: rows by the axes that it was repeated along."""
+    """Contributions x, in the shape of the result, to an operand of `shape`, summed over the axes that repeat it.
+    Returns None if no axis does."""
     pad = (1,) * (x.ndim - len(shape)) + tuple(shape)
     axes = [i for i in range(x.ndim) if pad[i] == 1 and x.shape[i] != 1]
     kept = [i for i in range(x.ndim) if i not in axes]
@@ -333,7 +334,7 @@ def repeated(x, shape):
 
 
 def broadcast_gradient(x, shape, a=None):
-    """x, or the product x a, to an operand that may have been repeated."""
+    """The contribution x, or the product x a, to an operand that broadcasting may have repeated."""
     full = x if a is None else np.broadcast_arrays(x, a)[0]
     if tuple(shape) == full.shape:
         return Value(x) if a is None else Product(x, a)

@@ -1,24 +1,24 @@
-/* dump.c - runs nets that it reads, by public calls only, and prints the bits of everything: the
- * graph, losses, values, gradients, parameters and optimiser state.
+/* dump.c - reads nets, runs them by public calls only, and prints all bits: the graph, losses,
+ * values, gradients, parameters and optimiser state.
  *
- * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), all else
- * is decimal. Tensors are numbered from 0 in the order of their creation. check.py writes the
- * commands and reads the output.
- *     net ISA THREADS                  begins; gckpt_isa, threads of the plan
+ * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), other
+ * numbers are decimal. Tensors are numbered from 0 in the order of their creation. check.py writes
+ * the commands and reads the output.
+ *     net ISA THREADS                  begins a net with a gckpt_isa and threads of the plan
  *     input NAME TYPE N D..            TYPE f, i or u
  *     const NAME TYPE N D.. W..
- *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: quantised, as gckpt_storage
- *                                      FROZEN - 1
+ *     param NAME N D.. FROZEN W..      a parameter and its values. FROZEN is 0, 1 (frozen), or 1 +
+ *                                      the gckpt_storage that it is quantised to
  *     running NAME N D.. MOMENTUM W..  the same for running statistics
- *     draw NAME N D.. W..              answers a parameter's initial values, of gckpt_init's words
- *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
+ *     draw NAME N D.. W..              prints initial values; W are the words of gckpt_init
+ *     op BUILDER INPUTS NUMBER.. W..   inputs (-1 is NULL), then attributes in the builder's order
  *     term NUMBER WEIGHT REGULARISER
  *     plan MODE BATCH OPTIMISER VIRTUAL_RANKS PRECISION FETCHES
- *                                      FETCHES: 1: gradients of trained parameters, 2: all values,
- *                                      4: all gradients
+ *                                      FETCHES is a sum of 1 (gradients of trained parameters),
+ *                                      2 (all values), 4 (all gradients)
  *     step ROWS LR DECAY BETA1 BETA2 EPS MOMENTUM CLIP W..   all rows of all inputs, one by one
  *     forward ROWS W..
- *     end                              frees all, and is answered "end" */
+ *     end                              frees the net and prints "end" */
 #include "gradckpt.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,7 +403,7 @@ static void add_op(void)
     if (keep(build(name, x, n)) == NULL)
         failed(name, net.graph);
 }
-/* What has a gradient: what leads to a loss. */
+/* Whether a tensor has a gradient: a path of ops leads from it to a loss. */
 static unsigned char reached[MOST];
 static void find_reached(int size)
 {

@@ -1,10 +1,10 @@
-"""The reading of the contract beside PyTorch: tests/golden/golden.h, special.h, recurrent.h, moves.h, norms.h,
-convolutions.h and attention.h, values and gradients.
+"""Compares the implementation of docs/numerics.md with PyTorch, values and gradients: tests/golden/golden.h, special.h,
+recurrent.h, moves.h, norms.h, convolutions.h and attention.h.
 
-    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph)
-Ends with 1 if one is off by more than 1e-5 of its tensor's greatest (or of 1); of special values (NaN, infinities,
-signed zeros, subnormals) by more than 4 units in the last place, or from the library's own by a bit,
-in bf16, too."""
+    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c, linked with the library (for the graph)
+Exits with 1 if a number differs by more than 1e-5 of the greatest one of its tensor (or of 1). Special values (NaN,
+infinities, signed zeros, subnormals) may differ by 4 units in the last place from PyTorch, and by no bit from the
+library, also in bf16."""
 import os
 import re
 import sys
@@ -18,7 +18,7 @@ HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
 
 
 def arrays(text):
-    """Every array of a header, by name."""
+    """Returns the arrays of a header by name."""
     out = {}
     for kind, name, body in re.findall(r"static const (float|int32_t|int|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
         values = [v.strip().rstrip("f") for v in re.sub(r"/\*.*?\*/", "", body, flags=re.S).split(",") if v.strip()]
@@ -28,7 +28,7 @@ def arrays(text):
     return out
 
 
-# name: builder, attributes, which inputs (-1: none)
+# name: builder, attributes, inputs by number (-1 for none)
 OTHER = {
     "mul_same": ("mul", (), (0, 0)), "scale": ("scale", (F(-2.5),), None), "layernorm": ("layernorm", (F(1e-5),), None),
     "rmsnorm": ("rmsnorm", (F(1e-5),), None), "linear_no_bias": ("linear", (), (0, 1, -1)),
@@ -154,7 +154,7 @@ def recurrent():
 
 
 def numbers(step, shape, by=16):
-    """What moves.h, norms.h and convolutions.h were made from."""
+    """Returns the inputs from which moves.h, norms.h and convolutions.h were made."""
     return ((np.arange(np.prod(shape)) * step % 23 - 11) / by).astype(F).reshape(shape)
 
 
@@ -307,7 +307,7 @@ def special():
 
 
 def odd():
-    """Curves of special values, to the library's bits alone, in fp32 and in bf16."""
+    """Compares elementwise ops of special values with the library only, in fp32 and in bf16."""
     x = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, -1e-38, 1.2e-38, 3e38, -3e38, 88.7,
                   -87.4, -103.9, 9.1, 131073, -2e10], dtype=F).reshape(1, -1)
 

@@ -1,4 +1,4 @@
-"""A net, sent to dump.c and computed again by the contract's text."""
+"""A net, sent to dump.c and computed a second time by docs/numerics.md."""
 import numpy as np
 import contract as K
 from contract import F, D, hexes, unhex, word
@@ -6,7 +6,7 @@ from ops import OPS, Call
 
 VIEWS = ("reshape",)
 MOST_INPUTS = 8
-# Builders that make several ops: never themselves, but what the graph says.
+# Builders that make several ops: each node of the graph then names its op.
 INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "",
          "gru": "", "lstm": ""}
 
@@ -16,7 +16,7 @@ def int_word(i):
 
 
 class Net:
-    """What is built: a list of made tensors, by number. batch: rows of a step; rows: of a micro-batch."""
+    """A net as a list of tensors, by number. batch: rows of a step; rows: rows of a micro-batch."""
 
     def __init__(self, rows, batch, isa=0, threads=1):
         self.rows, self.batch = rows, batch
@@ -36,7 +36,7 @@ class Net:
         return i
 
     def param(self, values, frozen=0):
-        """frozen: 1; above: packed, too, as gckpt_storage frozen - 1"""
+        """frozen: 0 trained, 1 frozen, above 1 also quantised as gckpt_storage frozen - 1."""
         i = self.add(kind="param", values=values, shape=values.shape, frozen=frozen)
         self.text.append("param p%d %d %s %d %s" % (i, values.ndim, " ".join(map(str, values.shape)), frozen,
                                                    hexes(values)))
@@ -56,7 +56,7 @@ class Net:
         return i
 
     def op(self, builder, inputs, *attributes):
-        """attributes: F are floats, others whole numbers"""
+        """attributes: floats are F, whole numbers int."""
         words = [word(a) if isinstance(a, F) else int_word(a) for a in attributes]
         i = self.add(kind="op", builder=builder, inputs=inputs, attributes=attributes, shape=None)
         self.text.append("op %s %d %s" % (builder, len(inputs), " ".join(map(str, inputs)) +
@@ -83,7 +83,7 @@ class Net:
 
 
 class Dump:
-    """The output of dump.c."""
+    """The parsed output of dump.c."""
 
     def __init__(self, lines):
         self.nodes, self.ids, self.steps, self.errors = {}, {}, [], []
@@ -113,7 +113,7 @@ def double_hex(x):
 
 
 class Again:
-    """The same net by the text."""
+    """The same net, computed by this program."""
 
     def __init__(self, net, dump):
         self.net, self.dump = net, dump
@@ -131,12 +131,12 @@ class Again:
         return i
 
     def half(self, i):
-        """l. whether it is kept as bf16"""
+        """Returns whether tensor i is kept as bf16 (l1)."""
         return self.net.precision > 0 and not self.nodes[i]["batch_invariant"] and self.nodes[i]["op"] != "input"
 
     def kept(self, i, x, op, which, row=0):
-        """What is stored of tensor i, from entry `row` on: the value of op (0), or what its backward sends to input
-        `which` - 1."""
+        """Returns x as it is kept; it begins at entry `row` of tensor i. which: 0 for the value of op, 1 + k for the
+        gradient that op sends to its input k."""
         if not self.half(i) or self.nodes[i]["type"] != 0:
             return x
         if self.net.precision == 1:
@@ -164,7 +164,7 @@ class Again:
         return c
 
     def inner(self, i, batch):
-        """A call of one of several ops that a builder made."""
+        """Returns the call of one of the ops that a builder made."""
         node = self.nodes[i]
         made = self.net.made[self.by_id[min(j for j in self.by_id if j >= i)]]
         first = made["attributes"][0] if made["builder"] == "positions_at" else 0
@@ -172,7 +172,7 @@ class Again:
         if made["builder"] == "global_average_pool":
             attributes = (1,)
         ids = list(node["inputs"])
-        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0: what is not given is None
+        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0; None if not given
             given = [True, True, node["op"] == "gru" and made["inputs"][4] >= 0]
             given += [made["inputs"][5 if node["op"] == "gru" else 4] >= 0] * (1 if node["op"] == "gru" else 2)
             ids = [ids.pop(0) if k else None for k in given]
@@ -239,11 +239,11 @@ class Again:
         return [(sum(1 for x in vrank if x < k), sum(1 for x in vrank if x <= k)) for k in range(g)]
 
     def micro(self, a, b):
-        """Micro-batches of a virtual rank's rows."""
+        """Returns the micro-batches of rows a to b - 1, which are those of a virtual rank."""
         return [(p, min(p + self.net.rows, b)) for p in range(a, b, self.net.rows)]
 
     def part(self, c, i, a, b):
-        """The call of a virtual rank's rows."""
+        """Returns call c of tensor i, restricted to rows a to b - 1."""
         if self.nodes[i]["batch_invariant"]:
             return c
 
@@ -264,7 +264,7 @@ class Again:
         return p
 
     def contributions(self, i, g, c, into):
-        """into(target, contribution, repeats, which input)"""
+        """Calls into(target, contribution, whether the op had this target before, input number from 1)."""
         seen, which = set(), 0
         for j, k in zip(c.ids, OPS[c.builder].backward(c, g)):
             which += j is not None
@@ -328,7 +328,7 @@ class Again:
         self.grad.update(total)
 
     def add(self, k, s):
-        """k onto s, in k's shape, back in s's."""
+        """Adds contribution k to s; the result has the shape of s."""
         shape = getattr(k, "shape", None)
         if shape is None:
             shape = k.x.shape if hasattr(k, "x") else np.broadcast_shapes(np.shape(k.a), np.shape(k.b)) \
@@ -336,7 +336,7 @@ class Again:
         return np.asarray(k.add(s.reshape(shape)), dtype=F).reshape(s.shape)
 
     def step(self):
-        """The results of a step, in the form of Dump."""
+        """Runs a step. Returns its results in the form of Dump.steps."""
         self.forward()
         sums, counts, loss, scale = self.scales()
         n = counts[0]
@@ -380,7 +380,7 @@ class Again:
         norm = float(np.sqrt(D(total)))
         out["norm"] = double_hex(norm)
         h = self.net.hyper
-        self.updates += bool(g)  # nothing to train: nothing is updated
+        self.updates += bool(g)  # without trained parameters the step count stays
         for i, v in moved:
             self.values[i] = v
         for k, r in enumerate(params):
@@ -443,7 +443,7 @@ def name_of(net, r):
 
 
 def compare(net, dump, steps):
-    """The differences, in the order in which they arise."""
+    """Returns the differences of the first step that has any, in the order of computation."""
     out = []
     if dump.errors:
         return ["error: " + e for e in dump.errors]
@@ -461,7 +461,7 @@ def compare(net, dump, steps):
         if theirs["loss"] != mine["loss"]:
             out.append("step %d, reported loss: %s, by the text %s" % (s, theirs["loss"], mine["loss"]))
         for r in sorted(theirs["grad"], reverse=True):
-            zero = None if mine["count"] else np.abs(theirs["grad"][r])  # of no targets they are 0
+            zero = None if mine["count"] else np.abs(theirs["grad"][r])  # without targets they are 0
             d = same(zero, np.zeros(zero.size, F)) if zero is not None else \
                 same(theirs["grad"][r], mine["grad"][r]) if r in mine["grad"] else "none by the text"
             if d:

@@ -1,4 +1,4 @@
-"""Each op of docs/numerics.md, forward and backward (contract.py has what they are made of)."""
+"""Each op of docs/numerics.md, forward and backward, from the primitives of contract.py."""
 import math
 import numpy as np
 from contract import *
@@ -7,8 +7,8 @@ from unary import exp, log, log1p, sigmoid, tanh, wave
 
 
 class Call:
-    """x: values of inputs (None if not given); a: attributes; y: the result; saved: what the forward saves for the
-    backward; half: of a bf16 plan."""
+    """x: values of inputs (None if not given); a: attributes; y: the result; saved: values saved for the backward;
+    half: whether the plan is a bf16 plan."""
 
     def __init__(self, x, a, shape, half=False):
         self.x, self.a, self.shape, self.y, self.saved, self.half = x, a, shape, None, {}, half
@@ -26,7 +26,7 @@ def op(name):
 
 # ---- elementwise ----
 def curve(name, forward, slope):
-    """slope(c): the gradient is g slope, an fma where it is added."""
+    """A unary elementwise op. slope(c) is its derivative; the gradient is the product g slope (r2)."""
     class C:
         pass
     C.forward = staticmethod(forward)
@@ -144,7 +144,7 @@ def extreme(name, forward, sign):
     def backward(c, g):
         a, b = c.x
         first, second = (a > b, a < b) if sign > 0 else (a < b, a > b)
-        half = np.where(a == b, F(0.5) * g, g)  # where one is NaN both get all
+        half = np.where(a == b, F(0.5) * g, g)  # if one is NaN, both get g
         return [broadcast_gradient(np.where(second, F(0), half), a.shape),
                 broadcast_gradient(np.where(first, F(0), half), b.shape)]
     C.forward = staticmethod(lambda c: forward(c.x[0], c.x[1]))
@@ -320,7 +320,7 @@ def flat(x):
 
 
 def links_of(x):
-    """Rows of an entry of the batch (l.)."""
+    """Returns T, the rows of an entry of the batch (l7)."""
     return int(np.prod(x.shape[1:-1]))
 
 
@@ -401,7 +401,7 @@ class Embed:
         return [Chain(go, c.x[0].shape), None]
 
 
-# ---- losses: forward gives (a binary32 loss for each row, count); backward has the scale of the sum ----
+# ---- losses: forward returns (a binary32 loss per row, count); backward gets the scale of e6 ----
 @op("cross_entropy")
 class CrossEntropy:
     def parts(z):
@@ -456,7 +456,7 @@ class SumLoss:
 # ---- h. attention ----
 @op("attention")
 class Attention:
-    """Of one query after the other, all rows and heads at once."""
+    """Computes one query after the other, all rows and heads at once."""
 
     def heads(c):
         heads, shared = c.a[0], c.a[1] or c.a[0]
@@ -471,7 +471,7 @@ class Attention:
         return (scale / cap if cap != 0 else scale), cap
 
     def seen(c, s, t):
-        """(first key, keys behind it that rows see)"""
+        """Returns, for query t of s keys: first visible key, end of the causal keys, end of visible keys per row."""
         causal, window = c.a[2], c.a[3]
         last = s - c.x[0].shape[1] + t + 1 if causal else s
         first = max(0, last - window) if window and window < s else 0
@@ -479,7 +479,7 @@ class Attention:
         return first, last, lengths
 
     def scores(c, q, k, t):
-        """Of query t: (first, keys (b,h,S'), which are seen)."""
+        """Returns the first key of query t, its scores (b,h,keys), and which keys are visible."""
         first, last, lengths = Attention.seen(c, k.shape[2], t)
         factor, cap = Attention.factors(c, q.shape[-1])
         keys = k[:, :, first:last]
@@ -492,7 +492,7 @@ class Attention:
         return first, np.where(see, s, F(-np.inf)), see
 
     def over(c, s, links):
-        """s and its links: (place, factors, who takes part)."""
+        """Continues chains from s. links: a list of terms (place, operands a and b, mask of those that take part)."""
         if not c.half:
             for j, a, b, there in links:
                 s = np.where(there, fma(a, b, s), s)
@@ -557,7 +557,7 @@ class Attention:
             see[:, :, i, at] = there
 
         def out(go, x, n):
-            """go(start by heads); x: the input's shape, n: its heads"""
+            """Returns a Chain for input x with n heads; go continues it in the shape (b,n,rows,d)."""
             return Chain(lambda s: go(s.reshape(x.shape[0], x.shape[1], n, d).transpose(0, 2, 1, 3))
                          .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
 
@@ -614,7 +614,7 @@ OPS["linear_cross_entropy_with"] = LinearCrossEntropy
 
 
 def weights_of(w, n):
-    """A loss's weights, one for each of n rows or elements."""
+    """Returns the weights of a loss, one for each of n rows or elements; None if it has none."""
     return None if w is None else np.repeat(w.reshape(-1), n // max(w.size, 1))
 
 
@@ -680,7 +680,7 @@ class SoftCrossEntropy:
 
 
 def elementwise_loss(name, factors, gradients):
-    """factors(c): the loss is a b of each element; gradients(c): of it, for prediction and target"""
+    """factors(c): a and b of i5 for each element; gradients(c): its derivatives for prediction and target."""
     class C:
         def forward(c):
             n = c.x[0].size
@@ -818,12 +818,12 @@ class Dropout:
 
 # ---- o. convolutions ----
 def pair(a, j):
-    """(rows, columns) of a gckpt_window's entry j as dump.c reads it."""
+    """Returns field j of a gckpt_window, in the order of dump.c, for rows and for columns."""
     return a[j], a[5 + j]
 
 
 class Window:
-    """Where taps of a window of size k over (h, w) are, for places (p, q): rows and columns, and which exist."""
+    """The taps of a window over an image (h, w): for each tap its rows at the p places, its columns at the q places."""
 
     def __init__(self, a, h, w, size, p, q):
         stride, pad, dil = ([v or 1 for v in pair(a, 1)], pair(a, 2), [v or 1 for v in pair(a, 3)])
@@ -837,14 +837,14 @@ class Window:
         self.stride, self.pad, self.dil, self.p, self.q = stride, pad, dil, p, q
 
     def gather(self, x, tap):
-        """What the tap meets, (B,P,Q,C): +0 beyond."""
+        """Returns the pixels that a tap meets, (B,P,Q,C), +0 outside the image."""
         i, j, ys, xs = tap
         there = ((ys >= 0) & (ys < self.h))[:, None] & ((xs >= 0) & (xs < self.w))[None, :]
         got = x[:, np.clip(ys, 0, self.h - 1)][:, :, np.clip(xs, 0, self.w - 1)]
         return np.where(there[None, :, :, None], got, F(0))
 
     def back(self, g, tap):
-        """Of a pixel: (what comes from the place where the tap meets it (B,H,W,O), whether in steps of the stride)."""
+        """Returns g at the place where the tap meets each pixel, (B,H,W,O), and whether it meets it (o2)."""
         i, j = tap[:2]
         y = np.arange(self.h) + self.pad[0] - i * self.dil[0]
         x = np.arange(self.w) + self.pad[1] - j * self.dil[1]
@@ -868,7 +868,7 @@ def by_groups(x, groups):
 
 
 def correlate(win, x, w, groups, s):
-    """s (B,P,Q,O) += chains over taps, then the group's channels of x; w (KH,KW,I/groups,O)."""
+    """Continues chains from s (B,P,Q,O) over taps, then the group's channels of x (o1); w is (KH,KW,I/groups,O)."""
     s = by_groups(s, groups)
     for tap in win.taps:
         v = by_groups(win.gather(x, tap), groups)
@@ -879,7 +879,7 @@ def correlate(win, x, w, groups, s):
 
 
 def transpose(win, g, w, groups, s):
-    """s (B,H,W,I) += chains over the taps that meet a pixel, then the channels of g that they come from."""
+    """Continues chains from s (B,H,W,I) over the taps that meet a pixel, then the channels of g (o2)."""
     s = by_groups(s, groups)
     for tap in win.taps:
         v, met = win.back(g, tap)
@@ -891,7 +891,7 @@ def transpose(win, g, w, groups, s):
 
 
 def taps_gradient(win, x, g, groups, s):
-    """dw (KH,KW,I/groups,O) += chains over rows, then places."""
+    """Continues chains from s, the gradient of w, over rows, then places (o3)."""
     s = s.copy()
     for tap in win.taps:
         v, u = by_groups(win.gather(x, tap), groups), by_groups(g, groups)
@@ -1003,14 +1003,14 @@ class AveragePool(PoolBase):
 
 
 def place_sums(x):
-    """e. over places, (B,N,C) -> (B,C)"""
+    """Sums (B,N,C) over places by e1; returns (B,C)."""
     return Sums(np.swapaxes(x, 0, 1)).store() if x.shape[1] else np.zeros((x.shape[0], x.shape[2]), F)
 
 
 @op("groupnorm")
 class Groupnorm:
     def over(x, groups):
-        """Sums of (B,N,C) over places, then over a group's channels, (B,1,C) again."""
+        """Sums (B,N,C) over places, then over the channels of a group; returns (B,1,C)."""
         s = row_sum(by_groups(place_sums(x), groups))
         return np.repeat(s, x.shape[2] // groups, 1)[:, None]
 
@@ -1058,7 +1058,7 @@ class Rotary:
     def turn(c, x, sign):
         cos_, sin_, half = c.saved["t"] if "t" in c.saved else Rotary.table(c)
         c.saved["t"] = (cos_, sin_, half)
-        sin_ = fma(sin_, F(sign), F(0))  # 0 stays +0
+        sin_ = fma(sin_, F(sign), F(0))  # a sine of 0 stays +0 in both directions
         b, t, width = x.shape
         v = x.reshape(b, t, c.a[0], width // c.a[0]).transpose(0, 2, 1, 3)
         p, q, rest = v[..., :half], v[..., half:2 * half], v[..., 2 * half:]
@@ -1074,19 +1074,19 @@ class Rotary:
 
 # ---- p. recurrent layers: p (x wx + bias), wh, bias or None, h0 or None, c0 or None ----
 def over_gates(a, wh, s):
-    """s (B,H) and chains of a wh' over the gates."""
+    """Continues chains from s (B,H) of a and wh over all gates (p2)."""
     return chain(a, wh.T, s)
 
 
 class Recurrent:
     @staticmethod
     def put(x, slope):
-        """da, and the product that dp gets"""
+        """Returns da, and the operands of the product that the gradient of p gets."""
         return x * slope, (x, slope)
 
     @staticmethod
     def gradients(c, das, products, hs, first):
-        """das of wh and products of p (lists by t of lists of gates), hs: h before each step."""
+        """Returns the contributions to all inputs. das, products: by t, then by gate; hs: h before each step."""
         a = np.concatenate([np.concatenate(d, -1)[:, None] for d in das], 1)
         x, y = (np.concatenate([np.concatenate([p[k] for p in q], -1)[:, None] for q in products], 1) for k in range(2))
         h = flat(np.concatenate([v[:, None] for v in hs], 1))
@@ -1175,7 +1175,7 @@ class Lstm:
 # ---- q. batch norm, upsample ----
 @op("batchnorm")
 class Batchnorm:
-    """x, gain, bias, running mean, running variance; each micro-batch for itself"""
+    """x, gain, bias, running mean, running variance; each micro-batch is normalised separately."""
 
     def forward(c):
         y, saved = [], []
@@ -1201,7 +1201,7 @@ class Batchnorm:
     def backward(c, g):
         none, gain = np.zeros((0, g.shape[-1]), F), c.x[1]  # a virtual rank may have no rows
         dx, sums = [g[:0]], ([none], [none], [none], [none])
-        each = np.ones(1, F) if gain is None else gain  # by d., of one channel
+        each = np.ones(1, F) if gain is None else gain  # the sum by d2 of one channel
         for p, q in c.micro:
             h, r = c.saved["h"][p:q], c.saved["r"][p]
             n, rows = F(h.size // h.shape[-1]), F(q - p)
@@ -1221,7 +1221,7 @@ class Batchnorm:
 @op("upsample")
 class Upsample:
     def taps(size, to, how):
-        """For each result: [(place, weight)]"""
+        """Returns a list of (row, weight) for each of `to` results (q4)."""
         out = []
         for i in range(to):
             if how == 0:

@@ -1,4 +1,4 @@
-"""exp, log, pow, tanh, erf, sin, cos and rotary's angles, from docs/contract.md, which docs/numerics.md (b) names."""
+"""exp, log, pow, tanh, erf, sin, cos and rotary's angles, from docs/functions.txt (docs/numerics.md, b2)."""
 import numpy as np
 from contract import F, D, f32, fma, philox, rounded
 
@@ -6,7 +6,7 @@ ROUND = F(12582912)
 
 
 def h(*texts):
-    """binary32 numbers from hex"""
+    """Returns binary32 numbers from hexadecimal texts."""
     return [F(float.fromhex(t)) for t in texts]
 
 
@@ -26,7 +26,7 @@ SIN = h("-0x1.555556p-3", "0x1.111174p-7", "-0x1.a0594cp-13", "0x1.7c2842p-19")
 COS = h("0x1.55554ap-5", "-0x1.6c0c26p-10", "0x1.99e70ap-16")
 TWO_OVER_PI, HALF_PI, HALF_PI_2, HALF_PI_3 = h("0x1.45f306p-1", "0x1.921fb6p+0", "0x1.777a5cp-25", "0x1.ee59dap-50")
 ROOT_HALF, ROOT_2_PI = h("0x1.6a09e6p-1", "0x1.988454p-2")
-BITS_OF_2_OVER_PI = 0xa2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163ab  # 224, the first of weight 1/2
+BITS_OF_2_OVER_PI = 0xa2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163ab  # 224 bits; the first has weight 1/2
 
 
 def horner(x, c):
@@ -37,14 +37,14 @@ def horner(x, c):
 
 
 def reduced(x):
-    """exp(x) = 2^n (1 + r p): n, r, p."""
+    """Returns n, r, p with exp(x) = 2^n (1 + r p)."""
     n = fma(x, LOG2E, ROUND) - ROUND
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
     return n, r, horner(r, EXP)
 
 
 def times_power(x, n):
-    """x 2^n, rounded once."""
+    """Returns x 2^n, rounded once."""
     return np.ldexp(x.astype(D), np.where(np.isnan(n), 0, n).astype(int)).astype(F)
 
 
@@ -54,7 +54,7 @@ def exp(x):
 
 
 def less_than_1(x):
-    """1 - exp(x), x from -20 to 0"""
+    """Returns 1 - exp(x) for x from -20 to 0 (expm)."""
     n, r, p = reduced(x)
     s = times_power(np.ones_like(n), n)
     return fma(-(r * s), p, F(1) - s)
@@ -79,7 +79,7 @@ def erf(x):
 
 
 def split(x):
-    """x = m 2^n, 2/3 <= m < 4/3: m, n"""
+    """Returns m, n with x = m 2^n and 2/3 <= m < 4/3."""
     m, n = np.frexp(x)
     low = m < F(2) / F(3)
     return np.where(low, m + m, m), (n - low).astype(F)
@@ -150,7 +150,7 @@ def cosine(high, low):
 
 
 def waves(quadrant, high, low):
-    """sin and cos of quadrant pi/2 + high + low"""
+    """Returns sin and cos of quadrant pi/2 + high + low."""
     s, c = sine(high, low), cosine(high, low)
     odd = (quadrant & 1) == 1
     flip = np.where(quadrant & 2, F(-1), F(1))
@@ -158,7 +158,7 @@ def waves(quadrant, high, low):
 
 
 def angle_of(p):
-    """Of p, a whole number, a turn being 2^64: quadrant, high, low."""
+    """Returns quadrant, high and low of an angle p, a whole number of 2^-64 turns."""
     q = ((p + 2 ** 61) % 2 ** 64) >> 62
     p = (p - (q << 62)) % 2 ** 64
     p = D(p - 2 ** 64 if p >> 63 else p)  # rounded once to binary64
@@ -170,17 +170,17 @@ def angle_of(p):
 
 
 def far_angle(x):
-    """Of a number beyond 2^17: x 2/pi modulo 4, by 96 bits of 2/pi."""
+    """Returns quadrant, high and low of a number above 2^17, with 96 bits of 2/pi."""
     m, n = np.frexp(x)
     m, n = int(m * 2 ** 24), int(n) - 24  # x = m 2^n
-    v = (BITS_OF_2_OVER_PI << 32) >> (256 - 96 - (n - 2))  # from the bit on whose product has the weight 2
+    v = (BITS_OF_2_OVER_PI << 32) >> (256 - 96 - (n - 2))  # from the bit of weight 2^(1 - n) on
     v &= 2 ** 96 - 1
     v0, v1, v2 = v >> 64, (v >> 32) & 0xffffffff, v & 0xffffffff
     return angle_of(((m * v0 << 32) + m * v1 + (m * v2 >> 32)) % 2 ** 64)
 
 
 def wave(x, quarter):
-    """sin(x + quarter pi/2)"""
+    """Returns sin(x + quarter pi/2)."""
     x = f32(x)
     a = np.abs(x)
     n = fma(a, TWO_OVER_PI, ROUND) - ROUND
@@ -200,7 +200,7 @@ def wave(x, quarter):
 
 
 def rotary_angle(p):
-    """As angle_of, of high alone, in two parts of p"""
+    """Like angle_of for rotary: high from two parts of p, low 0."""
     q = ((p + 2 ** 61) % 2 ** 64) >> 62
     p = (p - (q << 62)) % 2 ** 64
     size = 2 ** 64 - p if p >> 63 else p
@@ -210,7 +210,7 @@ def rotary_angle(p):
 
 
 def rotary_table(t, half, base, first, given, scale):
-    """Cosines and sines (t,half) of positions from `first` on."""
+    """Returns cosines and sines (t,half) of the positions from `first` on."""
     turn = D(2935890503282001226)  # 2^64 / 2 pi
     counts = []
     if given is not None:
@@ -236,7 +236,7 @@ def sigmoid(x):
 
 
 def drawn(name, n, normal, uniform, constant):
-    """Initial values, of seed 0"""
+    """Returns initial values for seed 0 (j3)."""
     key = 0xcbf29ce484222325
     for byte in bytes(8) + name.encode():
         key = (key ^ byte) * 0x100000001b3 % 2 ** 64
@@ -254,7 +254,7 @@ def drawn(name, n, normal, uniform, constant):
 
 
 def powers(x, n):
-    """x^n by squaring, binary64"""
+    """Returns x^n in binary64 by repeated squaring, lowest bit first."""
     y = D(1)
     while n:
         if n & 1:

@@ -183,7 +183,7 @@ static void test_packed(void)
                          k ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, k ? 2 : GOLDEN_BATCH);
             CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "storage %d: other bits", i);
             hash = gckpt_store_hash(t.s);
-            CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "is packed"));
+            CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "is quantised"));
             end(&t);
         }
     }
@@ -200,16 +200,16 @@ static void test_targets(void)
         int64_t trains;
     } all[] = {
         { "c_attn,c_fz", NULL, NULL,
-          "target \"c_fz\" matches no layer; there are attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj in h.0 to h.1",
+          "target \"c_fz\" matches no layer; allowed are attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj in h.0 to h.1",
           0 },
         { "h.7.attn.c_attn,c_fc", NULL, NULL, "target \"h.7.attn.c_attn\" matches no layer", 0 },
-        { "c_attn,lm_head", NULL, NULL, "targets \"c_attn,lm_head\" name lm_head, and only", 0 },
-        { "c_attn,wte", NULL, NULL, "targets \"c_attn,wte\" name wte, and only layers", 0 },
+        { "c_attn,lm_head", NULL, NULL, "targets \"c_attn,lm_head\" match lm_head, but only", 0 },
+        { "c_attn,wte", NULL, NULL, "targets \"c_attn,wte\" match wte, but only layers", 0 },
         { "all-liner", NULL, NULL, "or all-linear", 0 },
         { "c_attn,all-linear", NULL, NULL, "target \"all-linear\" matches no layer", 0 },
-        { "c_attn", "c_attn=2,c_fc=4", NULL, "\"c_fc=4\" is for none of the targets, \"c_attn\"",
+        { "c_attn", "c_attn=2,c_fc=4", NULL, "\"c_fc=4\" matches none of the targets, \"c_attn\"",
           0 },
-        { "c_attn", NULL, "c_attm=2", "\"c_attm=2\" is for none of the targets", 0 },
+        { "c_attn", NULL, "c_attm=2", "\"c_attm=2\" matches none of the targets", 0 },
         { "c_attn", "c_attn", NULL, "and '=' and a number", 0 },
         { "all-linear", "mlp.c_proj=2", NULL, NULL, L * (4 * C + 2 * C + 5 * C + 2 * 5 * C) },
         { "c_attn,c_proj,c_fc", NULL, "c_fc=2", NULL, L * (4 * C + 2 * C + 5 * C + 5 * C) },

@@ -84,7 +84,7 @@ check "--min-lr at the method's own rate" build/finetune $own_rate --min-lr 1e-3
 check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   the trained weights will be lost; to keep them, give --save DIR'"
 check "too little data" fails_with 1 "too few for training" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
-check "a target that does not exist" fails_with 1 'target "c_x" matches no layer; there are attn.c_attn,' \
+check "a target that does not exist" fails_with 1 'target "c_x" matches no layer; allowed are attn.c_attn,' \
     build/finetune $text --targets c_attn,c_x
 check "--targets all-linear" test "$(build/finetune $text --plan --targets all-linear 2> "$work/stderr" |
     sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (32 * 4 + 32 * 2 + 32 * 5 + 32 * 5)))
@@ -688,7 +688,7 @@ for method in full last head new-blocks lora houlsby llama prefix prompt; do
         "$(field "$b.json" end weights_hash)" = "$(field "$a.json" end weights_hash)"
 done
 check "llama: no biases" fails_with 1 "this Llama has no biases; lora on all-linear" build/finetune $learns --method bias
-check "llama: targets of a GPT-2" fails_with 1 "there are self_attn.q_proj, self_attn.k_proj" build/finetune $learns \
+check "llama: targets of a GPT-2" fails_with 1 "allowed are self_attn.q_proj, self_attn.k_proj" build/finetune $learns \
     --targets c_attn
 check "llama: q_proj,v_proj are usual" test "$(build/finetune $learns --plan 2> "$work/stderr" |
     sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (32 + 32 + 32 + 16)))
@@ -752,8 +752,8 @@ check "--ensure-weight-tying of what is not tied" sh -c "build/finetune $text --
 check "--dora of another method" fails_with 2 "need --method lora, not bias" build/finetune $text --method bias --dora
 check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
 check "--layers of lora" fails_with 2 "give --layers-to-transform, such as 4-7" build/finetune $text --layers 2
-check "--layers-to-transform of nonsense" fails_with 1 "the model has 0 to 1" build/finetune $text --layers-to-transform 0,2
-check "--modules-to-save of nonsense" fails_with 1 "heads. is no module; there are wte, lm_head, ln_f" build/finetune $text \
+check "--layers-to-transform of nonsense" fails_with 1 "the model has layers 0 to 1" build/finetune $text --layers-to-transform 0,2
+check "--modules-to-save of nonsense" fails_with 1 "heads. is no module; allowed are wte, lm_head, ln_f" build/finetune $text \
     --modules-to-save wte,heads,head
 check "--ensure-weight-tying alone" fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
 check "--adapter with --dora" fails_with 2 "its adapter_config.json determines" build/finetune $text --adapter "$work/lora.a" --dora
@@ -780,7 +780,7 @@ sed 's/data_fnv1a/note_fnv1a/' "$work/broken/model.safetensors" > "$work/unhashe
 printf '\000\000\300\177' | dd of="$work/broken/model.safetensors" bs=1 conv=notrunc 2> "$work/log" \
     seek=$(($(wc -c < "$work/broken/model.safetensors") - 4))
 for how in "--eval-every 0" "--eval-every 0 --store bf16" "--eval-every 1" "--method full --clip 0 --eval-every 0"; do
-    check "weights of NaN, $how" fails_with 1 'not finite: "[a-z0-9_.]*" has an infinite value or NaN; the file' build/finetune $text \
+    check "weights of NaN, $how" fails_with 1 'not finite: "[a-z0-9_.]*" has an infinite value or NaN; its file' build/finetune $text \
         --model "$work/broken" $how
 done
 
@@ -822,11 +822,11 @@ full()
     cat "$work/stderr"
     grep -q -e "$says" "$work/stderr"
 }
-check "a first --save on a full disk: nothing was there" full "fresh/model.safetensors: .*; no file was there, none is left" $text --method full --steps 1 \
+check "a first --save on a full disk: nothing was there" full "fresh/model.safetensors: .*; no file of this name exists" $text --method full --steps 1 \
     --save "$work/fresh"
 build/finetune $text --steps 1 --method full --save "$work/older" > "$work/stdout" 2> "$work/stderr"
 cp "$work/older/model.safetensors" "$work/older.copy"
-check "a second one: what was there is unharmed" full "older/model.safetensors: .*; what was there is unharmed" $text --method full --steps 1 \
+check "a second one: the older file is unchanged" full "older/model.safetensors: .*; the older file is unchanged" $text --method full --steps 1 \
     --save "$work/older"
 check "and it is" cmp "$work/older/model.safetensors" "$work/older.copy"
 check "--json over the data" fails_with 2 "also --data" build/finetune $text --json "$work/text"

@@ -138,7 +138,7 @@ static void test_wrong(void)
         { "model", config, "\"n_head\": 4", "\"n_head\": 5", "n_head 5", 0 },
         { "model", config, "\"n_head\": 4", "\"n_head\": 0", "n_head: expected a number from 1 to", 0 },
         { "model", config, "\"n_positions\": 64", "\"n_positions\": 16777216",
-          "config.json is of", 0 },
+          "config.json describes", 0 },
         { "model", config, "\"gelu_new\"", "\"quick_gelu\"", "quick_gelu", 0 },
         { "model", config, "layer_idx\": false", "layer_idx\": true", "inverse_layer_idx", 0 },
         { "model", config, "\"gpt2\"", "\"opt\"", "model_type", 0 },

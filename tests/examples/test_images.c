@@ -223,7 +223,7 @@ static void test_folders(void)
             refused(
                 "has neither data_batch_1.bin nor MNIST's train-images-idx3-ubyte and its labels, nor train/CLASS/NAME.ppm");
     }
-    refused("train/coffee: no folder with pictures of a class");
+    refused("train/coffee: a folder with a class's pictures is expected");
     for (int i = 0; i < 5; i++)
         put(files[i], i == 1 ? "P6 # a comment\n# another\n2\t3\n#\n255\n" : "P6\n2 3\n255\n", 18, 20 * i);
     put("train/tea/.hidden", "", 0, 0);
@@ -257,10 +257,10 @@ static void test_folders(void)
     }
     /* pictures of this size would take more bytes than all files have: refused before memory is allocated */
     put("train/coffee/x.ppm", "P6\n60 70\n255\n", 12600, 0), put("train/tea/a.ppm", "P6\n60 70\n255\n", 12600, 0);
-    refused("train/tea/a.ppm: 2 pictures of its size take 25200 bytes, their files have 12642");
+    refused("train/tea/a.ppm: 2 pictures of its size take 25200 bytes, but the files have 12642");
     put("train/coffee/x.ppm", "P6\n2 3\n255\n", 18, 40), put("train/tea/a.ppm", "P6\n2 3\n255\n", 18, 20);
     put("val/tea/1.ppm", "P6\n3 2\n255\n", 18, 0);
-    refused("val/tea/1.ppm: images of 2 x 3 x 3 behind those of 3 x 2 x 3");
+    refused("val/tea/1.ppm: images of 2 x 3 x 3 after images of 3 x 2 x 3");
     put("val/tea/1.ppm", "P5\n2 3\n255\n", 6, 0);
     refused("images of 3 x 2 x 1 behind");
     put("val/tea/1.ppm", "P6\n2 3\n255\n", 17, 0);
@@ -278,10 +278,10 @@ static void test_folders(void)
         refused("val/tea/1.ppm: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)");
     }
     remove(AT "/val/tea/1.ppm"), rmdir(AT "/val/tea");
-    refused("val: not the classes of train");
+    refused("val: its classes differ from those of train");
     mkdir(AT "/val/water", 0777);
     put("val/water/1.ppm", "P6\n2 3\n255\n", 18, 0);
-    refused("val: not the classes of train");
+    refused("val: its classes differ from those of train");
     remove(AT "/val/water/1.ppm"), rmdir(AT "/val/water");
     remove(AT "/val/coffee/2.ppm"), remove(AT "/val/coffee/Desktop.ini"), rmdir(AT "/val/coffee"), rmdir(AT "/val");
     refused("has neither test_batch.bin nor MNIST's t10k-images-idx3-ubyte and its labels, nor val/CLASS/NAME.ppm");

@@ -560,13 +560,13 @@ static const tuning_edit wrong[] = {
     { "gqa", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
       "lm_head.weight", 0 },
     { "gqa", config, "\"use_cache\"", "\"quantization_config\": {\"bits\": 4}, \"use_cache\"",
-      "quantization_config: expected weights that are not quantised, found those of a method", 0 },
+      "quantization_config: expected weights that are not quantised, found weights of a method", 0 },
     { "gqa", config, "\"use_cache\"",
       "\"quantization_config\": {\"quant_method\": \"awq\"}, \"use_cache\"",
-      "found those of awq: take the model that they were made from, whose matrices can be kept",
+      "found weights of awq: take the original model, whose matrices can be stored",
       0 },
     { "gqa", weights, "\"model.norm.weight\"", "\"score.weight\"     ",
-      "\"score.weight\" is none of a Llama of 2 layers; the folder is a classifier's", 0 },
+      "\"score.weight\" does not belong to a Llama of 2 layers; the folder is a classifier's", 0 },
     { "gqa", weights, "\"model.norm.weight\"", "\"module.norm.weigh\"",
       "begin with module. come from a model that was saved inside DataParallel", 0 },
     { "gqa", weights, "\"model.norm.weight\"", "\"_orig_mod.norm.we\"",
@@ -575,7 +575,7 @@ static const tuning_edit wrong[] = {
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 1e999", "factor inf: expected a number above",
       0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_fast\": 1e999",
-      "beta_fast inf: expected a number above 1e-06, 1e12 at most", 0 },
+      "beta_fast inf: expected a number above 1e-06 and at most 1e12", 0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_slow\": 1e-320",
       "beta_slow 9.99989e-321: expected a number above", 0 },
     { "yarn", config, "\"original_max_position_embeddings\": 256",
@@ -706,7 +706,7 @@ static void test_not_finite(void)
     CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     t.m.config.init_range = INFINITY;
     CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORAGE_F32) != 0 &&
-                  strstr(t.m.error, "not written, as it would not be JSON"),
+                  strstr(t.m.error, "not written, because it would not be JSON"),
               "%s", t.m.error);
     end(&t);
     memset(&t, 0, sizeof t);
@@ -737,18 +737,18 @@ static void test_refused(void)
         { { .method = ADAPTERS_BIAS }, "has no biases; lora on all-linear" },
         { { .method = ADAPTERS_LORA, .bias = ADAPTERS_ALL_BIASES }, "has no biases" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn" },
-          "target \"c_attn\" matches no layer; there are self_attn.q_proj, self_attn.k_proj, "
+          "target \"c_attn\" matches no layer; allowed are self_attn.q_proj, self_attn.k_proj, "
           "self_attn.v_proj, self_attn.o_proj, mlp.gate_proj, mlp.up_proj and mlp.down_proj in "
           "layers.0 to layers.1, or all-linear" },
         { { .method = ADAPTERS_LAST, .layers = 3 }, "1 to 2" },
         { { .method = ADAPTERS_LORA, .targets = "q_proj,lm_head" },
-          "lora: targets \"q_proj,lm_head\" name lm_head, and only layers of blocks have LoRA here: "
+          "lora: targets \"q_proj,lm_head\" match lm_head, but only layers of blocks have LoRA here: "
           "leave it out, or train it as a whole (modules_to_save)" },
-        { { .method = ADAPTERS_LORA, .targets = ".*" }, "targets \".*\" name lm_head" },
+        { { .method = ADAPTERS_LORA, .targets = ".*" }, "targets \".*\" match lm_head" },
         { { .method = ADAPTERS_LORA, .alpha = INFINITY }, "alpha inf, dropout 0: allowed are" },
         { { .method = ADAPTERS_LORA, .dropout = 1 }, "alpha 8, dropout 1: allowed are" },
         { { .method = ADAPTERS_LORA, .dropout = NAN }, "a dropout from 0 to below 1" },
-        { { .method = ADAPTERS_LORA, .alpha_pattern = "q_proj=1e999" }, "a number above 0, 1e12 at most" },
+        { { .method = ADAPTERS_LORA, .alpha_pattern = "q_proj=1e999" }, "a number above 0 and at most 1e12" },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         tuned t;
@@ -764,7 +764,7 @@ static void test_refused(void)
         { "adaption", "adapter_config.json", "\"self_attn\"", "\"attn\"", "expected self_attn", 0 },
         { "lora", "adapter_config.json", "\"q_proj\"", "\"k_proj\"", "self_attn.q_proj.lora_A", 0 },
         { "lora", "adapter_config.json", "\"q_proj\"", "\"q_proj\", \"embed_tokens\"",
-          "lora: targets \"q_proj,embed_tokens,v_proj\" name embed_tokens", 0 },
+          "lora: targets \"q_proj,embed_tokens,v_proj\" match embed_tokens", 0 },
         { "lora", "adapter_config.json", "\"exclude_modules\": null",
           "\"exclude_modules\": [\"v_proj\"]", "v_proj.lora_A.weight\" is none of what", 0 },
         { "lora", "adapter_config.json", "\"exclude_modules\": null",

@@ -362,28 +362,28 @@ static void test_options(void)
         const char *says;
     } wrong[] = {
         { { .method = ADAPTERS_LORA, .targets = "lm_head" },
-          "targets \"lm_head\" name lm_head, and only layers of blocks have LoRA here" },
+          "targets \"lm_head\" match lm_head, but only layers of blocks have LoRA here" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
         { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn" }, "\"c_attn\"" },
         { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },
         { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn=2.5" }, "2.5" },
         { { .method = ADAPTERS_LORA, .alpha_pattern = "c_attn=0" }, "\"c_attn=0\"" },
         { { .method = ADAPTERS_LORA, .size = -1 }, "-1" },
-        { { .method = ADAPTERS_LORA, .layers_to_transform = "0,3" }, "the model has 0 to 2" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "0,3" }, "the model has layers 0 to 2" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "0," }, "numbers and ranges" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "2-0" }, "numbers and ranges" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "-1" }, "numbers and ranges" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "1-" }, "numbers and ranges" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "0 1" }, "numbers and ranges" },
         { { .method = ADAPTERS_LORA, .targets = "h.1.c_.*", .layers_to_transform = "1" },
-          "targets that are names" },
+          "targets that are plain names" },
         { { .method = ADAPTERS_LORA, .modules_to_save = "ln_f,wtf" },
-          "\"wtf\" is no module; there are wte, lm_head, ln_f and those of h.0 to h.2, such as mlp" },
+          "\"wtf\" is no module; allowed are wte, lm_head, ln_f and modules of h.0 to h.2, such as mlp" },
         { { .method = ADAPTERS_LORA, .targets = "c_fc", .modules_to_save = "mlp" },
           "match none of the layers" },
         { { .method = ADAPTERS_PREFIX, .dora = 1 }, "prefix: dora, modules_to_save and" },
-        { { .method = ADAPTERS_LAST, .modules_to_save = "wte" }, "are of lora" },
-        { { .method = ADAPTERS_HEAD, .layers_to_transform = "1" }, "are of lora" },
+        { { .method = ADAPTERS_LAST, .modules_to_save = "wte" }, "are options of lora only" },
+        { { .method = ADAPTERS_HEAD, .layers_to_transform = "1" }, "are options of lora only" },
         { { .method = ADAPTERS_LAST, .layers = 4 }, "1 to 3" },
         { { .method = ADAPTERS_LLAMA, .layers = -1 }, "1 to 3" },
         { { .method = ADAPTERS_NEW_BLOCKS, .layers = -1 }, "1 to 1000" },
@@ -418,7 +418,7 @@ static void test_packed(void)
         begin(&t, NULL);
         CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == -1);
-        CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
+        CHECK_MSG(strstr(t.m.error, "is quantised") != NULL, "%s", t.m.error);
         end(&t);
     }
     /* a module to be trained stays floats if the options say so; a quantised one is converted to
@@ -445,7 +445,7 @@ static void test_packed(void)
     CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &lora) == 0);
     train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 3);
-    CHECK(adapters_merge(&t.a) == -1 && strstr(t.m.error, "is packed") != NULL);
+    CHECK(adapters_merge(&t.a) == -1 && strstr(t.m.error, "is quantised") != NULL);
     CHECK(model_save(&t.m, t.store, folder, GCKPT_STORAGE_F32) == -1);
     CHECK(strstr(t.m.error, "int8") != NULL);
     end(&t);

@@ -260,7 +260,7 @@ static void test_packed(void)
                          k ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, k ? 2 : GOLDEN_BATCH);
             CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "storage %d: other bits", i);
             hash = gckpt_store_hash(t.s);
-            CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "is packed"));
+            CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "is quantised"));
             end(&t);
         }
     }
@@ -326,10 +326,10 @@ static void test_wrong(void)
         { "llama_dora", config, "[\n    0\n  ]", "[0, 1]", "no tensor for \"layers.1", 0 },
         { "llama_dora", config, "[\n    0\n  ]", "[1]", "layers.0.", 0 },
         { "llama_dora", config, "[\n    0\n  ]", "[5, 7]",
-          "layers_to_transform \"5,7\": the model has 0 to 1", 0 },
+          "layers_to_transform \"5,7\": the model has layers 0 to 1", 0 },
         { "llama_dora", config, "\"modules_to_save\": null", "\"modules_to_save\": [\"score\"]",
-          "modules_to_save: \"score\" is no module; there are", 0 },
-        { "llama_saved", config, "\"norm\"", "\"nurm\"", "\"nurm\" is no module; there are", 0 },
+          "modules_to_save: \"score\" is no module; allowed are", 0 },
+        { "llama_saved", config, "\"norm\"", "\"nurm\"", "\"nurm\" is no module; allowed are", 0 },
         { "llama_saved", config, "\"norm\"", "\"norm\", \"up_proj\"",
           "no tensor for \"layers.0.mlp", 0 },
         { "llama_saved", config, "\"norm\"", "7", "expected a string", 0 },

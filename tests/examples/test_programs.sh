@@ -176,7 +176,7 @@ done
 check "cnn reads MNIST's format" sh -c "$cnn --data $work/mnist | grep '^45 images of 28 x 28 x 1, 5 of them'"
 mkdir -p "$work/mixed"
 cp "$work"/mnist/train-* "$work/cifar/test_batch.bin" "$work/mixed"
-check "cnn: images of two sizes" fails_with 1 "32 x 32 x 3 behind those of 28 x 28 x 1" $cnn --data "$work/mixed"
+check "cnn: images of two sizes" fails_with 1 "32 x 32 x 3 after images of 28 x 28 x 1" $cnn --data "$work/mixed"
 check "cnn: no such folder" fails_with 1 "has neither data_batch_1.bin nor" build/cnn --data /nonexistent
 head -c 4000 "$work/cifar/test_batch.bin" > "$work/cifar/data_batch_2.bin"
 check "cnn: half a row of CIFAR-10" fails_with 1 "data_batch_2.bin: not CIFAR-10's format" build/cnn --data "$work/cifar"

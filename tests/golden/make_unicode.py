@@ -76,9 +76,9 @@ def table(comment, head, numbers):
 spans = [(code, end) for code in late if code - 1 not in late
          for end in [min(x for x in range(code, 0x110001) if x not in late)]]
 composing = sorted((pair[1], pair[2], at) for at, pair in enumerate(pairs) if pair[3])
-print("""/* unicode.h - what tokenizers need of Unicode, as the tokenizers package has it: the class of a
- * character (letter, number, white space or other; Unicode 16), and the composed form, NFC (Unicode
- * 9). Written by tests/golden/make_unicode.py. */
+print("""/* unicode.h - Unicode tables for tokenizer.h: the class of a character (letter, number, white space or
+ * other; Unicode 16), and the composed form, NFC (Unicode 9), as in the Python package
+ * tokenizers. Written by tests/golden/make_unicode.py. */
 #ifndef UNICODE_H
 #define UNICODE_H
 #include <stddef.h>
@@ -87,20 +87,21 @@ print("""/* unicode.h - what tokenizers need of Unicode, as the tokenizers packa
 enum { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
 
 /* clang-format off */""")
-print(table("/* From code point x / 4 on, the class is x % 4. */", "static const uint32_t unicode_classes[]",
+print(table("/* Sorted ranges: from code point x / 4 up to the next entry's, the class is x % 4. */", "static const uint32_t unicode_classes[]",
             [0] + ranges(lambda code: kinds.get(code, 0), 4)))
-print(table("/* From code point x / 512 on: x % 256 is the combining class, 256 says that the character may\n"
-            " * change in NFC, or join one before it. */", "static const uint32_t unicode_marks[]",
+print(table("/* Sorted ranges from code point x / 512: x % 256 is the combining class; bit 256 is set if NFC may\n"
+            " * change the character or join it to an earlier one. */", "static const uint32_t unicode_marks[]",
             [0] + ranges(lambda code: (code in moves) * 256 + classes.get(code, 0), 512)))
-print(table("/* Canonical decompositions: a character and the one that it is, .. */",
+print(table("/* Canonical decompositions into one character: pairs of character and decomposition. */",
             "static const uint32_t unicode_singles[]", [x for single in singles for x in single]))
-print(table("/* .. a character and the two that it is, .. */",
+print(table("/* Canonical decompositions into two: triples of character, first and second. */",
             "static const uint32_t unicode_pairs[]", [x for pair in pairs for x in pair[:3]]))
-print(table("/* .. and which of those pairs are composed, in the order of the two. */",
+print(table("/* The decompositions that NFC composes again: indices into unicode_pairs, sorted by first and second. */",
             "static const uint16_t unicode_composed[]", [at for _, _, at in composing]))
 print("""/* clang-format on */
 
-/* Where the last number <= x stands among every `step`th of n, of which the first is <= x. */
+/* Returns the index of the last number <= x among numbers[0], numbers[step], numbers[2 step], ..; the
+ * table has n numbers, and the first is <= x. */
 static inline uint32_t unicode_at(const uint32_t *numbers, uint32_t n, uint32_t step, uint32_t x)
 {
     uint32_t low = 0, high = n / step;
@@ -121,7 +122,7 @@ static inline int unicode_class(uint32_t character)
     return (int)(unicode_classes[UNICODE_AT(unicode_classes, 1, character * 4 + 3)] % 4);
 }
 
-/* A number also for Digits, which knows those of Unicode 17. */
+/* Returns whether the pre-tokenizer "Digits" takes this for a digit: it also knows Unicode 17's. */
 static inline int unicode_is_digit(uint32_t character)
 {
     if (@SPANS@)
@@ -129,7 +130,7 @@ static inline int unicode_is_digit(uint32_t character)
     return unicode_class(character) == UNICODE_NUMBER;
 }
 
-/* The combining class (0: a starter), and 256 more where a character may change in NFC. */
+/* Returns the combining class (0 for a starter), plus 256 if NFC may change the character. */
 static inline int unicode_mark(uint32_t character)
 {
     if (character < 0x300)
@@ -137,9 +138,9 @@ static inline int unicode_mark(uint32_t character)
     return (int)(unicode_marks[UNICODE_AT(unicode_marks, 1, character * 512 + 511)] % 512);
 }
 
-enum { UNICODE_DECOMPOSED = 4 }; /* no character becomes more than this many */
+enum { UNICODE_DECOMPOSED = 4 }; /* most characters in a decomposition */
 
-/* Writes what a character decomposes into; how many there are. */
+/* Writes the full decomposition of a character. Returns its length. */
 static inline size_t unicode_decompose(uint32_t c, uint32_t *to)
 {
     uint32_t behind[UNICODE_DECOMPOSED], at;
@@ -168,7 +169,7 @@ static inline size_t unicode_decompose(uint32_t c, uint32_t *to)
     return size;
 }
 
-/* The character that two compose, or 0. */
+/* Returns the character that two characters compose to, or 0. */
 static inline uint32_t unicode_compose(uint32_t first, uint32_t second)
 {
     uint32_t low = 0, high = (uint32_t)(sizeof unicode_composed / sizeof unicode_composed[0]);

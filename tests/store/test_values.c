@@ -593,7 +593,7 @@ static void test_check(int verbose)
                 if (result != GCKPT_E_DATA)
                     CHECK((result == GCKPT_UNRESOLVED) == (c.unresolved > 0));
                 if (result == GCKPT_UNRESOLVED)
-                    CHECK_MSG(c.resolution > 0.01 && strstr(text, "too coarse"),
+                    CHECK_MSG(c.resolution > 0.01 && strstr(text, "rounding hides"),
                               "kind %d, %g, %g: resolution %g, %s", kind, by, size, c.resolution,
                               text);
                 CHECK(c.directions == (kind == 0 ? 4 : kind == 1 ? 6 : 12));
