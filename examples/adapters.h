@@ -289,8 +289,7 @@ static inline int adapters_check_layers(model_any *m, const adapters_options *o)
     return 0;
 }
 
-/* ---- hooks: each changes only modules that have its parameters
- * -------------------------------- */
+/* ---- hooks: each changes only modules that have its parameters ------------------------------- */
 /* Returns parameter MODULE + end of the store, or NULL if it does not exist. */
 static inline gckpt_tensor *adapters_find_param(const adapters *a, gckpt_graph *g, const char *module,
                                           const char *end)

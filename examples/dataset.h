@@ -1,5 +1,5 @@
-/* dataset.h - rows of tokens and targets from a text, a .bin file of tokens, or JSON lines of chats,
- * prompts and answers: to copy, with tokenizer.h, json.h, chat.h and sample.h.
+/* dataset.h - makes rows of tokens and targets from a text, a .bin file of tokens, or JSON lines of chats,
+ * prompts and answers. To copy, with tokenizer.h, json.h, chat.h and sample.h.
  *
  *     dataset d;
  *     if (dataset_open(&d, "chat.jsonl", &tokenizer, vocabulary, end_of_text) != 0)
@@ -8,25 +8,25 @@
  *         dataset_row(&d, dataset_shuffled(seed, p, dataset_rows(&d, T)), T, tokens, targets);
  *     dataset_free(&d);
  *
- * Text and tokens are cut into windows of T, each target the next token. A line of FILE.jsonl is a
- * row, whose kind follows from its keys:
- *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, by dataset_desc.chats; answers
- *                                           (role assistant) with their ends are targets
- *     {"prompt": "..", "completion": ".."}  the completion (or "answer") and the end of text are
- *     {"instruction": "..", "input": "..", "output": ".."}     the output and the end of text are;
- *                                           "input" may be missing or empty
- *     {"text": ".."}                        all of it is, and the end of text, except for the first
+ * Text and tokens are cut into windows of T tokens; each target is the next token. Each line of FILE.jsonl
+ * is a row. Its keys decide its kind and its targets:
+ *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, rendered by dataset_desc.chats.
+ *                                           Targets: answers (role assistant) and their ends
+ *     {"prompt": "..", "completion": ".."}  Targets: the completion (or "answer") and the end of text
+ *     {"instruction": "..", "input": "..", "output": ".."}     "input" may be missing or empty.
+ *                                           Targets: the output and the end of text
+ *     {"text": ".."}                        Targets: all of it and the end of text, except the first
  *                                           token, unless the tokenizer's template begins with one
- *     {"prompt": .., "chosen": .., "rejected": ..}    dataset_open_pairs: two answers to compare, as
- *                                           texts or as messages; the prompt may be missing: it is
- *                                           then what both begin with
- * All other targets are -1, which no loss counts. The prompt of an instruction is
+ *     {"prompt": .., "chosen": .., "rejected": ..}    for dataset_open_pairs: two answers to compare,
+ *                                           as texts or as messages. If the prompt is missing, the
+ *                                           common beginning of both answers is the prompt
+ * All other targets are -1, which losses do not count. The prompt of an instruction is
  *     "### Instruction:\n" instruction "\n\n### Input:\n" input "\n\n### Response:\n"
- * without the middle part where there is no input; with a chat template it is a turn of the user
- * instead, an empty line between the two. A row that is too long loses the beginning of its prompt,
- * then its end. dataset_batch groups rows of like length. Data that is not text is refused by name: bytes
- * of 0, archives, images, weights, UTF-16, an array of JSON. A line without a target is left out;
- * half of a surrogate pair in a line becomes U+FFFD; the dataset counts both. C99 or C++11. */
+ * without the middle part if there is no input. With a chat template, instruction and input become a turn
+ * of the user instead, with an empty line between them. A row that is too long loses the beginning of its
+ * prompt first, then its end. dataset_batch groups rows of similar length. Data that is not text is refused
+ * with its kind: zero bytes, archives, images, weights, UTF-16, an array of JSON. A line without a target
+ * is dropped, and half of a surrogate pair becomes U+FFFD; the dataset counts both. C99 or C++11. */
 #ifndef DATASET_H
 #define DATASET_H
 #include "chat.h"
@@ -34,7 +34,7 @@
 #include "tokenizer.h"
 
 typedef struct {
-    size_t begin, answer, end; /* in tokens; answer is the first target */
+    size_t begin, answer, end; /* indices of tokens; answer is the first target */
 } dataset_example;
 
 enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATASET_KINDS };
@@ -42,9 +42,9 @@ enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATA
 /* How lines of JSON become tokens. */
 typedef struct {
     int32_t end;  /* the end-of-text token, or -1 */
-    int specials; /* special tokens count in lines, too; else they are text there */
-    chat *
-        chats; /* of messages and instructions; NULL, or its format without a name: there is none */
+    int specials; /* if nonzero, special tokens in lines are recognised; if 0, they stay text */
+    /* Template of messages and instructions. Without a template, NULL or format.name is NULL. */
+    chat *chats;
 } dataset_desc;
 
 typedef struct {
@@ -52,13 +52,13 @@ typedef struct {
     dataset_example *examples; /* NULL for windows */
     size_t count, capacity;        /* of examples */
     size_t lines[DATASET_KINDS];
-    chat_mask targets; /* of examples: which tokens are targets */
-    size_t replaced;    /* bytes that are not UTF-8, or halves of surrogate pairs: now U+FFFD */
-    size_t special_texts;     /* special tokens that are spelled out */
+    chat_mask targets; /* for examples: which tokens are targets */
+    size_t replaced;    /* invalid bytes and halves of surrogate pairs, replaced by U+FFFD */
+    size_t special_texts;     /* special tokens that texts spell out */
     size_t empty;       /* answers without text, of which only the end is a target */
-    size_t same_pairs;        /* pairs whose two answers are the same tokens */
-    size_t skipped;     /* lines without a target, which are left out */
-    int pairs;          /* If nonzero, a row is two examples, chosen and rejected. */
+    size_t same_pairs;        /* pairs whose two answers have the same tokens */
+    size_t skipped;     /* lines without a target, which were dropped */
+    int pairs;          /* if nonzero, a row is two examples, chosen and rejected */
     int32_t padding;
     char error[512];
 } dataset;
@@ -87,17 +87,18 @@ static inline int dataset_push(bpe_tokens *t, int32_t id)
     return 0;
 }
 
-/* Beginnings of files that are not text, '?' being any byte. No text in any language begins like
- * this: one of the bytes is not UTF-8, or a control character, except for bzip2 and PDF. */
+/* First bytes of files that are not text; '?' is any byte. Text in any language cannot begin so,
+ * since one byte is invalid in UTF-8 or a control character, except for bzip2 and PDF. */
 static const struct {
     unsigned char size;
     const char *head, *name, *remedy;
 } dataset_magics[] = {
     { 9, "?????\0\0\0{", "weights (safetensors)",
-      "a model is the folder that they are in, what is learned a text" },
-    { 8, "GGUF?\0\0\0", "weights (GGUF)", "what is learned is a text" },
-    { 2, "\x80\2", "a Python pickle (PyTorch's weights are one)", "what is learned is a text" },
-    { 4, "PK\3\4", "a zip archive (.docx, .xlsx and .npz are such, too)",
+      "give their folder as the model, and a text to train on" },
+    { 8, "GGUF?\0\0\0", "weights (GGUF)", "a text to train on is expected" },
+    { 2, "\x80\2", "a Python pickle, such as PyTorch's weights",
+      "a text to train on is expected" },
+    { 4, "PK\3\4", "a zip archive, as are .docx, .xlsx and .npz files",
       "unpack it, or save it as plain text" },
     { 3, "\x1f\x8b\10", "a gzip archive", "unpack it: gunzip" },
     { 10, "BZh?1AY&SY", "a bzip2 archive", "unpack it: bunzip2" },
@@ -109,9 +110,9 @@ static const struct {
     { 4, "\xd0\xcf\x11\xe0", "an Office document", "save it as plain text" },
     { 5, "PAR1\x15", "a Parquet table", "write its texts to a file, or as FILE.jsonl" },
     { 6, "\x93NUMPY", "a NumPy array", "tokens go to FILE.bin, 16 bits each" },
-    { 8, "\x89PNG\r\n\x1a\n", "a PNG picture", "what is learned is a text" },
-    { 3, "\xff\xd8\xff", "a JPEG picture", "what is learned is a text" },
-    { 4, "\177ELF", "a program", "what is learned is a text" },
+    { 8, "\x89PNG\r\n\x1a\n", "a PNG picture", "a text to train on is expected" },
+    { 3, "\xff\xd8\xff", "a JPEG picture", "a text to train on is expected" },
+    { 4, "\177ELF", "a program", "a text to train on is expected" },
 };
 
 static inline int dataset_has_magic(const char *text, size_t size, int kind)
@@ -128,7 +129,8 @@ static const char dataset_formats[] =
     "{\"prompt\": \"..\", \"completion\": \"..\"}, {\"messages\": [{\"role\": \"user\", \"content\": "
     "\"..\"}, ..]}, {\"instruction\": \"..\", \"output\": \"..\"} or {\"text\": \"..\"}";
 
-/* What a line is, the first that fits: chats often have a prompt, too, and instructions a text. */
+/* Returns the kind of a line, the first that fits: chats often also have a prompt, and instructions
+ * a text. */
 static inline int dataset_kind(json *line)
 {
     static const char *const keys[DATASET_KINDS][3] = { { "messages", "messages", "messages" },
@@ -143,8 +145,8 @@ static inline int dataset_kind(json *line)
     return kind;
 }
 
-/* Returns 1 if a text is JSON: an array, or lines with the keys of examples; 0 if not; -1 with
- * file->error when out of memory. */
+/* Returns 1 if a text is JSON, either an array or lines with the keys of examples; 0 if not; -1
+ * with file->error if out of memory. */
 static inline int dataset_is_json(json *file, const char *text, size_t size)
 {
     const size_t first = strspn(text, " \t\r\n");
@@ -170,7 +172,8 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
     return is_json;
 }
 
-/* The same of lines that are none, where that says more than what is wrong with the first. */
+/* Replaces the error of a file's first line by a better one if the file is of a known kind that is
+ * not text. */
 static inline void dataset_refuse_magic(json *line, FILE *f)
 {
     char head[16];
@@ -178,25 +181,25 @@ static inline void dataset_refuse_magic(json *line, FILE *f)
     for (int i = 0; i < (int)(sizeof dataset_magics / sizeof dataset_magics[0]); i++)
         if (dataset_has_magic(head, n, i)) {
             line->error[0] = 0;
-            json_fail(line, 0, "this is %s, no text; %s", dataset_magics[i].name,
+            json_fail(line, 0, "this is %s, not text; %s", dataset_magics[i].name,
                       dataset_magics[i].remedy);
             return;
         }
 }
 
-/* Refuses a file that is not text, by the name of what it is. Returns 0 if it is text. */
+/* Refuses a file that is not text, with its kind. Returns 0 if it is text. */
 static inline int dataset_refuse(json *file, const char *text, size_t size)
 {
     const char *zero = (const char *)memchr(text, 0, size);
     for (int i = 0; i < (int)(sizeof dataset_magics / sizeof dataset_magics[0]); i++)
         if (dataset_has_magic(text, size, i))
-            return json_fail(file, 0, "this is %s, no text; %s", dataset_magics[i].name,
+            return json_fail(file, 0, "this is %s, not text; %s", dataset_magics[i].name,
                              dataset_magics[i].remedy);
     if (size > 262 && memcmp(text + 257, "ustar", 5) == 0 && zero != NULL)
-        return json_fail(file, 0, "this is a tar archive, no text; unpack it: tar -xf");
+        return json_fail(file, 0, "this is a tar archive, not text; unpack it: tar -xf");
     if (zero != NULL)
         return json_fail(file, 0,
-                         "byte %.0f is 0: this is no text, or not in UTF-8; save it as UTF-8 "
+                         "byte %.0f is 0: this is not text, or not in UTF-8; save it as UTF-8 "
                          "(tokens of 16 bits go to FILE.bin)",
                          (double)(zero - text) + 1);
     const int is_json = dataset_is_json(file, text, size);
@@ -204,7 +207,7 @@ static inline int dataset_refuse(json *file, const char *text, size_t size)
         return is_json;
     return text[strspn(text, " \t\r\n")] == '['
                ? json_fail(file, 0,
-                           "this is an array of JSON, no text; write FILE.jsonl, a line each: %s",
+                           "this is an array of JSON, not text; write FILE.jsonl with an item on each line: %s",
                            dataset_formats)
                : json_fail(file, 0, "these are lines of JSON, %s: name the file FILE.jsonl",
                            dataset_formats);
@@ -237,7 +240,7 @@ static inline int dataset_read_text(dataset *d, const char *path, bpe *tokenizer
 }
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
-/* Appends a token, or n bytes of text. */
+/* Appends a token. */
 static inline int dataset_put(dataset *d, json *line, int32_t id, int is_target)
 {
     const size_t first = d->tokens.count;
@@ -248,17 +251,17 @@ static inline int dataset_put(dataset *d, json *line, int32_t id, int is_target)
     return 0;
 }
 
-typedef struct { /* what reading lines needs */
+typedef struct { /* state for reading lines */
     bpe *tokenizer;
     const dataset_desc *desc;
-    char *text; /* put together */
+    char *text; /* text built from parts of a line */
     size_t size, capacity;
     chat_turn *turns;
     size_t turn_capacity;
-    size_t from; /* the first token of r->text */
+    size_t from; /* index of the first token of r->text */
 } dataset_reader;
 
-/* What the tokenizer's template puts before a text. */
+/* Appends the tokens that the tokenizer's template puts before a text. */
 static inline int dataset_put_head(dataset *d, json *line, const dataset_reader *r)
 {
     for (int i = 0; i < r->tokenizer->prefix_count; i++)
@@ -267,7 +270,7 @@ static inline int dataset_put_head(dataset *d, json *line, const dataset_reader 
     return 0;
 }
 
-/* Appends to r->text. */
+/* Appends n bytes to r->text. */
 static inline int dataset_append(json *line, dataset_reader *r, const char *text, size_t n)
 {
     if (r->size + n > r->capacity) {
@@ -289,7 +292,7 @@ static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, cons
 {
     const size_t first = d->tokens.count;
     const int flags = r->desc->specials ? BPE_SPECIALS : 0;
-    const size_t done = is_target ? r->size : 0; /* the targets go on after r->text */
+    const size_t done = is_target ? r->size : 0; /* targets are encoded as continuing r->text */
     d->special_texts += chat_count_special(r->tokenizer, text, n);
     if (done > 0 && dataset_append(line, r, text, n) != 0)
         return -1;
@@ -312,8 +315,8 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
     return s;
 }
 
-/* Adds a row of two texts. The second is a target, with the end of text after it unless it spells
- * that out. As in TRL, only the tokenizer's template comes before them. */
+/* Adds the tokens of prompt and answer. Targets are the answer and the end of text, which is added
+ * unless the answer spells it out. As in TRL, only the tokenizer's template comes before them. */
 static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
                                dataset_span answer)
 {
@@ -354,7 +357,7 @@ static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, co
     while (d->tokens.count > begin && !d->targets.flags[d->tokens.count - 1])
         d->tokens.count--;
     if (d->tokens.count == begin)
-        return json_fail(line, line->line, "no turn of the assistant: nothing to learn");
+        return json_fail(line, line->line, "no turn of the assistant, so no target");
     if (d->targets.flags[begin])
         return json_fail(line, line->line, "nothing comes before the first answer");
     if (chat_end_token(c, r->tokenizer) < 0 && desc->end >= 0)
@@ -401,8 +404,8 @@ static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader
     return dataset_add_chat(d, line, r, r->turns, 2);
 }
 
-/* What a message says: a string, or a list of {"type": "text", "text": ".."}, which are put together
- * in r->text; its size, and where it begins there, or -1. */
+/* Appends the content of a message to r->text: a string, or the concatenation of a list of {"type":
+ * "text", "text": ".."}. Returns 0, or -1 with line->error. */
 static inline int dataset_read_content(json *line, dataset_reader *r, uint32_t content)
 {
     static const char expected[] = "a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
@@ -421,7 +424,7 @@ static inline int dataset_read_content(json *line, dataset_reader *r, uint32_t c
     return 0;
 }
 
-/* Chats need a template. */
+/* Refuses a chat if there is no template. */
 static inline int dataset_require_chat(json *line, const dataset_reader *r)
 {
     const chat *c = r->desc->chats;
@@ -430,10 +433,10 @@ static inline int dataset_require_chat(json *line, const dataset_reader *r)
         return 0;
     return json_fail(line, line->line,
                      "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
-                     "--assistant-turn say what is around a turn",
+                     "--assistant-turn give the text around a turn",
                      c != NULL && c->source[0] != 0 ? "the model's " : "the model has no template",
                      c != NULL ? c->source : "",
-                     c != NULL && c->source[0] != 0 ? " is none that is known here" : "",
+                     c != NULL && c->source[0] != 0 ? " is not a known template" : "",
                      chat_list_names(names, sizeof names));
 }
 
@@ -449,8 +452,8 @@ static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t tu
     return 0;
 }
 
-/* Adds an array of messages to the *n turns of r, and their texts to r->text, where
- * dataset_place_turns finds them. */
+/* Appends an array of messages to the *n turns of r, and their texts to r->text.
+ * dataset_place_turns then sets the turns' pointers. */
 static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t messages, size_t *n)
 {
     int number = 1;
@@ -528,7 +531,7 @@ static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
                                                dataset_string(line, answer)) != 0;
 }
 
-/* A place for an example, which begins where the tokens end. */
+/* Returns a new example that begins with the next token, or NULL with line->error. */
 static inline dataset_example *dataset_new_example(dataset *d, json *line)
 {
     if (d->count == d->capacity) {
@@ -544,8 +547,8 @@ static inline dataset_example *dataset_new_example(dataset *d, json *line)
     return &d->examples[d->count++];
 }
 
-/* Ends the example that was begun where the tokens end. Returns 0 if it has no target, as its first
- * token is none: then it is dropped. */
+/* Ends the example with the last token. If it has no target after its first token, drops it and
+ * returns 0; else returns 1. */
 static inline int dataset_end_example(dataset *d)
 {
     dataset_example *e = &d->examples[d->count - 1];
@@ -563,7 +566,8 @@ static inline int dataset_end_example(dataset *d)
     return 1;
 }
 
-/* The same for an answer of a pair, the chosen (0) or the rejected (1), which nothing can replace. */
+/* Ends an answer of a pair, the chosen (0) or the rejected one (1). An answer without a target is
+ * an error. */
 static inline int dataset_end_answer(dataset *d, json *line, int which)
 {
     return dataset_end_example(d) ? 0
@@ -578,7 +582,8 @@ static const char dataset_pair_formats[] =
     "{\"prompt\": \"..\", \"chosen\": \"..\", \"rejected\": \"..\"}, or lists of messages, "
     "[{\"role\": \"assistant\", \"content\": \"..\"}], in their place";
 
-/* What two texts begin with, up to a whole character and not with the blank before it. */
+/* Returns the length of the common beginning of two texts, in whole characters and without a blank
+ * at its end. */
 static inline size_t dataset_common_size(dataset_span a, dataset_span b)
 {
     size_t n = 0;
@@ -590,7 +595,7 @@ static inline size_t dataset_common_size(dataset_span a, dataset_span b)
     return n > 0 && a.text[n - 1] == ' ' ? n - 1 : n;
 }
 
-/* Adds both answers as texts. If prompt is 0, the prompt is what both begin with. */
+/* Adds both answers as texts. If prompt is 0, the prompt is their common beginning. */
 static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
@@ -614,7 +619,8 @@ static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *
     return 0;
 }
 
-/* Makes only the answers after the first `before` targets; those of a prompt are given. */
+/* Removes the targets of the first `before` answers, which belong to the prompt. Checks that there
+ * are `answers` answers in all. */
 static inline int dataset_unmark(dataset *d, json *line, size_t before, size_t answers)
 {
     const size_t begin = d->examples[d->count - 1].begin;
@@ -628,7 +634,7 @@ static inline int dataset_unmark(dataset *d, json *line, size_t before, size_t a
     for (size_t i = begin; i < d->tokens.count; i++)
         flags[i] = flags[i] == 1;
     if (runs != answers)
-        return json_fail(line, line->line, "an answer without a token, or two without one between");
+        return json_fail(line, line->line, "an answer has no tokens, or no tokens are between two answers");
     return 0;
 }
 
@@ -640,8 +646,8 @@ static inline size_t dataset_count_answers(const chat_turn *turns, size_t count)
     return n;
 }
 
-/* Reads the turns of a prompt and each answer into r->turns, and their numbers into counts. prompt
- * is messages, a text of the user's, or 0. */
+/* Reads the turns of prompt and answer into r->turns, once for each of the two answers; counts gets
+ * their numbers. prompt is messages, a text of the user's, or 0. */
 static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prompt,
                                      const uint32_t answers[2], size_t counts[2])
 {
@@ -667,8 +673,8 @@ static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prom
     return 0;
 }
 
-/* Both answers as messages. Without a prompt, or where that is a text and both begin with it, the
- * prompt is the messages that both begin with. */
+/* Adds both answers as messages. Without a prompt, or if it is a text and both answers begin with
+ * the same messages, those messages are the prompt. */
 static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
@@ -697,7 +703,7 @@ static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *
                      given = dataset_count_answers(turns, common);
         if (all == given)
             return json_fail(line, line->line, "\"%s\" has no turn of the assistant%s",
-                             i > 0 ? "rejected" : "chosen", common > 0 ? " behind the prompt" : "");
+                             i > 0 ? "rejected" : "chosen", common > 0 ? " after the prompt" : "");
         if (dataset_new_example(d, line) == NULL || dataset_add_chat(d, line, r, turns, counts[i]) != 0 ||
             dataset_unmark(d, line, given, all) != 0 || dataset_end_answer(d, line, i) != 0)
             return -1;
@@ -705,7 +711,7 @@ static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *
     return 0;
 }
 
-/* Returns whether the two examples that were added last are the same tokens. */
+/* Returns whether the last two examples have the same tokens. */
 static inline int dataset_is_same(const dataset *d)
 {
     const dataset_example *a = &d->examples[d->count - 2], *b = a + 1;
@@ -726,7 +732,7 @@ static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
         const json_kind kind = json_kind_of(line, answers[i]);
         if ((kind != JSON_STRING && kind != JSON_ARRAY) || kind != json_kind_of(line, answers[0]))
             return json_fail(line, line->line, "\"%s\": expected %s", names[i],
-                             i > 0 ? "what \"chosen\" is, a text or a list of messages"
+                             i > 0 ? "the kind of \"chosen\", a text or a list of messages"
                                    : "a text, or a list of messages");
     }
     const json_kind kind = json_kind_of(line, prompt);
@@ -779,7 +785,7 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
     }
     if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
         json_fail(&line, 0,
-                  "none of the %.0f lines has anything to learn: texts and answers are empty",
+                  "none of the %.0f lines has a target: texts and answers are empty",
                   (double)d->skipped);
     if (line.error[0] == 0 && d->count == 0)
         json_fail(&line, 0, "no lines: expected %s", formats);
@@ -821,8 +827,9 @@ static inline int dataset_read(dataset *d, const char *path, bpe *tokenizer, int
     return failed ? -1 : 0;
 }
 
-/* By the end of the path: .jsonl, .bin (tokens below `vocabulary`), else text, in which special
- * tokens count. tokenizer may be NULL for .bin. 0, or -1 with d->error set and nothing to free. */
+/* Opens a dataset, whose kind follows from the end of the path: .jsonl, .bin (tokens below
+ * `vocabulary`), or else text, in which special tokens are recognised. tokenizer may be NULL for
+ * .bin. Returns 0, or -1 with d->error and nothing to free. */
 static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                   const dataset_desc *desc)
 {
@@ -830,7 +837,8 @@ static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, 
     return dataset_read(d, path, tokenizer, vocabulary, desc);
 }
 
-/* The same of pairs, FILE.jsonl: a row is 2 T tokens, the one that was chosen, then the other. */
+/* Opens a dataset of pairs, FILE.jsonl, like dataset_open_as. A row is 2 T tokens: the chosen
+ * answer, then the rejected one. */
 static inline int dataset_open_pairs(dataset *d, const char *path, bpe *tokenizer,
                                      int32_t vocabulary, const dataset_desc *desc)
 {
@@ -847,14 +855,14 @@ static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int
     return dataset_open_as(d, path, tokenizer, vocabulary, &desc);
 }
 
-/* Rows of T tokens, or of pairs of T each. */
+/* Returns the number of rows of T tokens, or of pairs of T tokens each. */
 static inline uint64_t dataset_rows(const dataset *d, int64_t T)
 {
     const size_t targets = d->tokens.count > 0 ? d->tokens.count - 1 : 0;
     return d->examples != NULL ? d->count >> d->pairs : (targets + (size_t)T - 1) / (size_t)T;
 }
 
-/* Returns the least T that cuts no example, or 0 for windows, which may have any. */
+/* Returns the smallest T that truncates no example, or 0 for windows, which fit any T. */
 static inline int64_t dataset_longest(const dataset *d)
 {
     size_t most = 1;
@@ -864,7 +872,7 @@ static inline int64_t dataset_longest(const dataset *d)
     return d->examples != NULL ? (int64_t)most : 0;
 }
 
-/* Examples that a row of T tokens is too short for. */
+/* Returns the number of examples that are truncated in rows of T tokens. */
 static inline uint64_t dataset_truncated(const dataset *d, int64_t T)
 {
     uint64_t n = 0;
@@ -890,7 +898,7 @@ static inline void dataset_fill(const dataset *d, dataset_example e, int64_t T, 
     }
 }
 
-/* T tokens and targets, of pairs 2 T. */
+/* Writes the row's T tokens and targets; of pairs, 2 T. */
 static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_t *tokens,
                                int32_t *targets)
 {
@@ -921,12 +929,13 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
     return i;
 }
 
-/* ---- rows of like length together ------------------------------------------------------------ */
+/* ---- batches of rows of similar length ------------------------------------------------------- */
 enum { DATASET_WINDOW = 256, DATASET_MAX_CLASSES = 16 };
 
-/* The order of a split's rows, [first, first + rows), in steps of `batch`. Each epoch is shuffled
- * as by dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches and cut into
- * batches, whose order is shuffled as well. Rows that are left over, of a random length, come last. */
+/* dataset_batches is the order of a split's rows, [first, first + rows), in steps of `batch`. Each
+ * epoch is shuffled by dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches
+ * and cut into batches, whose order is shuffled again. The remaining rows, rows % batch of a random
+ * length, come last. */
 typedef struct {
     uint64_t row, length, position;
 } dataset_entry;
@@ -934,10 +943,10 @@ typedef struct {
 typedef struct {
     const dataset *data;
     uint64_t first, rows, batch, seed;
-    int64_t T;              /* of a row, at most */
-    uint64_t window, count; /* which one lies in `at`, sorted, UINT64_MAX: none; its rows */
+    int64_t T;              /* longest row */
+    uint64_t window, count; /* window in `entries`, or UINT64_MAX for none, and its rows */
     dataset_entry *entries;
-    uint64_t *current; /* the rows of a batch */
+    uint64_t *current; /* rows of the current batch */
 } dataset_batches;
 
 static inline void dataset_batches_free(dataset_batches *b)
@@ -948,7 +957,7 @@ static inline void dataset_batches_free(dataset_batches *b)
     b->current = NULL;
 }
 
-/* Initialises b from its fields `data` to `T`. Returns 0, or -1 when out of memory. */
+/* Initialises b from its fields `data` to `T`. Returns 0, or -1 if out of memory. */
 static inline int dataset_batches_new(dataset_batches *b)
 {
     const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
@@ -962,7 +971,7 @@ static inline int dataset_batches_new(dataset_batches *b)
     return -1;
 }
 
-/* Places of part i of a row that are not padding, of T. */
+/* Returns the tokens without padding of part i of a row, at most T. */
 static inline int64_t dataset_part_length(const dataset *d, uint64_t row, int i, int64_t T)
 {
     size_t n = (size_t)T;
@@ -975,14 +984,14 @@ static inline int64_t dataset_part_length(const dataset *d, uint64_t row, int i,
     return (int64_t)n < T ? (int64_t)n : T;
 }
 
-/* The T that a row needs, up to T: of a pair, the longer one's. */
+/* Returns the length that a row needs, at most T; of a pair, that of the longer answer. */
 static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
 {
     const int64_t a = dataset_part_length(d, row, 0, T), b = dataset_part_length(d, row, d->pairs, T);
     return a > b ? a : b;
 }
 
-/* Places of a row that are not padding. */
+/* Returns the tokens of a row without padding. */
 static inline int64_t dataset_real_tokens(const dataset *d, uint64_t row, int64_t T)
 {
     return dataset_part_length(d, row, 0, T) + (d->pairs ? dataset_part_length(d, row, 1, T) : 0);
@@ -995,7 +1004,7 @@ static inline int dataset_by_length(const void *a, const void *b)
                                   : (x->position > y->position) - (x->position < y->position);
 }
 
-/* Sorts the rows of a window: epoch * windows + which. */
+/* Reads and sorts the rows of a window; `window` counts the windows of all epochs. */
 static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t windows)
 {
     const uint64_t size = DATASET_WINDOW * b->batch, which = window % windows;
@@ -1010,21 +1019,22 @@ static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t wi
     qsort(b->entries, (size_t)b->count, sizeof *b->entries, dataset_by_length);
 }
 
-/* Writes the rows of the step at a position (the number of rows before it) to b->now. Returns how
- * many: `batch`, or fewer at the end of an epoch. They depend only on the position and the fields
- * of b. */
+/* Writes the rows of the step at a position, the number of rows before it, to b->current. Returns
+ * their number: `batch`, or fewer at the end of an epoch. They depend only on the position and the
+ * fields of b. */
 static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
 {
     const uint64_t full = b->rows / b->batch, remainder = b->rows % b->batch;
     const uint64_t windows =
         full > DATASET_WINDOW ? (full + DATASET_WINDOW - 1) / DATASET_WINDOW : 1;
-    const uint64_t step = position % b->rows / b->batch; /* of the epoch */
+    const uint64_t step = position % b->rows / b->batch; /* in the epoch */
     const uint64_t last = step / DATASET_WINDOW < windows ? step / DATASET_WINDOW : windows - 1;
     const uint64_t window = position / b->rows * windows + last;
     if (window != b->window)
         dataset_sort(b, window, windows);
     const uint64_t here = b->count / b->batch, position_in = step - last * DATASET_WINDOW;
-    const uint64_t left = last + 1 == windows && remainder > 0; /* over rows stand before batch `gap` */
+    const uint64_t left = last + 1 == windows && remainder > 0; /* the remaining rows are before
+                                                                 * batch `gap` of the sorted ones */
     const uint64_t gap = left ? sample_random(b->seed + 1, window, 0) % (here + 1) : here;
     const uint64_t which =
         position_in < here ? dataset_shuffled(b->seed + 2, window * here + position_in, here) : gap;
@@ -1035,13 +1045,13 @@ static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
     return n;
 }
 
-/* Steps of an epoch. */
+/* Returns the steps of an epoch. */
 static inline uint64_t dataset_steps(const dataset_batches *b)
 {
     return (b->rows + b->batch - 1) / b->batch;
 }
 
-/* The longest of b->now. */
+/* Returns the length of the longest of the n rows in b->current. */
 static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
 {
     int64_t most = 1;
@@ -1052,9 +1062,10 @@ static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
     return most;
 }
 
-/* Adds classes: of `count` lengths, each with the places of an epoch's rows of that length (weights,
- * summed up to and with each), the ends of `classes` runs that pad least. cost and from: classes *
- * (count + 1) numbers. */
+/* Splits `count` ascending lengths into up to `classes` runs of least total length after padding
+ * each to its run's last length. sums[i] is the number of rows with one of the first i + 1 lengths.
+ * cost and from are tables of classes * (count + 1) numbers: the least total for the first j
+ * lengths in k + 1 runs, and where the last run begins. */
 static inline void dataset_split_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
                                        size_t classes, uint64_t *cost, size_t *from)
 {
@@ -1073,10 +1084,10 @@ static inline void dataset_split_classes(const int64_t *lengths, const uint64_t 
         }
 }
 
-/* Chooses the lengths T of at most `most` classes (up to DATASET_MOST_CLASSES), ascending, that pad
- * the batches of the first epoch least (Bellman's recursion over the lengths of batches). The last
- * one is the longest row's length. Takes the smallest number of classes that is within 1 % of the
- * least padding. Returns the number, or 0 when out of memory. */
+/* Chooses the lengths T, ascending, of at most `most` classes (up to DATASET_MAX_CLASSES) that pad
+ * the batches of the first epoch least, by Bellman's recursion over the batches' lengths. The last
+ * is the longest row's length. Takes the smallest number of classes within 1 % of the least
+ * padding. Returns that number, or 0 if out of memory. */
 static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
 {
     enum { DATASET_LENGTHS = 512 };

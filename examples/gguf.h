@@ -484,7 +484,7 @@ static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t 
     }
 }
 
-/* Returns the key of this name, or NULL if there is none. If `matches` is 0, its value is not a
+/* Returns the key of this name, or NULL if it is missing. If `matches` is 0, its value is not a
  * `kind`: returns NULL and sets g->error. */
 static inline const gguf_key *gguf_expect_key(gguf *g, const char *name, const char *kind, int matches)
 {

@@ -1,15 +1,15 @@
-/* gguf_adapter.h - LoRA of adapters.h as GGUF, for llama.cpp's --lora: to copy with it and
- * gguf_model.h.
+/* gguf_adapter.h - saves and loads LoRA of adapters.h as GGUF, for llama.cpp's --lora. To copy, with
+ * adapters.h and gguf_model.h.
  *
  *     gguf_adapter_save(&a, "adapter.gguf");
- *     gguf_adapter_load(&a, &model, store, "adapter.gguf"); // adapters_load of such a path does so
+ *     gguf_adapter_load(&a, &model, store, "adapter.gguf"); // adapters_load calls it for GGUF files
  *
- * As llama.cpp's convert_lora_to_gguf.py: general.type adapter, adapter.type lora,
- * adapter.lora.alpha; tensors NAME.lora_a (rank,in) and NAME.lora_b (out,rank) as F32, NAME being
- * the weight's in a GGUF of the model, rows of lora_b in the order that weight's rows have there.
- * There is one alpha: where modules are scaled otherwise (alphas, rsLoRA), their lora_b is
- * multiplied. What else is trained (biases, DoRA, whole modules) has no place there, and is refused
- * by name. Functions return 0, or -1 after writing the model's `error`. */
+ * The format is that of llama.cpp's convert_lora_to_gguf.py: general.type adapter, adapter.type lora,
+ * adapter.lora.alpha, and F32 tensors NAME.lora_a (rank,in) and NAME.lora_b (out,rank). NAME is the
+ * weight's name in a GGUF file of the model, and rows of lora_b are in the order of that weight's rows.
+ * The format has one alpha: lora_b of modules with another scale (alphas, rsLoRA) is multiplied. Other
+ * trained parameters (biases, DoRA, whole modules) do not fit the format and are refused by name.
+ * Functions return 0, or -1 after writing the model's `error`. */
 #ifndef GGUF_ADAPTER_H
 #define GGUF_ADAPTER_H
 #include "adapters.h"
@@ -24,7 +24,8 @@ static inline const gguf_architecture *gguf_architecture_of(const model_config *
     return i < GGUF_ARCHITECTURES ? &gguf_architectures[i] : NULL;
 }
 
-/* "blk.3.attn_q.weight" of "layers.3.self_attn.q_proj"; 0: there is none. */
+/* Writes the name of a module's weight in GGUF: "blk.3.attn_q.weight" for
+ * "layers.3.self_attn.q_proj". Returns 0 if it has none. */
 static inline int gguf_weight_of(const gguf_architecture *a, const model_config *c,
                                  const char *module, char *name)
 {
@@ -43,7 +44,8 @@ static inline int gguf_weight_of(const gguf_architecture *a, const model_config 
     return 0;
 }
 
-/* Heads whose rows lie in pairs there; 0: rows lie as here. */
+/* Returns the number of heads if GGUF stores the module's rows as interleaved pairs, or 0 if in the
+ * same order as here. */
 static inline int64_t gguf_rope_heads(const gguf_architecture *a, const model_config *c,
                                   const char *module)
 {
@@ -99,7 +101,7 @@ static inline void gguf_put_align(gguf_writer *w)
         gguf_put(w, 0, 1);
 }
 
-/* One of the two tensors of a module: its name, axes and place. */
+/* Writes the header of one of a module's two tensors: name, axes and offset. */
 static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const char *end,
                                    gckpt_shape shape, uint64_t *offset)
 {
@@ -113,13 +115,14 @@ static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const cha
     *offset += ((uint64_t)shape.d[0] * (uint64_t)shape.d[1] * 4 + 31) / 32 * 32;
 }
 
-/* The rows of an A, or of a B as the file has them, times `by`. */
+/* Writes the rows of A or B times `scale`. If heads is nonzero, interleaves the rows of each
+ * head. */
 static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double scale)
 {
     const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
     const int64_t head = heads > 0 ? rows / heads : 0;
     for (int64_t i = 0; i < rows; i++) {
-        const int64_t in = heads > 0 ? i % head : 0; /* pair in / 2 */
+        const int64_t in = heads > 0 ? i % head : 0; /* row in the head; in / 2 is its pair */
         const int64_t row = heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
         for (int64_t k = 0; k < columns; k++)
             gguf_put_float(w, scale == 1 ? p->values[row * columns + k]
@@ -128,7 +131,8 @@ static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64
     gguf_put_align(w);
 }
 
-/* Module and weight of a parameter MODULE.lora_A.weight; 0: it is another one. */
+/* For a parameter MODULE.lora_A.weight, writes its module and weight. Returns 1, 0 for other
+ * parameters, or -1 with the model's error. */
 static inline int gguf_lora_of(const adapters *a, const gguf_architecture *arch, const char *name,
                                char *module, char *weight)
 {
@@ -142,13 +146,14 @@ static inline int gguf_lora_of(const adapters *a, const gguf_architecture *arch,
                : model_fail(a->model, "\"%s\" has no name in a GGUF of llama.cpp", module);
 }
 
-/* What is trained is LoRA's alone; how many modules, or -1. */
+/* Checks that only A and B of LoRA are trained. Returns the number of modules, or -1 with the
+ * model's error. */
 static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architecture *arch)
 {
     int64_t modules = 0;
     gckpt_parameter p;
     if (a->options.method != ADAPTERS_LORA || arch == NULL)
-        return model_fail(a->model, "%s of a %s: a GGUF has no place for it; lora of %s has one",
+        return model_fail(a->model, "%s of a %s cannot be saved as GGUF; supported is lora of %s",
                           adapters_names[a->options.method], a->model->config.type,
                           "llama, mistral, qwen2, qwen3, smollm3, gemma and gpt2");
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
@@ -158,15 +163,15 @@ static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architect
             return -1;
         if (!p.frozen && !is_lora && !adapters_ends_with(p.name, ".lora_B.weight"))
             return model_fail(a->model,
-                              "\"%s\" is trained, too, and a GGUF has a place for LoRA's A and B "
-                              "alone: save the adapter as a folder",
+                              "\"%s\" is also trained, but a GGUF adapter holds only LoRA's A and "
+                              "B: save the adapter as a folder",
                               p.name);
         modules += is_lora;
     }
     return modules;
 }
 
-/* Writes `path`, which what was there is replaced by when all is written. */
+/* Writes the adapter to `path`. An older file is replaced only when the new one is complete. */
 static inline int gguf_adapter_save(adapters *a, const char *path)
 {
     char temporary[MODEL_PATH], module[MODEL_NAME], weight[MODEL_NAME], name[MODEL_NAME];
@@ -195,7 +200,7 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
     gguf_put(&w, GGUF_F32, 4);
     gguf_put_float(&w, alpha);
     int failed = 0;
-    for (int pass = 0; pass < 2 && !failed; pass++) { /* names and places, then values */
+    for (int pass = 0; pass < 2 && !failed; pass++) { /* first names and offsets, then values */
         for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++) {
             if (gguf_lora_of(a, arch, p.name, module, weight) != 1)
                 continue;
@@ -224,7 +229,7 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* 1: the path is of a GGUF that says it is an adapter. */
+/* Returns whether the path is a GGUF file of an adapter. */
 static inline int gguf_is_adapter(const char *path)
 {
     gguf g;
@@ -236,7 +241,7 @@ static inline int gguf_is_adapter(const char *path)
     return is;
 }
 
-/* A tensor of a module's pair in the file; NULL: there is none. */
+/* Returns a tensor of a module's pair in the file, or NULL. */
 static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *weight,
                                                   const char *end)
 {
@@ -245,12 +250,14 @@ static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *wei
 }
 
 typedef struct {
-    char *targets, *ranks; /* for adapters_options, each item with a comma behind it */
-    int64_t rank;          /* of the first */
+    char *targets, *ranks; /* lists for adapters_options, while being written with a comma after
+                            * each item */
+    int64_t rank;          /* rank of the first module */
     size_t pairs;
 } gguf_targets;
 
-/* Which modules there are, by layer; those of other ranks than the first's by name. */
+/* Lists the modules in the file, in the model's order, and the ranks that differ from the first
+ * module's. */
 static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, const model_config *c,
                                        gguf_targets *to)
 {
@@ -294,12 +301,12 @@ static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, c
                 known = strcmp(name, model_join(part, weight, ".lora_a")) == 0 ||
                         strcmp(name, model_join(part, weight, ".lora_b")) == 0;
         if (!known)
-            return gguf_fail(g, "tensor %s is LoRA of none of the model's layers", name);
+            return gguf_fail(g, "tensor %s belongs to no layer of the model", name);
     }
     return to->pairs > 0 ? 0 : gguf_fail(g, "has no tensors of LoRA");
 }
 
-/* Values of A and B of a module. */
+/* Loads A and B of a module. */
 static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architecture *arch,
                                       const char *module, const char *weight)
 {
@@ -326,7 +333,7 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
     return 0;
 }
 
-/* What the file says it is. */
+/* Checks that the file is a LoRA adapter for the model's architecture. */
 static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *arch, const model_config *c)
 {
     const char *type = gguf_text(g, "general.type", NULL);
@@ -350,7 +357,8 @@ static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *arch, con
     return 0;
 }
 
-/* adapters_begin as a GGUF adapter has it, and its values. */
+/* Creates LoRA with the options of a GGUF adapter and loads its values. Returns as
+ * adapters_begin. */
 static inline int gguf_adapter_load(adapters *a, model_any *m, gckpt_store *store, const char *path)
 {
     gguf g;
@@ -371,7 +379,7 @@ static inline int gguf_adapter_load(adapters *a, model_any *m, gckpt_store *stor
         o.method = ADAPTERS_LORA;
         o.size = found.rank;
         o.alpha = gguf_real(&g, "adapter.lora.alpha", 0);
-        if (g.error[0] == 0 && !(o.alpha > 0)) /* llama.cpp: the product as it is */
+        if (g.error[0] == 0 && !(o.alpha > 0)) /* llama.cpp would not scale then */
             gguf_fail(&g, "key adapter.lora.alpha is %g: a number above 0 is expected", o.alpha);
         o.targets = found.targets;
         o.rank_pattern = found.ranks;

@@ -1,15 +1,15 @@
-/* gguf_model.h - models of model.h from GGUF files, as llama.cpp's converter writes them; model.h
- * includes this: to copy with it and gguf.h.
+/* gguf_model.h - reads models of model.h from GGUF files, as llama.cpp's converter writes them. model.h
+ * includes this file: to copy with it and gguf.h.
  *
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
- * Architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma, gemma2, gemma3
- * and gpt2, where the model's family has them. Keys become the text of a config.json, and are read
- * as that; names and layouts of tensors become Hugging Face's: rows of queries and keys that the
- * converter has put in another order for llama's and smollm3's rotary positions go back, gemma's
- * norms lose the 1 that it adds, and GPT-2's matrices are transposed. The store reads the file as a
- * stream in safetensors' format, produced piece by piece (gguf_stream): no file is in memory as a whole.
- * Unknown keys and tensors are refused by name, since they would change what the model computes. */
+ * Reads the architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma, gemma2,
+ * gemma3 and gpt2. Keys are converted to the text of a config.json, which is then parsed. Tensors get
+ * the names and layouts of Hugging Face's files, by undoing the converter's changes: the order of rows of
+ * queries and keys for rotary positions (llama and smollm3), the 1 added to norms (gemma), and the
+ * transposition of GPT-2's matrices. The store reads a stream in safetensors' format that is produced row
+ * by row (gguf_stream), so no file is in memory as a whole. Unknown keys and tensors are refused by name,
+ * since they could change the model's results. */
 #ifndef GGUF_MODEL_H
 #define GGUF_MODEL_H
 #ifndef MODEL_H
@@ -18,10 +18,11 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 typedef struct {
-    const char *name; /* general.architecture */
-    const char *type; /* model_type of config.json */
+    const char *name; /* value of general.architecture */
+    const char *type; /* value of model_type in config.json */
     const char *activation;
-    int interleaved; /* whether rows of queries and keys are in pairs, as ggml's rotary positions take them */
+    int interleaved; /* whether rows of queries and keys are in interleaved pairs, for ggml's rotary
+                      * positions */
     int plus_one; /* whether norms are stored as 1 + weight */
     int sandwich; /* whether norms are before and after both branches */
 } gguf_architecture;
@@ -38,8 +39,9 @@ static const gguf_architecture gguf_architectures[] = {
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
-/* Modules of tensors and of parameters: of a block, after "blk.N.", then those outside. Where a
- * block has norms after its branches, the one before the MLP has another name. */
+/* Modules in names of tensors (GGUF) and of parameters: those of a block, after "blk.N.", then
+ * those outside. In a block with norms after its branches, the norm before the MLP has another
+ * name. */
 static const struct {
     const char *name, *llama, *sandwich, *gpt2;
 } gguf_modules[] = {
@@ -64,7 +66,8 @@ static const struct {
 };
 enum { GGUF_BLOCK_MODULES = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
 
-/* Returns the name of row i of gguf_modules in an architecture, or NULL if it has none. */
+/* Returns the parameter's module in row i of gguf_modules for an architecture, or NULL if it has
+ * none. */
 static inline const char *gguf_module_of(const gguf_architecture *a, int i)
 {
     if (strcmp(a->name, "gpt2") == 0)
@@ -99,7 +102,7 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
     return 0;
 }
 
-/* Returns whether a tensor is redundant: keys have its values, or they are computed here. */
+/* Returns whether a tensor is ignored: its values follow from keys or are computed here. */
 static inline int gguf_is_skipped(const char *tensor)
 {
     return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
@@ -133,10 +136,10 @@ static inline int gguf_is_file(const char *path)
 typedef struct {
     gguf g;
     const gguf_architecture *a;
-    json *to; /* its text grows: */
+    json *to; /* receives the text in to->owned */
     size_t size;
     int out_of_memory;
-    char key[96]; /* gguf_key_of */
+    char key[96]; /* result of gguf_key_of */
 } gguf_reader;
 
 #if defined(__GNUC__)
@@ -158,7 +161,7 @@ gguf_print(gguf_reader *r, const char *format, ...)
     r->size += (size_t)n;
 }
 
-/* "architecture.key", until the next call. */
+/* Returns "architecture.key", valid until the next call. */
 static inline const char *gguf_key_of(gguf_reader *r, const char *key)
 {
     snprintf(r->key, sizeof r->key, "%s.%s", r->a->name, key);
@@ -170,7 +173,8 @@ static inline int gguf_has_key(gguf_reader *r, const char *key)
     return gguf_find(&r->g, gguf_key_of(r, key)) != NULL;
 }
 
-/* A size, also where it is said of each layer; `usual` where it is missing, or, 0, an error. */
+/* Returns a size, which may also be an array with the same size for each layer. Returns `fallback`
+ * if the key is missing; if fallback is 0, the key is required. */
 static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fallback)
 {
     const char *name = gguf_key_of(r, key);
@@ -180,7 +184,7 @@ static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fal
         for (int first = 1; gguf_next(&all); first = 0) {
             if (!first && all.integer != size)
                 gguf_fail(&r->g,
-                          "key %s: layers differ, %lld and %lld; models of like layers are read",
+                          "key %s: layers differ, %lld and %lld; all layers must be equal",
                           name, (long long)size, (long long)all.integer);
             size = all.integer;
         }
@@ -195,7 +199,7 @@ static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fal
     return size;
 }
 
-/* "name": the shortest number that is the same float. */
+/* Writes "name": x, with the fewest digits that give the same float. */
 static inline void gguf_print_real(gguf_reader *r, const char *name, double x)
 {
     char text[40];
@@ -209,7 +213,7 @@ static inline void gguf_print_real(gguf_reader *r, const char *name, double x)
     gguf_print(r, ",\n  \"%s\": %s", name, text);
 }
 
-/* A number that must be there. */
+/* Returns a required number. */
 static inline double gguf_require_real(gguf_reader *r, const char *key)
 {
     const char *name = gguf_key_of(r, key);
@@ -218,7 +222,7 @@ static inline double gguf_require_real(gguf_reader *r, const char *key)
     return gguf_real(&r->g, name, 0);
 }
 
-/* Keys of an architecture that are known, with ' ' around each. */
+/* Returns the supported keys of an architecture, with ' ' around each. */
 static inline const char *gguf_known_keys(const gguf_architecture *a)
 {
     if (strcmp(a->name, "gpt2") == 0)
@@ -236,7 +240,7 @@ static inline const char *gguf_known_keys(const gguf_architecture *a)
            "rope.scaling.yarn_ext_factor ";
 }
 
-/* What a file may be instead of a model that is built here. */
+/* Refuses models with unknown keys, mixtures of experts and models without causal attention. */
 static inline void gguf_refuse_others(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -249,16 +253,16 @@ static inline void gguf_refuse_others(gguf_reader *r)
         snprintf(key, sizeof key, " %.90s ", name + n + 1);
         if (strstr(key, " expert_") != NULL && strstr(key, "_count ") != NULL &&
             gguf_int(g, name, 0) > 0)
-            gguf_fail(g, "key %s: a mixture of experts, which no model here is", name);
+            gguf_fail(g, "key %s: mixtures of experts are not supported", name);
         else if (strstr(gguf_known_keys(r->a), key) == NULL)
-            gguf_fail(g, "key %.64s is not known here, and may change what the model computes",
+            gguf_fail(g, "key %.64s is unknown, and may change the model's results",
                       name);
     }
     if (gguf_bool(g, gguf_key_of(r, "attention.causal"), 1) == 0)
-        gguf_fail(g, "key %s is false: a model that attends both ways", r->key);
+        gguf_fail(g, "key %s is false: models without causal attention are not supported", r->key);
 }
 
-/* general.architecture and what the file is of; 0, or -1. */
+/* Opens the file and determines its architecture. Returns 0, or -1 with g->error. */
 static inline int gguf_open_model(gguf_reader *r, const char *path)
 {
     gguf *g = &r->g;
@@ -290,7 +294,7 @@ static inline int gguf_open_model(gguf_reader *r, const char *path)
     return g->error[0] == 0 ? 0 : -1;
 }
 
-/* Keys that are sizes, by the name in config.json. */
+/* Writes the keys that are sizes, with their names in config.json. */
 static inline void gguf_print_sizes(gguf_reader *r)
 {
     static const struct {
@@ -313,7 +317,7 @@ static inline void gguf_print_sizes(gguf_reader *r)
              gguf_find_tensor(&r->g, "output.weight") == NULL ? "true" : "false");
 }
 
-/* The head's columns. */
+/* Returns the columns of a head. */
 static inline int64_t gguf_head_dim(gguf_reader *r)
 {
     const int64_t width = gguf_key_size(r, "embedding_length", 0);
@@ -331,12 +335,13 @@ static inline int64_t gguf_head_dim(gguf_reader *r)
     return head;
 }
 
-/* ---- positions: llama3's scaling from the factors that the converter makes of it -------------- */
+/* ---- positions: reconstructs llama3's scaling from the factors in the file ------------------- */
 typedef struct {
     double factor, low, high, original;
 } gguf_llama3;
 
-/* Returns llama3's scaling factor of a frequency: transformers' modeling_rope_utils. */
+/* Returns the factor by which llama3's scaling divides a frequency, as in transformers'
+ * modeling_rope_utils. */
 static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
 {
     const double rotations = l->original * frequency / 6.28318530717958647693;
@@ -344,7 +349,7 @@ static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
     return 1 / ((1 - kept) / l->factor + kept);
 }
 
-/* Returns the greatest relative distance of its factors from `expected`. */
+/* Returns the greatest relative difference between the scaling's factors and the expected ones. */
 static inline double gguf_llama3_error(const gguf_llama3 *l, const float *expected, int64_t n,
                                        double base)
 {
@@ -357,7 +362,8 @@ static inline double gguf_llama3_error(const gguf_llama3 *l, const float *expect
     return error;
 }
 
-/* A number of 4 digits that is as good as x, if there is one: what was in config.json. */
+/* Returns x rounded to 4 digits, which was probably in config.json, if that is close to x;
+ * else x. */
 static inline double gguf_round4(double x)
 {
     char text[40];
@@ -366,8 +372,9 @@ static inline double gguf_round4(double x)
     return error < 2e-5 && error > -2e-5 ? y : x;
 }
 
-/* Computes low and high from two known points of the straight line between which the kept fractions
- * lie: the last frequency that is unchanged, the first and the last between, the first divided. */
+/* Computes l->low and l->high. Between them, the kept fraction is linear in the rotations; two
+ * points determine the line. Tries pairs of: the last unchanged frequency (0), the first (1) and
+ * last (2) in between, and the first that is divided by the whole factor (3). */
 static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_t n, double base)
 {
     static const int pairs[][2] = { { 1, 2 }, { 1, 3 }, { 0, 1 }, { 0, 3 } };
@@ -382,7 +389,7 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_
         rotations[to] = x;
         fraction[to] = to == 0 ? 1 : to == 3 ? 0 : y;
     }
-    for (int i = -1; i < 4; i++) { /* -1 is one point, with high = 4 low, the usual value */
+    for (int i = -1; i < 4; i++) { /* -1 uses point 1 alone and high = 4 low, the usual ratio */
         const int p = i < 0 ? 1 : pairs[i][0], q = i < 0 ? 1 : pairs[i][1];
         if (!(rotations[p] > 0) || !(rotations[q] > 0))
             continue;
@@ -396,12 +403,12 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_
     }
 }
 
-/* rope_freqs.weight as config.json's rope_scaling. */
+/* Writes rope_scaling from the tensor rope_freqs.weight. */
 static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, double base)
 {
     float expected[LLAMA_MAX_HEAD_DIM / 2];
     const int64_t n = gguf_head_dim(r) / 2;
-    gguf_llama3 l = { 1, 1, 4, 8192 }; /* all of Meta's */
+    gguf_llama3 l = { 1, 1, 4, 8192 }; /* Meta's values */
     if (r->g.error[0] == 0 && (t->elements != n || n > LLAMA_MAX_HEAD_DIM / 2 || t->type != GGUF_T_F32))
         gguf_fail(&r->g, "tensor %s: %lld F32 are expected, one for each pair of a head", t->name,
                   (long long)n);
@@ -409,20 +416,20 @@ static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, doubl
         return;
     for (int64_t i = 0; i < n; i++)
         l.factor = (double)expected[i] > l.factor ? (double)expected[i] : l.factor;
-    if (l.factor == 1) /* nothing is scaled */
+    if (l.factor == 1) /* no frequency is scaled */
         return;
     l.original =
         (double)gguf_int(&r->g, gguf_key_of(r, "rope.scaling.original_context_length"), 8192);
     if (gguf_llama3_error(&l, expected, n, base) > 1e-5)
         gguf_llama3_fit(&l, expected, n, base);
     if (!(gguf_llama3_error(&l, expected, n, base) <= 1e-5) || !(l.high > l.low) || !(l.low > 0))
-        gguf_fail(&r->g, "tensor %s: factors that are not those of Llama 3's scaling", t->name);
+        gguf_fail(&r->g, "tensor %s: its factors do not fit Llama 3's scaling", t->name);
     gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.9g, ", l.factor);
     gguf_print(r, "\"low_freq_factor\": %.9g, \"high_freq_factor\": %.9g, ", l.low, l.high);
     gguf_print(r, "\"original_max_position_embeddings\": %.9g}", l.original);
 }
 
-/* Prints the keys of the positions' angles. */
+/* Writes the keys of rotary positions. */
 static inline void gguf_print_positions(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -465,8 +472,8 @@ static inline void gguf_print_positions(gguf_reader *r)
     gguf_print(r, "}");
 }
 
-/* Windows: their length, and which layers have them. Gemma's where no key says so: every second
- * layer of gemma2 has none, every sixth of gemma3. */
+/* Writes the sliding window and, for Gemma, which layers have it. If no key tells, all layers have
+ * it except each second one of gemma2, or each sixth of gemma3. */
 static inline void gguf_print_windows(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -498,8 +505,9 @@ static inline void gguf_print_windows(gguf_reader *r)
     gguf_print(r, "]");
 }
 
-/* What only gemma2 and gemma3 have: caps, and scores divided by the root of what is no head's width
- * in the largest of each, which no key says (as llama.cpp: by their layers). */
+/* Writes keys that only gemma2 and gemma3 have: caps, and query_pre_attn_scalar. GGUF has no key
+ * for the latter. As in llama.cpp, it is embedding_length / head_count in the largest models, which
+ * are recognised by their layers, and the head's width in others. */
 static inline void gguf_print_gemma(gguf_reader *r)
 {
     static const char *const caps[] = { "attn_logit_softcapping", "final_logit_softcapping" };
@@ -517,7 +525,7 @@ static inline void gguf_print_gemma(gguf_reader *r)
                       gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
 }
 
-/* Prints the tokens that end a text, a turn or a message. */
+/* Writes the tokens that end a text, a turn or a message. */
 static inline void gguf_print_eos(gguf_reader *r)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id",
@@ -556,7 +564,7 @@ static inline void gguf_print_llama(gguf_reader *r)
         gguf_print_gemma(r);
 }
 
-/* All keys as the text of a config.json. */
+/* Writes the whole config.json. */
 static inline void gguf_print_config(gguf_reader *r)
 {
     const int windowed = strcmp(r->a->name, "llama") == 0 &&
@@ -573,7 +581,7 @@ static inline void gguf_print_config(gguf_reader *r)
     gguf_print(r, "\n}\n");
 }
 
-/* m->file from the keys of a file. */
+/* Reads m->config_json from the keys of a file. */
 static inline int gguf_read_config(model_any *m, const char *path)
 {
     gguf_reader r;
@@ -590,38 +598,38 @@ static inline int gguf_read_config(model_any *m, const char *path)
     return m->config_json.error[0] == 0 ? 0 : -1;
 }
 
-/* ---- weights: the file as a stream in safetensors' format -------------------------------------- */
-typedef struct { /* a tensor as the store is shown it */
+/* ---- weights: the file as a stream in safetensors' format ------------------------------------ */
+typedef struct { /* a tensor as it appears in the stream */
     const gguf_tensor *tensor;
     gckpt_storage storage;
-    int64_t rows, columns; /* of the parameter, in values */
-    int64_t heads;         /* 0, or of so many heads rows go back to halves from pairs */
-    int transposed;            /* whether a row is a column of the file */
-    float subtract;           /* from each value */
+    int64_t rows, columns; /* shape of the parameter */
+    int64_t heads;         /* heads whose interleaved rows are put back into halves, or 0 */
+    int transposed;            /* whether the parameter's rows are the file's columns */
+    float subtract;           /* subtracted from each value */
     size_t row_bytes;
-    uint64_t begin; /* in the stream's data */
+    uint64_t begin; /* offset in the stream after the header */
 } gguf_view;
 
 typedef struct {
     gguf *g;
-    gguf_view *views; /* as they lie in the file */
+    gguf_view *views; /* in the order of the file */
     size_t count, current;
     char *header;
     size_t header_bytes;
     uint64_t at;            /* bytes returned so far */
-    unsigned char *rows;    /* of part `now`: */
-    int64_t first, n;       /* these */
-    size_t capacity, raw_bytes; /* of rows; of what is read of the file at once, after them */
+    unsigned char *rows;    /* buffer with rows of view `current` */
+    int64_t first, n;       /* the first row in the buffer, and their number */
+    size_t capacity, raw_bytes; /* bytes for rows, then bytes for data read from the file */
 } gguf_stream;
 
-/* Where a row of a parameter is in the file. */
+/* Returns the file's row for a parameter's row. */
 static inline int64_t gguf_file_row(const gguf_view *p, int64_t row)
 {
     const int64_t head = p->heads > 0 ? p->rows / p->heads : 0, in = p->heads > 0 ? row % head : 0;
     return p->heads > 0 ? row - in + in % (head / 2) * 2 + in / (head / 2) : row;
 }
 
-/* n values of a part, from bytes as the file has them, as the store is shown them. */
+/* Converts n values of a view from the file's type to the stream's. */
 static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, int64_t n,
                               unsigned char *to)
 {
@@ -645,9 +653,9 @@ static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, in
     }
 }
 
-enum { GGUF_STRIP = 256 }; /* rows of a parameter whose columns are the file's rows, at once */
+enum { GGUF_STRIP = 256 }; /* rows of a transposed parameter that are read together */
 
-/* Columns of the file as rows, GGUF_STRIP of them. */
+/* Reads s->n columns of the file as rows s->first and following. */
 static inline int gguf_transpose(gguf_stream *s, const gguf_view *p)
 {
     unsigned char value[4 * GGUF_STRIP], *raw = s->rows + s->capacity;
@@ -666,7 +674,7 @@ static inline int gguf_transpose(gguf_stream *s, const gguf_view *p)
     return 0;
 }
 
-/* Makes rows of the part from `row` on. */
+/* Fills the buffer with rows of the current view, from `row` on. */
 static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
 {
     const gguf_view *p = &s->views[s->current];
@@ -682,7 +690,7 @@ static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
     return 0;
 }
 
-/* gckpt_read_fn */
+/* The stream's gckpt_read_fn. */
 static inline size_t gguf_stream_read(void *user, void *bytes, size_t size)
 {
     gguf_stream *s = (gguf_stream *)user;
@@ -722,7 +730,7 @@ static inline void gguf_stream_free(gguf_stream *s)
     free(s->rows);
 }
 
-/* Room for the rows of all parts, and for what they are read to. */
+/* Allocates the buffer for the largest rows. */
 static inline int gguf_stream_rows(gguf_stream *s)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -738,7 +746,7 @@ static inline int gguf_stream_rows(gguf_stream *s)
     return s->rows != NULL ? 0 : gguf_fail(s->g, "out of memory for rows of tensors");
 }
 
-/* What a file of safetensors begins with; *size: of all of it. */
+/* Makes the safetensors header. *size becomes the size of the whole stream. */
 static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
                                    const model_config *c, uint64_t *size)
 {
@@ -774,9 +782,9 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
     return *size <= SIZE_MAX ? 0 : gguf_fail(s->g, "is too large for this machine");
 }
 
-/* What the store keeps a matrix of a type as, to be as near to the file as it can: Q4_0 as it is, but
- * where its blocks run across rows. All other ones as I8, those of 4 and 5 bits, too: a second
- * rounding to 4 bits would add an error as large as the first. */
+/* Returns the storage that keeps a matrix closest to its type in the file. Q4_0 keeps its values as
+ * I4, unless a transposition would break up its blocks. All other quantised types, also those of 4
+ * and 5 bits, become I8: rounding to 4 bits again would add an error as large as the first. */
 static inline gckpt_storage gguf_storage_of(int type, int transposed)
 {
     return type == GGUF_T_F32               ? GCKPT_STORAGE_F32
@@ -786,7 +794,7 @@ static inline gckpt_storage gguf_storage_of(int type, int transposed)
                                             : GCKPT_STORAGE_I8;
 }
 
-/* Returns whether the family has a matrix as (in,out) and its tensors are (out,in). */
+/* Returns whether the family has this matrix as (in,out), while GGUF has (out,in). */
 static inline int gguf_is_transposed(const model_config *c, const model_parameter *p)
 {
     static const char *const tables[] = { "wte.", "wpe.", "lm_head." };
@@ -796,7 +804,8 @@ static inline int gguf_is_transposed(const model_config *c, const model_paramete
     return p->shape.n == 2 && !c->family->transposed && !table;
 }
 
-/* How tensor t is shown as parameter p, which is kept as `keep`; 0, or an error. */
+/* Fills *view: how tensor view->tensor becomes parameter p with storage `keep`. Returns 0, or -1
+ * with g->error. */
 static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const model_config *c,
                                const model_parameter *p, gckpt_storage keep, gguf_view *view)
 {
@@ -807,12 +816,12 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
     view->columns = p->shape.d[p->shape.n - 1];
     if (t->d[view->transposed] != view->columns || t->d[!view->transposed] != view->rows ||
         t->d[2] * t->d[3] != 1)
-        return gguf_fail(g, "tensor %s: (%lld,%lld,%lld,%lld); by the keys (%lld,%lld) is expected",
+        return gguf_fail(g, "tensor %s: shape (%lld,%lld,%lld,%lld); by the keys, (%lld,%lld) is expected",
                          t->name, (long long)t->d[0], (long long)t->d[1], (long long)t->d[2],
                          (long long)t->d[3], (long long)(view->transposed ? view->rows : view->columns),
                          (long long)(view->transposed ? view->columns : view->rows));
     if (!gguf_is_supported(t->type))
-        return gguf_read_floats(g, t, 0, 0, NULL); /* says so */
+        return gguf_read_floats(g, t, 0, 0, NULL); /* sets the error */
     if (a->interleaved && (query || strstr(p->name, ".k_proj.") != NULL)) {
         view->heads = query ? c->heads : c->key_heads;
         view->rows *= matrix ? 1 : view->columns;
@@ -833,7 +842,7 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
     return 0;
 }
 
-/* Which tensors are for which parameters, and how these are kept. */
+/* Assigns tensors to parameters, and sets the parameters' storage. */
 static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stream *s,
                                   const gguf_architecture *a, const model_source *source)
 {
@@ -872,17 +881,17 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
     return g->error[0] == 0 ? 0 : -1;
 }
 
-/* Makes the parameters; not thousands of layers that a small file claims to have. */
+/* Creates the parameters, unless the keys claim more layers than the file has tensors. */
 static inline int gguf_declare(model_loader *l, gckpt_store *store, gguf *g)
 {
     const int64_t layers = l->model->config.layers;
     if ((uint64_t)layers > g->tensor_count)
-        return gguf_fail(g, "%lld layers by its keys, of %llu tensors in all: they are not there",
+        return gguf_fail(g, "its keys name %lld layers, but there are only %llu tensors",
                          (long long)layers, (unsigned long long)g->tensor_count);
     return model_declare(l->model, store) == 0 ? 0 : gguf_fail(g, "%s", l->model->error);
 }
 
-/* Makes all parameters, of the values that tensors of a file have. */
+/* Creates all parameters and loads their values. */
 static inline int gguf_load(model_loader *l, gckpt_store *store, const char *path,
                             const model_source *source)
 {

@@ -1,4 +1,4 @@
-/* gguf_tokenizer.h - the tokenizer and the chat template of a GGUF file: to copy, with gguf.h,
+/* gguf_tokenizer.h - reads the tokenizer and the chat template of a GGUF file. To copy, with gguf.h,
  * tokenizer.h, chat.h, json.h and unicode.h.
  *
  *     gguf g;
@@ -7,34 +7,36 @@
  *     int bad = gguf_open(&g, "model.gguf") != 0 || gguf_tokenizer(&g, &b) != 0;
  *     if (bad || gguf_chat(&g, &c, NULL) != 0)
  *         fprintf(stderr, "%s\n", g.error);
- *     gguf_close(&g); // b and c stay; so do those of gguf_open_tokenizer and gguf_open_chat
+ *     gguf_close(&g); // b and c remain valid
  *
- * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json), which
- * tokenizer.h reads: the tokens are those of Hugging Face's tokenizer of the model. Of
- * tokenizer.ggml.model it knows, and refuses others by name:
- *   gpt2    byte-level BPE with its merges, where tokenizer.ggml.pre, which names how text is split,
- *           is gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
- *   llama   SentencePiece's BPE: a merge is whatever splits a token into two, and that into the
- *           token of the highest score comes first, of one score that with the longest first part,
- *           as transformers derives them; where all scores are one, that of the lowest id
- * What such a file does not say is taken as these models have it: NFC for qwen2; white space around
- * an added token is no part of it; where add_space_prefix is set, each text behind an added token
- * has the space, but only the first in Mistral's vocabularies that have [INST]. C99 or C++11. */
+ * gguf_open_tokenizer and gguf_open_chat do the same from a path. The keys tokenizer.ggml.* are converted
+ * to the text of a tokenizer.json (gguf_tokenizer_json), which tokenizer.h reads. So the tokens equal those
+ * of Hugging Face's tokenizer of the model. tokenizer.ggml.model may be one of the following; others are
+ * refused with an error that names them:
+ *   gpt2    byte-level BPE with a list of merges. tokenizer.ggml.pre, the rule that splits text, must be
+ *           gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
+ *   llama   SentencePiece's BPE. As in transformers, each split of a token into two tokens is a merge.
+ *           Merges into tokens of higher score come first; for equal scores, those with a longer first
+ *           part. If all tokens have the same score, lower ids come first.
+ * Settings that GGUF files lack are assumed to be those of these models: qwen2 normalizes to NFC; added
+ * tokens absorb no white space around them; with add_space_prefix, a space is put before each text after
+ * an added token, but only before the first text in Mistral's vocabularies, which have [INST]. C99 or
+ * C++11. */
 #ifndef GGUF_TOKENIZER_H
 #define GGUF_TOKENIZER_H
 #include "chat.h"
 #include "gguf.h"
 #include "tokenizer.h"
 
-/* tokenizer.ggml.token_type */
+/* values of tokenizer.ggml.token_type */
 enum {
     GGUF_TOKEN_NORMAL = 1,
     GGUF_TOKEN_UNKNOWN,
     GGUF_TOKEN_CONTROL,
-    GGUF_TOKEN_USER, /* added, found in text before all else */
+    GGUF_TOKEN_USER, /* an added token, which is matched in text before BPE */
     GGUF_TOKEN_UNUSED,
     GGUF_TOKEN_BYTE,
-    GGUF_TOKEN_LONGEST = 1024 /* bytes of a token that is split into others, at most */
+    GGUF_TOKEN_LONGEST = 1024 /* most bytes of a token from which merges are derived */
 };
 #define GGUF_KEY(name) "tokenizer.ggml." name
 
@@ -48,30 +50,31 @@ typedef struct {
 typedef struct {
     double score;
     int32_t id, left, right;
-    uint32_t sizes[2]; /* of left and right, in characters */
+    uint32_t sizes[2]; /* characters of left and right */
 } gguf_bpe_merge;
 
 typedef struct {
-    const char *name, *pre_tokenizer, *normalizer; /* both as in a tokenizer.json */
-    int add_bos, ignore_merges;                             /* a text begins with bos_token; ignore_merges */
+    const char *name, *pre_tokenizer, *normalizer; /* the last two as JSON for tokenizer.json */
+    int add_bos, ignore_merges;                             /* whether a text begins with bos_token;
+                                                             * the model's option */
 } gguf_pre;
 
 typedef struct {
     gguf *g;
     gguf_token *tokens;
-    int32_t count, base; /* base: those behind it are added ones only */
+    int32_t count, base; /* tokens from `base` on are not in BPE's vocabulary, only added */
     int32_t bos, eos, unk;
-    int spm;               /* tokenizer.ggml.model is llama */
-    const gguf_pre *pre;   /* else */
-    uint32_t *slots, mask; /* a hash table of tokens: 1 + id */
-    char *texts;         /* texts of tokens that are not as in the file */
+    int spm;               /* nonzero if tokenizer.ggml.model is llama */
+    const gguf_pre *pre;   /* the splitting rule if it is gpt2 */
+    uint32_t *slots, mask; /* hash table of tokens: 1 + id, or 0 if empty */
+    char *texts;         /* memory for tokens' texts that differ from the file */
     gguf_bpe_merge *merges;
     size_t merge_count, merge_capacity;
-    char *text; /* a tokenizer.json */
+    char *text; /* the tokenizer.json being written */
     size_t size, capacity;
 } gguf_vocabulary;
 
-/* ---- a text that grows ----------------------------------------------------------------------- */
+/* ---- writing a text -------------------------------------------------------------------------- */
 static inline void gguf_json_put(gguf_vocabulary *v, const char *text, size_t n)
 {
     if (v->g->error[0] != 0)
@@ -103,7 +106,7 @@ static inline void gguf_json_int(gguf_vocabulary *v, int32_t number)
     gguf_json_text(v, digits);
 }
 
-/* A string of JSON. */
+/* Writes a JSON string. */
 static inline void gguf_json_string(gguf_vocabulary *v, const char *text, size_t n)
 {
     char hex[8];
@@ -151,7 +154,7 @@ static const char gguf_gpt2_prefix[] = GGUF_BYTES("true", "true");
 #undef GGUF_BYTES
 enum { GGUF_PRES = sizeof gguf_pres / sizeof gguf_pres[0] };
 
-/* What the file's tokenizer is, or an error with what would have been known. */
+/* Determines the file's tokenizer. Returns 0, or -1 with an error that lists the supported ones. */
 static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
 {
     static const char *const others[][2] = {
@@ -170,7 +173,7 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
     if (g->error[0] != 0)
         return -1;
     if (model == NULL)
-        return gguf_fail(g, "key " GGUF_KEY("model") " is not there: the file has no tokenizer");
+        return gguf_fail(g, "key " GGUF_KEY("model") " is missing: the file has no tokenizer");
     v->spm = strcmp(model, "llama") == 0;
     if (v->spm)
         return 0;
@@ -180,27 +183,27 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
     if (strcmp(model, "gpt2") != 0)
         return gguf_fail(
             g,
-            "key " GGUF_KEY("model") " is \"%.40s\"%s; known are gpt2 (byte-level BPE) "
+            "key " GGUF_KEY("model") " is \"%.40s\"%s; supported are gpt2 (byte-level BPE) "
                                      "and llama (SentencePiece's BPE)",
             model, what);
     if ((pre == NULL || strcmp(pre, "default") == 0) && kind != NULL && strcmp(kind, "gpt2") == 0)
-        pre = "gpt-2"; /* files from before that key */
+        pre = "gpt-2"; /* older files of GPT-2 lack the key */
     for (int i = 0; i < GGUF_PRES && pre != NULL; i++)
         if (strcmp(pre, gguf_pres[i].name) == 0)
             v->pre = &gguf_pres[i];
     if (v->pre != NULL)
         return 0;
     return gguf_fail(g,
-                     "key " GGUF_KEY("pre") " is %s%.40s%s: how its text is split %s; known are "
+                     "key " GGUF_KEY("pre") " is %s%.40s%s: how its text is split %s; supported are "
                                             "gpt-2, llama-bpe, smaug-bpe, qwen2 and smollm",
-                     pre != NULL ? "\"" : "", pre != NULL ? pre : "not there",
+                     pre != NULL ? "\"" : "", pre != NULL ? pre : "missing",
                      pre != NULL ? "\"" : "",
                      pre == NULL || strcmp(pre, "default") == 0
-                         ? "is not said by such an old file, and should be converted anew"
-                         : "is not known here");
+                         ? "is not stored in such an old file, so convert the model again"
+                         : "is not supported");
 }
 
-/* An id of a key; `usual`: there is no such key. */
+/* Returns the token id of a key, or `fallback` if there is no such key. */
 static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t fallback)
 {
     const int64_t id = gguf_int(v->g, key, fallback);
@@ -211,7 +214,7 @@ static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t f
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* The slot of a token, or the empty one where it belongs. */
+/* Returns the slot of a token, or the empty slot for it. */
 static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text, size_t size)
 {
     for (uint32_t i = bpe_hash(text, size);; i++) {
@@ -222,7 +225,7 @@ static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text
     }
 }
 
-/* A token's id; -1: there is none. */
+/* Returns a token's id, or -1. */
 static inline int32_t gguf_id_of(const gguf_vocabulary *v, const char *text, size_t size)
 {
     return (int32_t)*gguf_bpe_slot(v, text, size) - 1;
@@ -237,7 +240,7 @@ static inline int gguf_is_utf8(const char *text, size_t size)
     return length > 0;
 }
 
-/* How many bytes of a text can be shown: whole characters, 40 at most. */
+/* Returns how many bytes of a text to print in an error: whole characters, at most 40 bytes. */
 static inline int gguf_print_size(const char *text, size_t size)
 {
     size_t n = size < 40 ? size : 40;
@@ -246,8 +249,8 @@ static inline int gguf_print_size(const char *text, size_t size)
     return (int)n;
 }
 
-/* A token as Hugging Face's files have it: converters write the spaces of added ones as such, and
- * fill vocabularies up with [PAD7] for token 7. */
+/* Changes a token to its form in Hugging Face's files. Converters write U+2581 in added tokens as
+ * spaces, and pad vocabularies with [PAD7] as token 7. */
 static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
 {
     gguf_token *t = &v->tokens[id];
@@ -265,7 +268,7 @@ static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
     *at += t->size;
 }
 
-/* Of token_type and scores, where they are there, as many as there are tokens. */
+/* Reads the tokens' types and scores, if the file has them; there must be as many as tokens. */
 static inline int gguf_read_types(gguf_vocabulary *v)
 {
     gguf *g = v->g;
@@ -273,7 +276,7 @@ static inline int gguf_read_types(gguf_vocabulary *v)
     const gguf_key *k = gguf_find(g, GGUF_KEY("scores"));
     const int is_integer = k != NULL && k->type == GGUF_ARRAY && gguf_is_integer(k->item_type);
     memset(&scores, 0, sizeof scores);
-    if (v->spm) /* the others' merges are named */
+    if (v->spm) /* gpt2 has a list of merges instead */
         scores = gguf_array(g, GGUF_KEY("scores"), is_integer ? GGUF_I32 : GGUF_F32);
     if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->count)
         return gguf_fail(g, "key " GGUF_KEY("token_type") ": %llu types of %ld tokens",
@@ -286,7 +289,7 @@ static inline int gguf_read_types(gguf_vocabulary *v)
         t->type = GGUF_TOKEN_NORMAL;
         if (gguf_next(&types)) {
             if (types.integer < 0 || types.integer > GGUF_TOKEN_BYTE)
-                return gguf_fail(g, "token %ld, \"%.*s\": type %lld; 1 to 6 are known", (long)i,
+                return gguf_fail(g, "token %ld, \"%.*s\": type %lld; expected 1 to 6", (long)i,
                                  gguf_print_size(t->text, t->size), t->text,
                                  (long long)types.integer);
             t->type = types.integer > 0 ? (int)types.integer : GGUF_TOKEN_NORMAL;
@@ -294,10 +297,10 @@ static inline int gguf_read_types(gguf_vocabulary *v)
             t->type = GGUF_TOKEN_BYTE;
         }
         if (t->type == GGUF_TOKEN_BYTE && bpe_fallback_of(t->text, t->size) < 0)
-            return gguf_fail(g, "token %ld, \"%.*s\", is said to be a byte, which is like <0x0A>",
+            return gguf_fail(g, "token %ld, \"%.*s\", has the type byte, but not the form <0x0A>",
                              (long)i, gguf_print_size(t->text, t->size), t->text);
         if (gguf_next(&scores))
-            t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real; /* SentencePiece's own */
+            t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real; /* as in SentencePiece */
         if (!(t->score > -1e30 && t->score < 1e30))
             return gguf_fail(g, "token %ld, \"%.*s\": a score of %g", (long)i,
                              gguf_print_size(t->text, t->size), t->text, t->score);
@@ -305,7 +308,7 @@ static inline int gguf_read_types(gguf_vocabulary *v)
     return g->error[0] == 0 ? 0 : -1;
 }
 
-/* Tokens that begin and end a text, and the unknown one. */
+/* Reads the ids of the tokens that begin and end a text, and of the unknown token. */
 static inline int gguf_read_ids(gguf_vocabulary *v)
 {
     const int typed = gguf_find(v->g, GGUF_KEY("token_type")) != NULL;
@@ -328,7 +331,7 @@ static inline int gguf_read_ids(gguf_vocabulary *v)
     return 0;
 }
 
-/* All tokens, their kinds, and where they stand in the hash table. */
+/* Reads all tokens, with types and scores, and fills the hash table. */
 static inline int gguf_read_tokens(gguf_vocabulary *v)
 {
     gguf *g = v->g;
@@ -337,8 +340,8 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     if (g->error[0] != 0)
         return -1;
     if (all.count == 0)
-        return gguf_fail(g, "key " GGUF_KEY("tokens") ": there are none");
-    v->count = (int32_t)all.count; /* 8 bytes each of GGUF_HEAD_MAX */
+        return gguf_fail(g, "key " GGUF_KEY("tokens") " is missing or empty");
+    v->count = (int32_t)all.count; /* fits, since each takes 8 bytes of at most GGUF_MAX_HEADER */
     while (slots < 2 * (size_t)v->count)
         slots *= 2;
     v->mask = (uint32_t)(slots - 1);
@@ -371,7 +374,7 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     return 0;
 }
 
-/* Whether a token is found in text as it stands. */
+/* Returns whether a token is an added one, which is matched in text as it is. */
 static inline int gguf_is_added(const gguf_token *t)
 {
     return t->type == GGUF_TOKEN_CONTROL || t->type == GGUF_TOKEN_USER ||
@@ -379,7 +382,7 @@ static inline int gguf_is_added(const gguf_token *t)
 }
 
 /* ---- merges ---------------------------------------------------------------------------------- */
-/* As transformers sorts them. */
+/* The order of merges: the same as in transformers. */
 static inline int gguf_merge_order(const void *a, const void *b)
 {
     const gguf_bpe_merge *p = (const gguf_bpe_merge *)a, *q = (const gguf_bpe_merge *)b;
@@ -395,7 +398,7 @@ static inline int gguf_is_mergeable(const gguf_token *t)
            memchr(t->text, ' ', t->size) == NULL;
 }
 
-/* The merges that make a token, of all places where it can be split. */
+/* Appends all merges that make a token: one for each place at which it splits into two tokens. */
 static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
 {
     const gguf_token *t = &v->tokens[id];
@@ -426,7 +429,8 @@ static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
     return 0;
 }
 
-/* Converters that have no scores give all tokens one: then, as they were learned, by their ids. */
+/* If all normal tokens have the same score, because the converter had no scores, sets scores by id,
+ * since ids follow the order of training. */
 static inline void gguf_score_by_id(gguf_vocabulary *v)
 {
     int32_t first = 0;
@@ -440,7 +444,7 @@ static inline void gguf_score_by_id(gguf_vocabulary *v)
             v->tokens[i].score = -(double)i;
 }
 
-/* By scores. */
+/* Derives merges from the scores and writes them, for SentencePiece. */
 static inline int gguf_derive_merges(gguf_vocabulary *v)
 {
     gguf_score_by_id(v);
@@ -468,7 +472,8 @@ static inline int gguf_derive_merges(gguf_vocabulary *v)
     return v->g->error[0] == 0 ? 0 : -1;
 }
 
-/* One merge of the file, "first second": how long the first is, or -1, an error. */
+/* Checks a merge of the file, "first second". Returns the length of the first part, or -1 with an
+ * error. */
 static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const char *text,
                                        size_t size)
 {
@@ -489,21 +494,21 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
         const size_t length = i == 0 ? n : i == 1 ? m : n + m;
         if (ids[i] < 0)
             return gguf_fail(v->g,
-                             "key " GGUF_KEY("merges") ": merge %lld has \"%.*s\", which is no "
-                                                       "token",
+                             "key " GGUF_KEY("merges") ": merge %lld has \"%.*s\", which is not "
+                                                       "a token",
                              (long long)number, gguf_print_size(part, length), part);
         v->base = ids[i] >= v->base ? ids[i] + 1 : v->base;
     }
     return (int64_t)n;
 }
 
-/* Where added tokens at the end are in no merge, they are in the vocabulary no more than in
- * Hugging Face's files: behind `base`. What only fills up the end goes. */
+/* Finds v->base: added tokens at the end that are in no merge are left out of the vocabulary, as in
+ * Hugging Face's files. Removes unused tokens from the end. */
 static inline int gguf_find_base(gguf_vocabulary *v)
 {
     gguf_items all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
     if (!v->spm && v->g->error[0] == 0 && all.at == NULL)
-        return gguf_fail(v->g, "key " GGUF_KEY("merges") " is not there");
+        return gguf_fail(v->g, "key " GGUF_KEY("merges") " is missing");
     for (int64_t i = 0; !v->spm && gguf_next(&all); i++)
         if (gguf_check_merge(v, i, all.text, all.size) < 0)
             return -1;
@@ -541,7 +546,7 @@ static inline void gguf_json_added(gguf_vocabulary *v)
     gguf_json_text(v, "],\n");
 }
 
-/* What stands before and behind a text. */
+/* Writes the template of tokens before and after a text. */
 static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
 {
     const int32_t ids[2] = { begins ? v->bos : -1, ends ? v->eos : -1 };
@@ -582,7 +587,8 @@ static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
     gguf_json_text(v, "}},\n");
 }
 
-/* SentencePiece's spaces are U+2581, one before a text where `prefix`. */
+/* Writes the rules that replace spaces by U+2581 for SentencePiece and, if prefix is nonzero, put
+ * one before a text. */
 static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
 {
     static const char replace[] =
@@ -651,9 +657,9 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     const int ends = gguf_bool(g, GGUF_KEY("add_eos_token"), 0);
     const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
     if (begins && v->bos < 0)
-        gguf_fail(g, "a text begins with key " GGUF_KEY("bos_token_id") ", which is not there");
+        gguf_fail(g, "a text begins with the token of key " GGUF_KEY("bos_token_id") ", which is missing");
     if (ends && v->eos < 0)
-        gguf_fail(g, "a text ends with key " GGUF_KEY("eos_token_id") ", which is not there");
+        gguf_fail(g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
     if (g->error[0] != 0)
         return;
     gguf_json_text(v, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
@@ -674,8 +680,8 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     gguf_json_model(v);
 }
 
-/* The tokenizer as the text of a tokenizer.json, to be freed, which ends in a 0 that *size does not
- * count; NULL: g->error. */
+/* Returns the tokenizer as the text of a tokenizer.json, to be freed, with a final 0 that *size
+ * does not count; NULL with g->error on failure. */
 static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
 {
     gguf_vocabulary v;
@@ -694,7 +700,8 @@ static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
     return NULL;
 }
 
-/* Makes the file's tokenizer; 0, or -1 with g->error and b->error set and nothing to free. */
+/* Reads the file's tokenizer into b. Returns 0, or -1 with g->error and b->error and nothing to
+ * free. */
 static inline int gguf_tokenizer(gguf *g, bpe *b)
 {
     size_t size = 0;
@@ -708,8 +715,8 @@ static inline int gguf_tokenizer(gguf *g, bpe *b)
 }
 
 /* ---- chats ----------------------------------------------------------------------------------- */
-/* The text of the token that a key names, for a chat's mark; left as it is where there is none, or
- * it is longer. */
+/* Copies the text of the token that a key names. Leaves `to` unchanged if there is no such token or
+ * its text is too long. */
 static inline void gguf_token_text(gguf *g, const char *key, char *to, size_t size)
 {
     gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
@@ -721,7 +728,7 @@ static inline void gguf_token_text(gguf *g, const char *key, char *to, size_t si
         }
 }
 
-/* The file's chat template as chat_open has a folder's; 0, or -1 with g->error and c->error. */
+/* Reads the file's chat template like chat_open. Returns 0, or -1 with g->error and c->error. */
 static inline int gguf_chat(gguf *g, chat *c, const char *name)
 {
     size_t size;
@@ -742,8 +749,8 @@ static inline int gguf_chat(gguf *g, chat *c, const char *name)
     return gguf_fail(g, "%s", c->error);
 }
 
-/* ---- of a path, and to folders --------------------------------------------------------------- */
-/* As bpe_open and chat_open, of a file instead of a folder. */
+/* ---- by path, and as files of a folder ------------------------------------------------------- */
+/* Read tokenizer and chat template like bpe_open and chat_open, from a file instead of a folder. */
 static inline int gguf_open_tokenizer(bpe *b, const char *path)
 {
     gguf g;
@@ -764,8 +771,8 @@ static inline int gguf_open_chat(chat *c, const char *path, const char *name)
     return g.error[0] == 0 ? 0 : -1;
 }
 
-/* The text of a tokenizer_config.json: the tokens that begin and end texts, and the chat template;
- * to be freed as that of gguf_tokenizer_json. */
+/* Returns the text of a tokenizer_config.json with the tokens that begin and end texts and the chat
+ * template, to be freed like that of gguf_tokenizer_json. */
 static inline char *gguf_tokenizer_config(gguf *g, size_t *size)
 {
     static const char *const names[][2] = { { "bos_token", GGUF_KEY("bos_token_id") },

@@ -168,8 +168,7 @@ static inline int images_read_idx(images_set *s, const char *path, FILE *images,
         snprintf(s->error, sizeof s->error, "%s: not in MNIST's format, or the labels do not match", path);
         return -1;
     }
-    const int64_t left = images_bytes_left(images); /* checks a damaged file's claim before
-                                                     * allocating */
+    const int64_t left = images_bytes_left(images); /* checked before allocating */
     if (left < rows * height * width) {
         snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path,
                  (double)(left / (height * width)));

@@ -692,7 +692,7 @@ static inline int model_read_config(model_any *m, const char *dir)
     return -1;
 }
 
-/* ---- headers of safetensors ------------------------------------------------------------------- */
+/* ---- headers of safetensors ------------------------------------------------------------------ */
 /* A tensor of a safetensors file; its type is one that gguf_read_floats reads, or F64 for all other
  * types. */
 typedef struct {

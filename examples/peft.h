@@ -1,14 +1,14 @@
-/* peft.h - the files of adapters.h: adapter_config.json and adapter_model.safetensors, in the
- * format of Hugging Face's peft where peft has the method: to copy with it.
+/* peft.h - saves and loads adapters of adapters.h: adapter_config.json and adapter_model.safetensors, in
+ * the format of Hugging Face's peft if peft has the method. To copy with adapters.h.
  *
  *     adapters_save(&a, "adapter", "gpt2");
  *     adapters_load(&a, &model, store, "adapter"); // instead of adapters_begin
  *
- * LORA (ranks, alphas and targets by pattern, rsLoRA, biases, use_dora, modules_to_save,
+ * Methods of peft: LORA (ranks, alphas and targets by pattern, rsLoRA, biases, use_dora, modules_to_save,
  * exclude_modules, ensure_weight_tying, layers_to_transform), ADAPTION_PROMPT, PREFIX_TUNING and
- * PROMPT_TUNING; what these options of peft do not cover (target_parameters, ..) is refused by the
- * option's name. Whether the file says fan_in_fan_out does not matter. The other methods' files
- * have what is trained under the store's names, and "gradckpt_method" with the options. */
+ * PROMPT_TUNING. Other options of peft (target_parameters, ..) are refused with an error that names them;
+ * fan_in_fan_out is ignored. Files of the other methods have the trained parameters under the store's
+ * names, and the method and its options in "gradckpt_method". */
 #ifndef PEFT_H
 #define PEFT_H
 #include "adapters.h"
@@ -20,8 +20,9 @@ static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_
                                                   "num_attention_heads", "num_layers" };
 static const char *const adapters_bias_names[] = { "none", "all", "lora_only" };
 
-/* Of prefix tuning, as peft keeps it: a store of prompt_embeddings (P,2 layers K), K = key_heads
- * head, keys and values of a layer in turn; what an MLP made of it last. NULL: m->error. */
+/* Creates a store for prefix tuning in peft's layout: prompt_embeddings (P,2 layers K) with K =
+ * key_heads head_dim, keys and values of each layer in turn. Sets *all to that parameter. Returns
+ * NULL with the model's error on failure. */
 static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *all)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -61,12 +62,12 @@ static inline int adapters_fill_prefix(adapters *a, float *to)
 
 typedef struct {
     adapters *a;
-    unsigned char *found; /* by parameter of the store */
+    unsigned char *found; /* for each parameter of the store, 1 if the file has it */
     char name[MODEL_NAME + 32], unknown[MODEL_NAME + 32];
 } adapters_files;
 
-/* 1: embeddings that are trained as the head, too, are in the file under both names, as peft has
- * them. */
+/* Returns whether files have the embeddings under two names, as peft writes them: if they are
+ * trained and are also the LM head. */
 static inline int adapters_saved_twice(const adapters *a)
 {
     char table[MODEL_NAME];
@@ -77,7 +78,8 @@ static inline int adapters_saved_twice(const adapters *a)
            !p.frozen;
 }
 
-/* A store whose parameters are, in place, what is trained, the head among them; NULL: m->error. */
+/* Returns a store whose parameters share memory with the trained ones, with the embeddings also as
+ * lm_head.weight; NULL with the model's error on failure. */
 static inline gckpt_store *adapters_tied_store(adapters *a)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -95,12 +97,13 @@ static inline gckpt_store *adapters_tied_store(adapters *a)
     }
     if (!failed)
         return s;
-    model_fail(a->model, "out of memory for what is saved");
+    model_fail(a->model, "out of memory");
     gckpt_store_free(s);
     return NULL;
 }
 
-/* The file's name of a parameter; NULL: it is frozen, so not in the file. */
+/* A gckpt_file_desc.rename for saving: returns a parameter's name in the file, or NULL for frozen
+ * ones, which are not saved. */
 static inline const char *adapters_save_name(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
@@ -132,7 +135,8 @@ static inline const char *adapters_bare_name(const adapters *a, const char *name
     return model_bare_name(&a->model->config, name + (strncmp(name, before, n) == 0 ? n : 0));
 }
 
-/* The parameter of a file's tensor. */
+/* A gckpt_file_desc.rename for loading: returns the parameter of a file's tensor, or NULL to skip
+ * it. */
 static inline const char *adapters_load_name(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
@@ -140,7 +144,7 @@ static inline const char *adapters_load_name(void *user, const char *name)
     const char *full = name;
     name = adapters_bare_name(f->a, name);
     if (strcmp(name, "lm_head.weight") == 0 && adapters_saved_twice(f->a))
-        return NULL; /* it has the embeddings' values: adapters_check_twice */
+        return NULL; /* skips it: adapters_check_tied found equal values */
     if (adapters_ends_with(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
     else
@@ -153,16 +157,18 @@ static inline const char *adapters_load_name(void *user, const char *name)
     return NULL;
 }
 
-/* Names as an array; with other patterns among them, one for peft to match whole names with. */
+/* Writes targets: plain names as an array; patterns as one regular expression that matches whole
+ * names, since peft matches texts so. */
 static inline void adapters_put_targets(FILE *f, const char *key, const char *targets)
 {
     const size_t n = strlen(targets);
     fprintf(f, ",\n  \"%s\": ", key);
-    if (strncmp(targets, "(.*\\.)?", 7) == 0 && strchr(targets, ',') == NULL) { /* of this kind */
+    /* the targets are one pattern that matches whole names already */
+    if (strncmp(targets, "(.*\\.)?", 7) == 0 && strchr(targets, ',') == NULL) {
         json_write_string(f, targets, n);
         return;
     }
-    if (strncmp(targets, "^(", 2) == 0) { /* a text that matches whole names: adapters_read_whole */
+    if (strncmp(targets, "^(", 2) == 0) { /* made by adapters_read_regex */
         json_write_string(f, targets + 2, n - 3);
         return;
     }
@@ -195,7 +201,8 @@ static inline void adapters_put_patterns(FILE *f, const char *key, const char *l
     fputs("}", f);
 }
 
-/* What adapters_size_keys name; a prefix is of the heads of keys. */
+/* Returns in sizes the model's sizes, in the order of adapters_size_keys. Prefix tuning counts key
+ * heads instead of heads. */
 static inline void adapters_sizes(const model_config *c, adapters_method method, int64_t *sizes)
 {
     const int prefix = method == ADAPTERS_PREFIX;
@@ -205,7 +212,8 @@ static inline void adapters_sizes(const model_config *c, adapters_method method,
     sizes[3] = c->layers;
 }
 
-/* What of LORA's options is not at its usual value, and not written below. */
+/* Writes the options of LoRA that differ from their defaults and that adapters_write_config does not
+ * write. */
 static inline void adapters_put_lora(FILE *f, const adapters_options *o)
 {
     int64_t greatest = 0, written = 0;
@@ -230,7 +238,7 @@ static inline void adapters_put_lora(FILE *f, const adapters_options *o)
     fputs("]", f);
 }
 
-/* Writes it, and closes it: path. */
+/* Writes adapter_config.json to a temporary file, whose name becomes `path`, and closes it. */
 static inline int adapters_write_config(const adapters *a, const char *dir, const char *base,
                                         char *path)
 {
@@ -284,9 +292,9 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
     return model_close_json(a->model, f, path);
 }
 
-/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as model_save. base, which
- * may be NULL: name or path of the model it is for. What prefix tuning's MLP made is written, the
- * MLP is not (as peft). */
+/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; for FULL, calls model_save
+ * instead. base is the name or path of the base model, or NULL. If prefix tuning has an MLP,
+ * writes the keys and values that the MLP computes, not the MLP, as peft does. */
 static inline int adapters_save(adapters *a, const char *dir, const char *base)
 {
     char path[MODEL_PATH];
@@ -320,7 +328,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     return failed ? -1 : 0;
 }
 
-/* Adds an item of target_modules, or a key with its value, to a list. */
+/* Appends a name, and `=number` if number is not NULL, to a list of names. */
 static inline void adapters_add_item(json *d, char **to, uint32_t at, const char *number)
 {
     const char *text = json_text(d, at);
@@ -329,7 +337,8 @@ static inline void adapters_add_item(json *d, char **to, uint32_t at, const char
     *to += sprintf(*to, "%s%s%s,", text, number != NULL ? "=" : "", number != NULL ? number : "");
 }
 
-/* layers_to_transform, a number or several, as a list; layers_pattern can only name the blocks. */
+/* Reads layers_to_transform, a number or an array, as a list. layers_pattern may only name the
+ * blocks. */
 static inline const char *adapters_read_layers(json *d, const model_config *c, char **buffer)
 {
     char *to = *buffer;
@@ -349,7 +358,7 @@ static inline const char *adapters_read_layers(json *d, const model_config *c, c
     for (uint32_t i = list ? json_first(d, all) : all; i != 0; i = list ? json_next(d, i) : 0) {
         const int64_t layer = json_int_of(d, i);
         if (layer < 0 || layer > 1 << 24)
-            json_mismatch(d, i, "a number from 0 on");
+            json_mismatch(d, i, "a number of at least 0");
         to += sprintf(to, "%s%lld", to > *buffer ? "," : "", (long long)layer % 100000000);
     }
     const char *layers = *buffer;
@@ -357,7 +366,8 @@ static inline const char *adapters_read_layers(json *d, const model_config *c, c
     return layers;
 }
 
-/* A list of what is there: an array, a dictionary of numbers or a text. *room moves behind it. */
+/* Reads a text, an array of texts, or an object of numbers, as a list of names. *buffer moves to
+ * the end of the list. */
 static inline const char *adapters_read_list(json *d, const char *key, char **buffer)
 {
     char *to = *buffer, number[32];
@@ -370,19 +380,19 @@ static inline const char *adapters_read_list(json *d, const char *key, char **bu
     for (uint32_t i = json_first(d, all); i != 0; i = json_next(d, i)) {
         const double x = kind == JSON_OBJECT ? json_real_of(d, i + 1) : 1;
         if (!(x > 0 && x <= ADAPTERS_MAX_ALPHA))
-            json_mismatch(d, i + 1, "a number above 0, 1e12 at most");
+            json_mismatch(d, i + 1, "a number above 0 and at most 1e12");
         snprintf(number, sizeof number, "%.9g", x);
         adapters_add_item(d, &to, i, kind == JSON_OBJECT ? number : NULL);
     }
     const char *list = *buffer;
-    to -= to > list; /* the last comma */
+    to -= to > list; /* removes the last comma */
     *to = 0;
     *buffer = to + 1;
     return list;
 }
 
-/* Reads a list as adapters_read_list does. A text, which in peft must match a whole name, becomes the
- * pattern ^(TEXT). */
+/* Reads a list like adapters_read_list. A single text, which in peft must match a whole name,
+ * becomes the pattern ^(TEXT). */
 static inline const char *adapters_read_regex(json *d, const char *key, char **buffer)
 {
     char *to = *buffer;
@@ -395,7 +405,7 @@ static inline const char *adapters_read_regex(json *d, const char *key, char **b
     return to;
 }
 
-/* Refuses what is not known here and does not say "no". */
+/* Refuses unknown keys, unless their values switch them off. */
 static inline void adapters_refuse_others(json *d, const model_config *c, adapters_method method)
 {
     static const char known[] =
@@ -417,7 +427,7 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
         allowed |= json_is(d, init, inits[i]);
     if (!allowed)
         json_mismatch(d, init,
-                   "true, false, gaussian, orthogonal or eva: others change the base model");
+                   "true, false, gaussian, orthogonal or eva: other methods change the base model");
     if (at && !json_is(d, at, "CAUSAL_LM"))
         json_mismatch(d, at, "CAUSAL_LM");
     at = json_find_nonnull(d, JSON_ROOT, "target_modules");
@@ -435,7 +445,7 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
     }
 }
 
-/* What adapter_config.json says; texts go to `room`. */
+/* Reads adapter_config.json into *o, with texts in `buffer`. */
 static inline void adapters_read_config(json *d, const model_config *c, adapters_options *o,
                                         char *buffer)
 {
@@ -462,8 +472,8 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
     o->alpha = json_real(d, JSON_ROOT, "lora_alpha", 8);
     if (peft && (o->size < 1 || !(o->alpha > 0 && o->alpha <= ADAPTERS_MAX_ALPHA)))
         json_fail(d, 0,
-                  "a size of %lld, lora_alpha %g: expected more than 0, and an alpha of 1e12 "
-                  "at most",
+                  "size %lld, lora_alpha %g: expected both above 0, and lora_alpha at most "
+                  "1e12",
                   (long long)o->size, o->alpha);
     o->dropout = json_real(d, JSON_ROOT, "lora_dropout", 0);
     if (!(o->dropout >= 0 && o->dropout < 1))
@@ -479,7 +489,7 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
             json_mismatch(d, bias, "none, all or lora_only");
         o->bias = (adapters_bias)which;
         o->targets = adapters_read_list(d, "target_modules", &buffer);
-        o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual */
+        o->targets = o->targets[0] != 0 ? o->targets : NULL; /* selects peft's default */
         o->excluded = adapters_read_regex(d, "exclude_modules", &buffer);
         o->rank_pattern = adapters_read_list(d, "rank_pattern", &buffer);
         o->alpha_pattern = adapters_read_list(d, "alpha_pattern", &buffer);
@@ -521,12 +531,12 @@ static inline int adapters_check_tied(adapters *a, const char *path)
     if (head.path[0] == 0 || table.path[0] == 0 || model_same_values(&head, &table))
         return 0;
     return model_fail(a->model,
-                      "%s: lm_head.weight differs from %s, and ensure_weight_tying says that they "
-                      "are one: set it to false to have both",
+                      "%s: lm_head.weight differs from %s, but ensure_weight_tying says that they "
+                      "are equal: set it to false to load both",
                       path, name);
 }
 
-/* Values of adapters that were begun, from DIR/adapter_model.safetensors. */
+/* Loads the values of new adapters from DIR/adapter_model.safetensors. */
 static inline int adapters_load_values(adapters *a, const char *dir)
 {
     char path[MODEL_PATH];
@@ -549,7 +559,7 @@ static inline int adapters_load_values(adapters *a, const char *dir)
                      ? model_fail(a->model, "%s: %s", path, gckpt_error_text(a->store))
                      : 0;
     if (!failed && files.unknown[0] != 0)
-        failed = model_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains%s", path,
+        failed = model_fail(a->model, "%s: tensor \"%s\" is not trained by \"%s\"%s", path,
                             files.unknown, adapters_names[a->options.method],
                             model_tensor_hint(adapters_bare_name(a, files.unknown)));
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++)
@@ -559,7 +569,7 @@ static inline int adapters_load_values(adapters *a, const char *dir)
     return failed ? -1 : 0;
 }
 
-/* The same of prefix tuning. */
+/* Loads the values of prefix tuning from DIR/adapter_model.safetensors. */
 static inline int adapters_load_prefix(adapters *a, const char *dir)
 {
     char path[MODEL_PATH];
@@ -589,7 +599,8 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
     return failed ? -1 : 0;
 }
 
-/* o->file_bytes from DIR/adapter_model.safetensors; 0 where a long cannot say it. */
+/* Sets o->file_bytes from the size of DIR/adapter_model.safetensors; to 0 if that does not fit in a
+ * long. */
 static inline int adapters_file_size(model_any *m, adapters_options *o, const char *dir)
 {
     char path[MODEL_PATH];
@@ -612,8 +623,8 @@ static inline int adapters_file_size(model_any *m, adapters_options *o, const ch
     return 0;
 }
 
-/* adapters_begin with what DIR/adapter_config.json says, and values from beside it; or as a GGUF
- * file has it. */
+/* Creates adapters with the options of DIR/adapter_config.json and loads the values of
+ * DIR/adapter_model.safetensors; or loads a GGUF adapter. Returns as adapters_begin. */
 static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, const char *dir)
 {
     char path[MODEL_PATH], *buffer = NULL;
@@ -625,7 +636,8 @@ static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, c
     if (model_path(m, path, dir, "adapter_config.json") != 0)
         return -1;
     if (json_read_file(&d, path) == 0) {
-        /* a number grows to 16 characters at most, where it had one and a separator */
+        /* each number is written with at most 16 characters; in the file it has at least one and a
+         * separator */
         buffer = (char *)malloc(16 * (size_t)d.owned_capacity + 64);
         if (buffer == NULL)
             json_fail(&d, 0, "out of memory");

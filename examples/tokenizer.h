@@ -655,7 +655,7 @@ static inline int bpe_load_added(bpe_loader *l, uint32_t added)
         if (list == 1 && bpe_normalize(b, &text, &size, &normal) != 0)
             return json_fail(d, 0, "out of memory for %.0f bytes", (double)size);
         if (size == 0 && name_size > 0)
-            json_fail(d, d->nodes[name].line, "added token \"%.80s\" is empty after normalizing",
+            json_fail(d, d->nodes[name].line, "added token \"%.80s\" is empty once normalized",
                       json_text(d, name));
         p.id = (int32_t)json_int(d, i, "id", 0);
         p.special = json_bool(d, i, "special", 0);
@@ -941,7 +941,8 @@ static inline void bpe_check_growth(bpe_loader *l)
             times *= (double)p->to_size / (double)p->from_size;
     }
     if (times > (double)BPE_GROWTH)
-        json_fail(&l->d, 0, "normalizer: these lengthen a text up to %.0f times; at most %d times is allowed",
+        json_fail(&l->d, 0,
+                  "normalizer: these lengthen a text up to %.0f times; at most %d times is allowed",
                   times, (int)BPE_GROWTH);
 }
 
@@ -1706,8 +1707,8 @@ static inline const char *bpe_space_start(const char *s, const char *end)
 
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
 
-/* Encodes a piece without added tokens of list 0: applies the normalizers, then finds those of
- * the second list. */
+/* Encodes a piece without added tokens of the first list. Applies the normalizers, then finds
+ * added tokens of the second list. */
 static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_tokens *t)
 {
     size_t n = (size_t)(piece.end - piece.s);

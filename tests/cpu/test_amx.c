@@ -1,6 +1,7 @@
-/* The kernels of AMX, with their six instructions replaced by functions of this file, after Intel's manual: test_bf16
- * runs with these wherever there is AVX512-BF16. They ignore MXCSR and use nothing of src/: terms are computed in
- * doubles. (test_bf16 tests the instructions themselves, where the processor has them.) */
+/* test_amx.c - runs test_bf16 with the AMX kernels on any processor that has AVX512-BF16: the six AMX
+ * instructions are replaced by functions of this file, written after Intel's manual. The functions ignore
+ * MXCSR, use nothing of src/, and compute terms in doubles. (On a processor with AMX, test_bf16 tests the
+ * real instructions.) */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
@@ -16,11 +17,12 @@
 struct tile {
     uint32_t word[16][16];
 };
-static __thread struct tile tmm[8];       /* a thread's own, as registers are */
-static __thread unsigned char shapes[64]; /* by ldtilecfg; all 0: none is in use */
+static __thread struct tile tmm[8];       /* tile registers, private to a thread */
+/* configuration set by ldtilecfg; all 0 if the tiles are released */
+static __thread unsigned char shapes[64];
 static __thread int blocks_done;
-/* A processor that differs: 1: one chain; 2: the first one begins at the element; 3: what is below
- * 2^-126 is rounded as subnormals are, before it is flushed. */
+/* Makes the emulated processor deviate, which the library must detect: 1 sums in one chain, 2 starts the
+ * first chain at the element of c, 3 rounds results below 2^-126 as subnormals before flushing them. */
 static int differs;
 
 static float float_at(uint32_t u)
@@ -30,7 +32,8 @@ static float float_at(uint32_t u)
     return u << 1 < 0x01000000 ? (u >> 31 ? -0.0f : 0.0f) : x;
 }
 
-/* c[j] += a b[j], rounded once to 24 bits with any exponent, and a zero if that is below 2^-126. */
+/* Computes c[j] += a b[j], rounded once to 24 bits as if exponents were unlimited, then flushed to zero if
+ * below 2^-126. */
 QUICKLY static void add_terms(float a, const float *b, float *c)
 {
     const double least = 0x1p-126 - (differs == 3 ? 0x1p-150 : 0x1p-151);
@@ -39,7 +42,7 @@ QUICKLY static void add_terms(float a, const float *b, float *c)
         const double rest = (p - (s - part)) + ((double)c[j] - part);
         const int64_t away = s > 0 ? 1 : -1;
         double odd, size;
-        int64_t u; /* a double that is rounded to odd says how a float is rounded */
+        int64_t u; /* the double is rounded to odd, so that rounding it to a float rounds the exact value */
         memcpy(&u, &s, sizeof u);
         u += u & 1 ? 0 : rest > 0 ? away : rest < 0 ? -away : 0;
         memcpy(&odd, &u, sizeof odd);
@@ -52,7 +55,8 @@ QUICKLY static void add_terms(float a, const float *b, float *c)
 static void tile_shapes(const void *at) { memcpy(shapes, at, sizeof shapes); }
 static void tile_release(void) { memset(shapes, 0, sizeof shapes); }
 
-/* One in use is 16 rows of 64 bytes; without a shape it would be an illegal instruction. */
+/* Returns a tile, which must be configured as 16 rows of 64 bytes: an unconfigured one would be an illegal
+ * instruction. */
 static struct tile *tile_of(int n)
 {
     if (shapes[0] != 1 || shapes[16 + 2 * n] != 64 || shapes[48 + n] != 16)
@@ -114,12 +118,12 @@ int main(int argc, char **argv)
     if (__builtin_cpu_supports("avx512bf16")) {
         CHECK(gckpt_isa_available(GCKPT_ISA_AMX));
         for (differs = 1; differs <= 3; differs++)
-            CHECK_MSG(!gckpt_isa_available(GCKPT_ISA_AMX), "difference %d is not seen", differs);
+            CHECK_MSG(!gckpt_isa_available(GCKPT_ISA_AMX), "deviation %d of the processor is not detected", differs);
         differs = 0;
-        /* by itself the parts that AMX computes; the others, by other kernels, are test_bf16's */
+        /* by default only the parts that use AMX; test_bf16 runs the others */
         static char *parts[] = { "test_amx", "kernels", "bits", NULL };
         failed = argc > 1 || check_iterations(9) > 1 ? test_bf16(argc, argv) : test_bf16(3, parts);
-        CHECK(blocks_done > 0 && shapes[0] == 0); /* all are released */
+        CHECK(blocks_done > 0 && shapes[0] == 0); /* AMX ran, and all tiles are released */
     } else {
         printf("skipped: AMX, whose other instructions are AVX512-BF16\n");
     }

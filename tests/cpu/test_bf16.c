@@ -1,6 +1,6 @@
-/* test_bf16.c - bf16 plans: conversions; one step against arithmetic written out here; the same
- * bits for every plan, split of the batch and thread count; exact bytes; close to fp32; rounding by
- * chance that is right on average. */
+/* test_bf16.c - bf16 plans: conversions; one step compared with arithmetic written out here; the same bits in every
+ * plan, split of the batch and number of threads; measured bytes equal to planned ones; results close to fp32;
+ * stochastic rounding that is right on average. */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
@@ -19,15 +19,16 @@
 #define FAST 1
 #endif
 
-static int is_quick, is_wide; /* as main is asked */
+static int is_quick, is_wide; /* arguments of main */
 
-/* Of the small GPT below, on every machine: a change is a change of the contract (manual, 5l). */
+/* Hashes of the small GPT below, the same on every machine: a change is a change of the numeric specification (manual,
+ * 5l). */
 #define GOLDEN            UINT64_C(0x081572b9bcf4dc08)
 #define GOLDEN_STOCHASTIC UINT64_C(0xaa46f8d8e53fc495)
 
 /* ---- conversions ---- */
 
-/* The nearest of the two neighbours, found by distance, ties to the even one. */
+/* Returns the nearer of the two neighbours of x in bf16, found by distance; on a tie, the even one. */
 static uint16_t nearest(float x)
 {
     const uint32_t u = bits_of(x), down = u & 0xffff0000u, up = down + 0x10000u;
@@ -64,13 +65,13 @@ static void test_conversions(void)
     CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
 }
 
-/* ---- a term in integers (manual, 5l): a b + c exactly, a of bf16, in units of 2^-300, then 24 bits of it as if
- * exponents had no lower limit; a result below 2^-126 then is a zero, as are such operands ---- */
+/* ---- exact sums in integers (manual, 5l): a b + c with a and b in bf16, in units of 2^-300, rounded to 24 bits as if
+ * exponents had no lower limit; operands and results below 2^-126 become zeros ---- */
 static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
 
 enum { INTEGER_WORDS = 20 };
 typedef struct {
-    uint32_t w[INTEGER_WORDS]; /* the lowest first */
+    uint32_t w[INTEGER_WORDS]; /* least significant word first */
 } integer;
 
 static integer shifted(uint32_t m, uint32_t by)
@@ -81,7 +82,7 @@ static integer shifted(uint32_t m, uint32_t by)
     return x;
 }
 
-/* x + y, or x - y. */
+/* Returns x + y, or x - y if `minus`. */
 static integer combined(const integer *x, const integer *y, int minus)
 {
     integer z;
@@ -110,12 +111,12 @@ static float exact_term(float a, float b, float c)
     const integer q = shifted(m[2], e[2] + 150);
     integer sum = combined(&p, &q, sign != other);
     int negative = (int)sign, top = 32 * INTEGER_WORDS - 1;
-    if (sign != other && bit(&sum, top)) { /* q is the larger one */
+    if (sign != other && bit(&sum, top)) { /* |q| is the larger one */
         sum = combined(&q, &p, 1);
         negative = (int)other;
     }
     while (top >= 0 && !bit(&sum, top))
-        top -= sum.w[top / 32] ? 1 : 32; /* it stands at the end of a word of zeros */
+        top -= sum.w[top / 32] ? 1 : 32; /* to the next lower bit, skipping words of zeros */
     if (top < 0)
         return sign && other ? -0.0f : 0.0f;
     double kept = 0;
@@ -132,7 +133,8 @@ static float exact_term(float a, float b, float c)
     return (float)(negative ? -kept : kept);
 }
 
-/* Adds n terms to d, the first of them `before` terms into a sample of `run` (0: there are none). */
+/* Adds n terms to d as the specification orders them: samples have `run` terms each (if 0, there is one sample), and
+ * `before` terms of the first sample were added earlier. */
 static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
 {
     float two[2] = { 0, 0 };
@@ -151,7 +153,8 @@ static float exact_element(float d, const float *a, const float *b, int n, int r
     return d;
 }
 
-/* NULL: not here. GCKPT_ISA_COUNT: those of AVX-512 without bf16 instructions. */
+/* Returns the kernels of an instruction set, or NULL if this machine lacks it. GCKPT_ISA_COUNT stands for AVX-512
+ * without bf16 instructions. */
 static const void *kernels_or_without(int isa)
 {
 #if FAST
@@ -165,7 +168,7 @@ static const void *kernels_or_without(int isa)
     return NULL;
 }
 
-/* By an instruction set, or as kernels_or_without has them; 0: not here. */
+/* Computes a product with the kernels of kernels_or_without(isa); returns 0 if this machine lacks them. */
 static int product_by(int isa, const gckpti_product *t)
 {
     gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
@@ -179,21 +182,21 @@ static int product_by(int isa, const gckpti_product *t)
     return isa == GCKPT_ISA_PLAIN || call.kernels;
 }
 
-/* Random terms added to the present elements, most of them around the least normal number, where an fma rounds to fewer
- * bits than this test distinguishes; by every instruction set. */
+/* Adds random terms to given elements with every instruction set. Most results lie around the smallest normal number,
+ * where an ordinary fma rounds to fewer bits than the specification demands. */
 static void test_terms(void)
 {
     enum { N = 48 };
     const int rounds = check_iterations(60);
-    int coarse = 0; /* whose fma gives another result */
+    int coarse = 0; /* number of terms for which an ordinary fma would be wrong */
     for (int round = 0; round < rounds; round++) {
         static float want[N * N], start[N * N], got[N * N];
         uint16_t a[N], b[N];
-        const uint32_t depth = 133 + below(20), first = 20 + below(88); /* product: 2^-depth, .. */
+        const uint32_t depth = 133 + below(20), first = 20 + below(88); /* the product is about 2^-depth */
         for (int i = 0; i < N; i++) {
             a[i] = (uint16_t)(below(2) << 15 | first << 7 | below(128));
             b[i] = (uint16_t)(below(2) << 15 | (254 - depth - first + below(3)) << 7 | below(128));
-            if (round % 10 == 9) /* any, and subnormal ones */
+            if (round % 10 == 9) /* arbitrary and subnormal operands */
                 a[i] = (uint16_t)(below(65536) & (i % 3 ? 0xffff : 0x807f)),
                 b[i] = (uint16_t)(below(65536) & (i % 4 ? 0xffff : 0x807f));
         }
@@ -222,11 +225,12 @@ static void test_terms(void)
                           b[i % N], bits_of(start[i]), bits_of(got[i]), bits_of(want[i]));
         }
     }
-    CHECK_MSG(coarse > 33 * rounds, "%d links at the edge", coarse);
+    CHECK_MSG(coarse > 33 * rounds, "an ordinary fma differs in only %d terms", coarse);
 }
 
-/* An operand. kind 0: usual; 1: of products around 2^-126; 2: zeros, infinities, NaN, subnormal and least numbers among
- * usual ones; 3: any; 4: of sums that cancel; 5: down to below 2^-126; 7: of products that are multiples of 2^-126. */
+/* Returns a random operand. Kinds: 0 ordinary; 1 products are around 2^-126; 2 ordinary, with some zeros, infinities,
+ * NaN, subnormals and smallest numbers; 3 any bits; 4 sums cancel; 5 as 4, with sums below 2^-126; 7 products are
+ * multiples of 2^-126. */
 static uint16_t operand_of(int kind, int which)
 {
     static const uint16_t odd[16] = {
@@ -253,7 +257,7 @@ static uint16_t blocks_a[BLOCKS_M * BLOCKS_K], blocks_b[BLOCKS_N * BLOCKS_K];
 static float blocks_f32[2][BLOCKS_N * BLOCKS_K], blocks_start[BLOCKS_M * BLOCKS_N];
 static float blocks_got[BLOCKS_M * BLOCKS_N], blocks_space[1 << 17];
 
-/* Elements of a product here and there, by every instruction set, are those in integers. */
+/* With every instruction set, some elements of a product must equal the exact sums in integers. */
 static void blocks_check(const gckpti_product *t, int kind)
 {
     enum { SEEN = 50 };
@@ -278,7 +282,7 @@ static void blocks_check(const gckpti_product *t, int kind)
             const float got = blocks_got[at[e]];
             CHECK_MSG(
                 bits_of(got) == bits_of(want[e]) || (got != got && want[e] != want[e]),
-                "kernels %d, kind %d: element %u of %u x %u x %u, %d links an entry, %d before: "
+                "kernels %d, kind %d: element %u of %u x %u x %u, %d terms a sample, %d before: "
                 "%08x, not %08x",
                 isa, kind, at[e], m, n, k, (int)t->k_period, (int)t->k_offset, bits_of(got),
                 bits_of(want[e]));
@@ -286,8 +290,8 @@ static void blocks_check(const gckpti_product *t, int kind)
     }
 }
 
-/* Kind 6: the first row of a is usual, the others are small. Kind 7: the first term cancels the initial values except
- * for their last bits, which may be below 2^-126. */
+/* Fills operands and initial values. Kind 6: the first row of a is ordinary, the others are small. Kind 7: the first
+ * term cancels the initial value except for its last bits, which may be below 2^-126. */
 static void blocks_fill(const gckpti_product *t, int kind)
 {
     const int64_t m = t->m, n = t->n, k = t->k;
@@ -297,7 +301,7 @@ static void blocks_fill(const gckpti_product *t, int kind)
     }
     for (int64_t e = 0; e < n * k; e++)
         blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = operand_of(kind == 6 ? 1 : kind, 1));
-    for (int64_t e = 0; e < m * n; e++) { /* of the size of a term, or anything */
+    for (int64_t e = 0; e < m * n; e++) { /* as large as a term, or any bits */
         const float first = blocks_f32[0][e / n * t->a.stride] * blocks_f32[1][e % n * t->b.stride];
         blocks_start[e] =
             kind == 7  ? -first * (1 + (float)below(4) * ldexpf(1, -23))
@@ -325,8 +329,8 @@ static void test_blocks(void)
     }
 }
 
-/* Quantised weights, of which no kernel gets floats: the bits equal those of the same numbers dequantised before, by
- * plain C. */
+/* Products read quantised weights directly, without f32 copies: they must have the bits of a product of weights that
+ * plain C dequantised. */
 static void test_quantised(void)
 {
     static uint16_t packed[BLOCKS_N * BLOCKS_K];
@@ -340,7 +344,7 @@ static void test_quantised(void)
         t.a.stride = i & 8 ? k : 1, t.a.k_stride = i & 8 ? 1 : m;
         t.b.stride = by_terms ? k : 1, t.b.k_stride = by_terms ? 1 : n;
         blocks_fill(&t, 0);
-        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* of I4, a scale and 32 numbers */
+        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* for I4: blocks of a scale and 32 numbers */
             packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORAGE_I8
                                         ? below(65536)
                                         : below(2) << 15 | 0x3000 | below(4096));
@@ -361,14 +365,14 @@ static void test_quantised(void)
                 CHECK_MSG(bits_of(blocks_got[e]) == bits_of(want[e]) ||
                               (blocks_got[e] != blocks_got[e] && want[e] != want[e]),
                           "kernels %d, storage %d, %s: element %u of %u x %u x %u: %08x, not %08x",
-                          isa, (int)storage, by_terms ? "links side by side" : "rows side by side",
+                          isa, (int)storage, by_terms ? "adjacent terms" : "adjacent rows",
                           e, m, n, k, bits_of(blocks_got[e]), bits_of(want[e]));
         }
     }
 }
 
-/* Scratch that is small compared with the partial results of c: few terms, in samples of two blocks, so that columns
- * are cut to a panel, and then rows. */
+/* Products whose scratch is too small for c's partial results: few terms, in samples of two blocks, so that kernels
+ * must cut columns to a panel and then rows. */
 static void test_little_space(void)
 {
     enum { M = 260, N = 256, K = 64, PAST = 512 };
@@ -390,7 +394,7 @@ static void test_little_space(void)
             blocks_space[size + past] = 77;
         CHECK_MSG(!product_by(isa, &t) || !memcmp(got, want, sizeof got), "kernels %d", isa);
         for (int64_t past = 0; past < PAST; past++)
-            CHECK_MSG(blocks_space[size + past] == 77, "kernels %d: past their room", isa);
+            CHECK_MSG(blocks_space[size + past] == 77, "kernels %d: wrote beyond their scratch", isa);
     }
 }
 
@@ -408,15 +412,16 @@ static void test_edge(void)
 enum { R = 5, I = 7, H = 37, O = 3 };
 static float half_of(float x) { return gckpt_from_bf16(gckpt_to_bf16(x)); }
 
-/* One that rounds once, and flushes. */
+/* Returns a b + c, rounded once and flushed. */
 static float add_term(float a, float b, float c)
 {
     const float end = fmaf(a, b, c);
     return fabsf(end) > ldexpf(1, -126) ? end : exact_term(a, b, c);
 }
 
-/* An element (manual, 5l) that goes on from d: terms of rounded operands, s and t apart, in blocks that begin again
- * after each `run` (0: never); less than 32 terms are one chain. Terms before `from` take no part. */
+/* Returns an element (manual, 5l) that starts at d: n terms of rounded operands with strides s and t. Blocks of 32
+ * terms restart after each `run` terms (never, if 0); a run of less than 32 terms is one chain. Terms before `from` are
+ * skipped. */
 static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
                      int run)
 {
@@ -450,7 +455,7 @@ static void descend(float *w, const float *g, int n, float lr, int count)
         w[i] = fmaf(-lr, g[i] / (float)count, w[i]);
 }
 
-/* A sum over rows (manual, 5e). */
+/* Returns a compensated sum over rows (manual, 5e). */
 static float kahan_sum(const float *x, int step, int n)
 {
     float sum = 0, comp = 0;
@@ -538,7 +543,7 @@ static void test_written_out(void)
             for (int i = 0; i < 4; i++) {
                 gckpt_store_get(s, i, &q);
                 CHECK_MSG(!memcmp(at[i], q.values, (size_t)q.elements * sizeof(float)),
-                          "step %d: \"%s\" differs from what is written out (plain %d)", step,
+                          "step %d: \"%s\" differs from the step written out (plain %d)", step,
                           q.name, debug);
             }
         }
@@ -547,10 +552,11 @@ static void test_written_out(void)
 }
 
 /* ---- two losses of one h, written out: h = x w, cross-entropy of h v' and (h - z)^2; SGD ----
- * The backward of the one made later starts the gradient of h, the other adds to it. */
+ * The backward of the loss that was built last starts the gradient of h; the other adds to it. */
 enum { MOST_ROWS = 1030, MOST_H = MOST_ROWS * 8, MOST_V = 1100 * 37, MOST_D = MOST_ROWS * 40 };
 typedef struct {
-    int rows, c, classes, t, entropy_first; /* t: rows an entry; first: made first, so it adds */
+    /* t: rows of a sample; entropy_first: cross-entropy is built first, so its backward adds */
+    int rows, c, classes, t, entropy_first;
     float x[MOST_ROWS * 3], z[MOST_H], w[3 * 37], v[MOST_V], dh[MOST_H];
     int32_t target[MOST_ROWS];
 } two_losses;
@@ -591,7 +597,8 @@ static void two_losses_by_hand(two_losses *p, float lr)
     descend(p->w, gw, 3 * c, lr, count);
 }
 
-/* Of one split, on one kind of kernels: `which`. Returns the hash; `p` NULL: rounded by chance. */
+/* Trains with micro-batches of `micro` samples, `which` selects the kernels; returns the store's hash. If p is NULL,
+ * the plan rounds stochastically. */
 static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, int which)
 {
     const gckpt_init init = { 0.4f, 0, 0 };
@@ -625,7 +632,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
     const gckpt_feed feeds[3] = { { gckpt_id(x), start->x },
                                   { gckpt_id(y), start->target },
                                   { gckpt_id(z), start->z } };
-    const int from = (entries - 1) / micro * micro * t; /* the last micro-batch */
+    const int from = (entries - 1) / micro * micro * t; /* first row of the last micro-batch */
     gckpt_parameter q[2];
     gckpt_store_get(s, 0, &q[0]);
     gckpt_store_get(s, 1, &q[1]);
@@ -641,7 +648,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
         two_losses_by_hand(p, 0.25f);
         CHECK_MSG(!memcmp(p->w, q[0].values, (size_t)q[0].elements * sizeof(float)) &&
                       !memcmp(p->v, q[1].values, (size_t)q[1].elements * sizeof(float)),
-                  "two losses, %d rows by %d, case %d: not what is written out", rows, micro,
+                  "two losses, %d rows by %d, case %d: differs from the step written out", rows, micro,
                   which);
         const float *f = which & 1 ? gckpt_fetch(e, gckpt_id(h), 1) : p->dh + from * c;
         CHECK_MSG(!memcmp(f, p->dh + from * c, (size_t)((rows - from) * c) * sizeof(float)),
@@ -673,22 +680,22 @@ static void test_two_losses(void)
         for (int k = 0; k < size[0] * 3; k++)
             start.x[k] = sinf((float)k) * 2;
         for (int k = 0; k < size[0] * size[1]; k++)
-            start.z[k] = cosf((float)k) * 40;      /* gradients as large as the other loss's */
-        const int step = is_wide ? 1 : i % 2 ? 7 : 5; /* together they meet each split and case */
+            start.z[k] = cosf((float)k) * 40;      /* so that both losses have gradients of similar size */
+        const int step = is_wide ? 1 : i % 2 ? 7 : 5; /* the steps visit every combination of split and case */
         for (int k = 0; k < 18; k += step) {
             p = start;
             two_trained(&start, &p, split[i / 2][k / 6], k % 6);
             const uint64_t hash = two_trained(&start, NULL, split[i / 2][k / 6], k % 6);
             chance = k ? chance : hash;
-            CHECK_MSG(hash == chance, "two losses, by chance: %d rows by %d, case %d: other bits",
+            CHECK_MSG(hash == chance, "two losses, stochastic: %d rows by %d, case %d: other bits",
                       size[0], split[i / 2][k / 6], k % 6);
         }
     }
 }
 
-/* ---- products: every instruction set against the plain definition, down to subnormals ---- */
+/* ---- products: every instruction set compared with the plain definition, down to subnormals ---- */
 #if FAST && defined(__x86_64__)
-/* kind 0: usual numbers; 1: products near the least normal one; 2: that small themselves */
+/* kinds: 0 ordinary, 1 products near the smallest normal number, 2 numbers that small themselves */
 static float number(int kind)
 {
     const uint32_t u = below(1 << 24), exponent = kind == 1 ? 58 + u % 14 : 1 + u % 20;
@@ -702,7 +709,8 @@ static void test_products(void)
     enum { MOST = 3 * 130 * 2300, PAST = 512 };
     static float f32[3][MOST], bias[200], c32[2][550 * 200], room[90000 + PAST];
     static uint16_t half[3][MOST], c16[2][550 * 200];
-    /* rows read in place: one term is left, the others fit at once, 8 rows less one, all of the scratch is used */
+    /* (m, n, k) at limits of the kernels that read rows in place: one term remains, the others fit at once, one row
+     * less than 8, all of the scratch is needed */
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
                                           { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
                                           { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
@@ -712,8 +720,8 @@ static void test_products(void)
             continue;
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
-        const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
-        const int tall = i == 607;  /* more of them than an item has, to bf16; AMX reads them so, too */
+        const int odd = i >= 606;   /* odd rows of bf16, read in place except for their end */
+        const int tall = i == 607;  /* more rows than a work item converts to bf16; AMX also reads these in place */
         const uint32_t m = of      ? of[0]
                            : large ? (tall ? 525 : i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
                                    : 1 + below(37);
@@ -721,12 +729,13 @@ static void test_products(void)
         const uint32_t drawn_k = of      ? of[2]
                                  : large ? 790 + (below(100) | (uint32_t)odd)
                                          : 1 + below(i % 40 ? 90 : 700);
-        const uint32_t k = i % 3 == 1 ? (drawn_k + 31) / 32 * 32 : drawn_k; /* rows stay in place */
+        /* a multiple of 32: rows are read in place */
+        const uint32_t k = i % 3 == 1 ? (drawn_k + 31) / 32 * 32 : drawn_k;
         const uint32_t batch = large ? 1 : 1 + below(3);
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & (tall ? ~33u : ~1u)) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
-        /* operands to the byte, so that sanitizers see reads beyond them; or in cache lines */
+        /* operands end with their memory, so that sanitizers see reads beyond them, or are aligned to cache lines */
         char *room_of[2];
         void *whole[2];
         for (uint32_t j = 0; j < 3; j++)
@@ -742,7 +751,8 @@ static void test_products(void)
             whole[j] = room_of[j] + 64 - (i / 2 % 2 ? (uintptr_t)room_of[j] % 64 : 0);
             memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
         }
-        gckpt_call call = { .threads = 1 + i / 3 % 2 * 2 }; /* 3: in more pieces, one after the other */
+        /* 3 threads cut it into more pieces, which run one after another */
+        gckpt_call call = { .threads = 1 + i / 3 % 2 * 2 };
         gckpti_product t = { .batch = batch,
                              .m = m,
                              .n = n,
@@ -794,15 +804,14 @@ static void test_products(void)
     }
 }
 
-/* What a linear layer's kernels use of their workspace is no more than what it asks for, whichever
- * of its sizes is small. */
+/* The kernels of a linear layer write no more workspace than it declares, whichever of its sizes is small. */
 static void test_workspace(void)
 {
     enum { M = 640, WIDE = 785, NARROW = 10, PAST = 65536 };
     static uint16_t x[M * WIDE], dx[M * WIDE], g[M * WIDE], out[M * WIDE];
     static float w[WIDE * NARROW], dw[WIDE * NARROW];
     for (int i = 0; i < 8; i++) {
-        const int wide = i & 4 ? WIDE : WIDE - 1; /* terms that fill no pair are packed */
+        const int wide = i & 4 ? WIDE : WIDE - 1; /* an odd number of terms must be packed in pairs */
         const int turned = i & 1, n = i & 2 ? wide : NARROW, k = i & 2 ? NARROW : wide;
         gckpt_call call = { .threads = 1, .inputs = 2, .precision = GCKPT_BF16 };
         call.attributes = &turned;
@@ -832,7 +841,7 @@ static void test_workspace(void)
     }
 }
 
-/* ---- attention, written out: chains of bf16 operands, exponentials and sums in floats ---- */
+/* ---- attention, written out: chains of bf16 operands, exponentials and sums in f32 ---- */
 enum { AT = 70, AD = 38, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
 typedef struct {
     float q[AN], k[AN], v[AN], g[AN], out[AN], saved[2 * AH * AT], dq[AN], dk[AN], dv[AN];
@@ -840,8 +849,8 @@ typedef struct {
 
 static float ended(float x) { return x == 0 ? 0 : x; }
 
-/* The first nq queries of a row; causal: the last of them sees all keys; `group` heads per key head. lengths: keys of
- * each row. */
+/* Computes the first nq queries of each row. If causal, the last query sees all keys; `group` heads share a key head;
+ * lengths are the numbers of keys of the rows. */
 static void attention_written_out(heads *h, int nq, int causal, int group, const int32_t *lengths)
 {
     static float w[AT * AT], ds[AT * AT];
@@ -877,7 +886,7 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
         }
         for (int e = 0; e < AD; e++)
             h->dq[at + e] = ended(blocks(0, ds + t * AT, 1, h->k + first + e, AK, seen));
-        for (int j = 0; j < there && t == nq - 1; j++) { /* all queries of the head are there */
+        for (int j = 0; j < there && t == nq - 1; j++) { /* all queries of this head are done */
             const int from = causal && j > AT - nq ? j - (AT - nq) : 0, query = at - t * AC;
             for (int e = 0; e < AD; e++) {
                 float *k = h->dk + first + j * AK + e, *v = h->dv + first + j * AK + e;
@@ -888,7 +897,7 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
     }
 }
 
-/* wide: operands that are not bf16 yet, which only the plain kernels take. */
+/* If wide, operands are f32 values that are not rounded to bf16, which only plain kernels accept. */
 static void test_attention(void)
 {
     static heads want, got;
@@ -906,7 +915,8 @@ static void test_attention(void)
         for (int at = 0; at < AN; at++) {
             float *x[4] = { want.q, want.k, want.v, want.g };
             for (int w = 0; w < 4; w++) {
-                /* or values so small that a new maximum makes outputs subnormal */
+                /* if small, values near the smallest normal number, so that rescaling by a new maximum makes outputs
+                 * subnormal */
                 x[w][at] = number(!small || !w ? 0 : i >> 3 & 1 ? (w == 2 ? 2 : 0) : 1);
                 x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
             }
@@ -941,11 +951,11 @@ static void test_attention(void)
     }
 }
 
-/* ---- attention by every instruction set against the plain kernels: any operand in f32 or bf16,
- * numbers of all kinds, gradients that start at -0 ---- */
+/* ---- attention: every instruction set compared with plain kernels, each operand in f32 or bf16, numbers of all kinds,
+ * gradients that start at -0 ---- */
 enum { KT = 140, KC = 80, KN = KT * KC };
 typedef struct {
-    float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
+    float f32[8][KN]; /* q, k, v, out, gradient of out, dq, dk, dv */
     uint16_t half[8][KN] __attribute__((aligned(64)));
     float saved[6 * KT];
 } attended;
@@ -959,9 +969,9 @@ static uint16_t odd_number(int kind)
     return odd[below(kind == 1 ? 5 : 12)];
 }
 
-/* Forward and backward on the memory of `a`; or, with half of the keys still missing (odd t), the forward alone: a
- * backward needs the forward's keys. narrow: bits of the bf16 arrays; accumulate, wanted: bits of dq, dk and dv;
- * length: NULL: all keys. */
+/* Runs forward and backward on the arrays of `a`. If t is odd and o->causal > 1, only half of the earlier keys exist
+ * yet, and only the forward runs, since a backward needs all keys. Bits of `narrow` select the arrays in bf16; bits of
+ * `accumulate` and `wanted` select dq, dk and dv; `length` may be NULL for all keys. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
                           int64_t c, const int32_t *length, unsigned narrow, unsigned wanted,
                           unsigned accumulate)
@@ -1002,8 +1012,8 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
 }
 
-/* The same numbers in both formats. kind 3 and 4: values of -2^-126, and 3: of -0, incoming gradients of 2^-30: chains
- * that end at -0, where an additional term would show. */
+/* Draws the same numbers in both formats. Kinds 3 and 4 have values of -2^-126 (kind 3 also -0) and incoming gradients
+ * of 2^-30: sums end at -0, where one more term would show. */
 static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
@@ -1016,7 +1026,7 @@ static void attended_draw(attended *a, int kind)
             if (kind > 2 && i == 4)
                 a->half[i][at] = (uint16_t)(0x3080 + below(64));
             a->f32[i][at] = gckpti_from_bf16(a->half[i][at]);
-            if ((a->half[i][at] & 0x7fff) > 0x7f80) /* any NaN is one in bf16 */
+            if ((a->half[i][at] & 0x7fff) > 0x7f80) /* bf16 has one NaN for all NaNs of f32 */
                 a->f32[i][at] = float_of(below(2) ? 0x7fffffff : 0x7f800001);
         }
 }
@@ -1039,9 +1049,10 @@ static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below
 static void test_attention_kernels(void)
 {
     static attended start, want, got;
-    for (int n = 0; n < 228; n++) { /* with shared keys, lengths, or both; with windows, caps, scales */
+    /* from n = 84 on with shared keys, lengths, or both; from 144 on also with windows, caps, scales */
+    for (int n = 0; n < 228; n++) {
         const int i = n < 84 ? n : n < 144 ? n - 84 : n - 144, with = n >= 84;
-        if (i % 60 >= check_iterations(i < 60 ? 60 : 24)) /* of 60 and of 24, and of 60 */
+        if (i % 60 >= check_iterations(i < 60 ? 60 : 24)) /* sample of each of the three parts */
             continue;
         const int causal = i % 4 != 0, shared = with && i % 3, kind = i < 60 ? i % 3 : 3 + i % 2;
         const int many = shared ? 2 + (int)below(5) : 1 + (int)below(2);
@@ -1075,15 +1086,15 @@ static void test_attention_kernels(void)
     }
 }
 
-/* What a query does not see does not count: keys and values that are NaN or infinite from the last
- * but `bad` on change no query before them; queries like that, and what comes in for them, no key
- * or value that only others see, nor what others get. Of s keys the last t are the queries' own. */
+/* Masked keys have no influence; the last t of s keys belong to the queries. If not `late`, the first `bad` queries and
+ * their incoming gradients are NaN or infinite: later queries and the gradients of keys that those queries do not see
+ * must not change. If `late`, the last `bad` keys and values are: earlier queries must not change. */
 static void masked_out(int isa, int t, int s, int bad)
 {
     enum { D = 40 };
     static attended want, got;
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
-    for (int late = 0; late < 2; late++) { /* keys at the end, or queries at the start */
+    for (int late = 0; late < 2; late++) {
         const int keep = late ? t - bad : 0, end = late ? t : bad, more = s - t;
         attended_draw(&want, 0);
         memset(want.half[4] + keep * D, 0, (size_t)((late ? bad : 0) * D) * sizeof *want.half[4]);
@@ -1123,7 +1134,7 @@ static void test_attention_kernels(void) {}
 static void test_masked_keys(void) {}
 #endif
 
-/* ---- a small GPT with a bit of everything ---- */
+/* ---- a small GPT with many kinds of ops ---- */
 enum { BATCH = 4, T = 34, C = 32, V = 61 };
 
 static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
@@ -1152,7 +1163,7 @@ typedef struct {
     gckpt_plan_desc plan;
     int64_t micro;
     unsigned debug;
-    int steps, fetch, quarter; /* quarter: GCKPT_OPTIMAL's, of the frontier */
+    int steps, fetch, quarter; /* quarter: budget of GCKPT_OPTIMAL, in quarters of the frontier */
     gckpt_isa isa;
     /* results */
     size_t bytes, arena;
@@ -1232,7 +1243,7 @@ static uint64_t train(trial *o)
     for (int k = 0; k < 4 && o->fetch; k++) {
         const float *f = gckpt_fetch(e, gckpt_id(fetches[k].tensor), fetches[k].gradient);
         CHECK(f != NULL && f[0] == f[0]);
-        for (int i = 0; f && i < C && k != 2; i++) /* a row of the smallest */
+        for (int i = 0; f && i < C && k != 2; i++) /* one row of the smallest */
             CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
     }
     uint64_t hash = gckpt_store_hash(s);
@@ -1292,8 +1303,8 @@ static void test_same_bits(gckpt_precision precision)
     }
 }
 
-/* ---- entries of t rows, whose gradients of weights are cut into blocks: the same weights and
- * losses for any split, number of threads and kernels ---- */
+/* ---- samples of t rows, whose weight gradients are summed in blocks: the same weights and losses in every split,
+ * number of threads and kernels ---- */
 static uint64_t entries_trained(int t, int vranks, int micro, int threads, int plain)
 {
     enum { ENTRIES = 4, MOST_T = 100, IN = 5, WIDTH = 20, CLASSES = 41 };
@@ -1358,9 +1369,9 @@ static void test_entries(void)
     }
 }
 
-/* The rows of a sample: all of a's for a b that serves all, else those of a matrix. Large numbers cancel in one
- * chain (alternating rows), or in each of two (alternating pairs of rows), and overflow in the other order; b is one
- * number. */
+/* Tests which rows belong to a sample: all rows of a if b is shared, else the rows of one matrix. The numbers are so
+ * large that sums cancel only in the right order of terms and overflow in any other: rows alternate in one chain, pairs
+ * of rows in two chains. b is one number. */
 static void test_rows_of_entries(void)
 {
     static const int rows[3] = { 10, 20, 32 };
@@ -1411,7 +1422,8 @@ static void test_close_to_fp32(void)
     CHECK_MSG(half.arena < wide.arena, "%zu bytes, fp32 %zu", half.arena, wide.arena);
 }
 
-/* ---- rounding by chance: the mean over many steps is the value; each draw is a neighbour ---- */
+/* ---- stochastic rounding: the mean over many steps is the exact value, each result is one of its two neighbours
+ * ---- */
 static void test_stochastic(void)
 {
     enum { N = 64, DRAWS = 4000 };
@@ -1439,7 +1451,7 @@ static void test_stochastic(void)
             CHECK(fabsf(f[i] - x[i]) < ldexpf(1, -7 + ilogbf(x[i])) && half_of(f[i]) == f[i]);
         }
     }
-    for (int i = 0; i < N; i++) { /* 5 standard deviations of at most half a unit */
+    for (int i = 0; i < N; i++) { /* 5 standard deviations; one is at most half a unit */
         const double ulp = ldexp(1, -7 + ilogbf(x[i]));
         CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * ulp / 2 / sqrt((double)DRAWS),
                   "%g on average, not %g", mean[i], (double)x[i]);
@@ -1447,8 +1459,8 @@ static void test_stochastic(void)
     util_free(e, p, g, s);
 }
 
-/* What losses are written with: an op's value is that of fp32 from rounded inputs, rounded; its
- * gradient, taken at rounded values, is close to fp32's. */
+/* Ops for writing losses: the value is fp32's value of the rounded inputs, rounded to bf16; the gradient is taken at
+ * rounded values and close to fp32's. */
 enum { OPS = 18 };
 static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -1460,7 +1472,7 @@ static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
     case 4: return gckpt_reciprocal(b);
     case 5: return gckpt_pow(a, 2);
     case 6: return gckpt_pow(b, -1.5f);
-    case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* nearest: 0.69921875 */
+    case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* in bf16 0.69921875 */
     case 8: return gckpt_detach(a);
     case 9: return gckpt_div(a, b);
     case 10: return gckpt_maximum(a, b);
@@ -1520,15 +1532,16 @@ static void test_ops_of_losses(void)
         CHECK_MSG(half_of(value[0][i / ALL][i % ALL]) == value[1][i / ALL][i % ALL],
                   "op %d: %.9g in bf16, %.9g in fp32", i / ALL, (double)value[1][i / ALL][i % ALL],
                   (double)value[0][i / ALL][i % ALL]);
-    for (int i = 0; i < 2 * ALL; i++) /* some ten contributions, each rounded, and all so far */
+    for (int i = 0; i < 2 * ALL; i++) /* about ten contributions, each rounded, and each sum so far */
         CHECK_MSG(fabsf(slope[0][i / ALL][i % ALL] - slope[1][i / ALL][i % ALL]) <
                       0.05f * (2 + fabsf(slope[0][i / ALL][i % ALL])),
                   "gradient %d: %.9g in bf16, %.9g in fp32", i, (double)slope[1][i / ALL][i % ALL],
                   (double)slope[0][i / ALL][i % ALL]);
 }
 
-/* Each rounding has its own random bits: an op's value and the gradients of its inputs, two ops in a row, steps,
- * neighbours. All values are halfway: 1.0625 squared, of exact operands. */
+/* Each stochastic rounding has independent random bits: an op's value and the gradients of its inputs, two ops in a
+ * row, successive steps, neighbours. All values are 1.0625 squared of exact operands, halfway between two
+ * neighbours. */
 static void test_coins(void)
 {
     enum { N = 256, STEPS = 16, COINS = N * STEPS, STREAMS = 6, LAGS = 10 };
@@ -1580,7 +1593,7 @@ static void test_coins(void)
     util_free(e, p, g, s);
 }
 
-/* ---- plans as files, gckpt_fit, inference, what is refused ---- */
+/* ---- plans in files, gckpt_fit, inference, refused calls ---- */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1594,8 +1607,9 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     return 1;
 }
 
-/* As many bytes, but fewer elements: a fetched gradient (floats) that must not overlap with the gradient that is passed
- * on at the same time. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
+/* A fetched gradient of slim (f32) takes as many bytes as the gradient of wide (bf16), though it has fewer elements; it
+ * must not share memory with the gradient that is passed on at the same time. `which`: 0 slim + wide, 1 wide + slim, 2
+ * slim - wide. */
 static uint64_t fetched(int which, int fetch)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1694,7 +1708,7 @@ static void test_rest(void)
     CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
 }
 
-/* The loss's products add to a gradient that another user of x has begun: plain and fast, any
+/* The backward of a loss adds to a gradient of x that another user of x has started: plain and fast kernels, every
  * split. */
 static void test_two_users(void)
 {
@@ -1731,9 +1745,9 @@ static void test_two_users(void)
     }
 }
 
-/* The results of a step for ops that process bf16 in strips, element by element or row by row (and rows that are too
- * long for strips), or directly (embed, cross_entropy). `how`: 0 with f32 copies, as backends get them; 1 plain; 2
- * AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
+/* Returns a hash of a step with ops that process bf16 in strips, element by element or row by row (with rows too long
+ * for strips as well), and with ops that do not (embed, cross_entropy). `how`: 0 with f32 copies, as for backends; 1
+ * plain; 2 AVX2; 3 and 4 the fastest kernels with 1 and 3 threads. */
 static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_t micro)
 {
     static const gckpt_backend copies = { .name = "copies" };
@@ -1754,7 +1768,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_tensor *t = gckpt_input(g, "t", GCKPT_I32, gckpt_shape2(micro, WORDS));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, WORDS));
     h = gckpt_add(h, gckpt_embed(gckpt_param(g, "table", gckpt_shape2(7, width), normal), t));
-    gckpt_tensor *early = gckpt_cross_entropy(h, y, NULL, 0); /* adds to the others' gradient of h */
+    gckpt_tensor *early = gckpt_cross_entropy(h, y, NULL, 0); /* adds to the gradient of h */
     gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias, 0));
     a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL, 0));
     a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain, 0)));
@@ -1764,7 +1778,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
     terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
     terms[2].loss = gckpt_cross_entropy(h, y, NULL, 0);
-    /* Fetched values and gradients are f32, also next to bf16 ones. */
+    /* Fetched values and gradients are f32, even if their buffers' neighbours are bf16. */
     const gckpt_fetch_spec pick = { h, width == 4100 };
     const int fetches = width >= 2100;
     gckpt_plan_desc desc = {
@@ -1803,12 +1817,12 @@ static void test_strips(void)
     }
 }
 
-/* ---- other differences of a bf16 plan: sums in strips, values that depend on parameters only, recomputed values, ops
- * with indices, copies ---- */
+/* ---- more about bf16 plans: sums in strips, values that depend only on parameters, recomputed values, ops with
+ * indices, copies ---- */
 static const gckpt_backend f32_copies = { .name = "copies" };
 
-/* 0: a gain of the batch; 1: the same, fetched; 2: as many elements in a bias as in its addend; 3: one gradient for
- * two. `how`: as in strips(). */
+/* `which`: 0 a gain computed from the batch; 1 the same, fetched; 2 a bias with as many elements as the other operand;
+ * 3 one gradient passed to two ops. `how`: as in strips(). */
 static uint64_t sums(int how, int which)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -1850,7 +1864,7 @@ static uint64_t sums(int how, int which)
     return hash;
 }
 
-/* Products of parameters alone are those of an f32 plan. */
+/* Products of parameters alone are computed in f32, as in an f32 plan. */
 static void test_of_parameters(void)
 {
     enum { N = 24 };
@@ -1887,7 +1901,7 @@ static gckpt_result as_input(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static int drifts; /* no function of its input */
+static int drifts; /* calls so far: makes drift() depend on more than its inputs */
 static void drift(const gckpt_call *call)
 {
     drifts++;
@@ -1895,7 +1909,8 @@ static void drift(const gckpt_call *call)
         call->out[i] = call->in[0].data[i] + (float)drifts;
 }
 
-/* Four values, and indices where this header's own rows have flags. */
+/* Reads four values and three indices; as a user's op it has GCKPT_INDEX flags at positions where no built-in op has
+ * any. */
 static void indexed(const gckpt_call *call)
 {
     for (int64_t i = 0; i < count_of(&call->shape); i++) {
@@ -1930,7 +1945,7 @@ static void test_ops_of_users(void)
     }
     for (int i = 0; i < ROWS; i++)
         x[i] = 1;
-    for (int i = 0; i < 4; i++) { /* 2, 3: plain */
+    for (int i = 0; i < 4; i++) { /* 2 and 3 use plain kernels */
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in[7];
@@ -1963,13 +1978,13 @@ static void test_ops_of_users(void)
                       gckpt_error_text(e));
         else
             CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "recompute"),
-                      "a value that drifts: %s", gckpt_error_text(e));
+                      "a forward that is not a function of its inputs: %s", gckpt_error_text(e));
         util_free(e, p, g, s);
     }
 }
 
-/* Where integers choose, each strip has its own integers: the bits equal those of floats that choose the same (no row
- * repeats). */
+/* An op that works in strips must pass the right part of an i32 condition to each strip: the bits equal those with an
+ * f32 condition that chooses the same. */
 static void test_integers(void)
 {
     enum { ROWS = 4, N = 1000 };
@@ -1982,7 +1997,7 @@ static void test_integers(void)
     for (int i = 0; i < ROWS * 3; i++)
         x[i] = (float)(i % 5 - 2) / 3;
     uint64_t want = 0;
-    for (int way = 0; way < 8; way++) { /* integers; plain; micro-batches */
+    for (int way = 0; way < 8; way++) { /* bits of way: i32 condition; plain; two micro-batches */
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         const int64_t rows = way / 4 ? ROWS / 2 : ROWS;
@@ -2006,8 +2021,8 @@ static void test_integers(void)
     }
 }
 
-/* ---- bf16 copies of weights: whatever changes values shows in the next step, to the same bits as
- * without them ---- */
+/* ---- bf16 copies of weights: every change of values takes effect in the next step, with the same bits as without
+ * copies ---- */
 typedef enum {
     NOTHING,
     GOT,
@@ -2018,8 +2033,8 @@ typedef enum {
     OWN_UPDATE,
     FROZEN,
     PACKED,
-    REPACKED, /* and back, which brings no digits back */
-    EXTERNAL, /* "v" is the program's, and anybody's: it is not copied */
+    REPACKED, /* quantised and converted back, which keeps the rounding */
+    EXTERNAL, /* "v" is memory of the program, which may change at any time: no copy is kept */
     CHANGES,
     UNREPORTED = CHANGES
 } weight_change;
@@ -2031,7 +2046,7 @@ static void half_rate(void *user, const gckpt_update *u)
         u->values[i] -= 0.5f * u->hyper->lr * u->gradient[i];
 }
 
-/* Changes some of the values of "w", and announces it as `how` says; LOADED: restores all values of `saved`. */
+/* Changes some values of "w" and announces the change as `how` says; LOADED restores all values of `saved`. */
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
@@ -2046,8 +2061,8 @@ static void change_weights(gckpt_store *s, int how, float *held, file *saved)
     CHECK(how != LOADED || gckpt_store_read(s, file_read, saved, saved->size) == GCKPT_OK);
 }
 
-/* Three steps, the change after the first, and after each the outputs of an inference plan of the same store: a hash of
- * all. */
+/* Runs three steps, with the change after the first, and after each step an inference plan of the same store; returns a
+ * hash of everything. */
 static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
 {
     enum { ROWS = 9, LONG = 4, IN = 33, OUT = 50 };
@@ -2068,7 +2083,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(2 * IN, OUT / 2), init);
     h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(IN, OUT), init), NULL);
     h = gckpt_linear_transposed(gckpt_gelu(h), gckpt_reshape(v, gckpt_shape2(IN, OUT)), NULL);
-    h = gckpt_add(h, gckpt_embed(turned, target)); /* reads floats, as its update does */
+    h = gckpt_add(h, gckpt_embed(turned, target)); /* embed reads f32 values, so `turned` has no bf16 copy */
     const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target, NULL), 1, 0 };
     const gckpt_fetch_spec pick = { h, 0 };
     gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
@@ -2089,7 +2104,8 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     const size_t each = (2 * IN * OUT + 63) / 64 * 64, all = (how == PACKED || how == EXTERNAL ? 2 : 3) * each;
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (with ? all : 0));
     CHECK(gckpt_plan_bytes(p) == gckpt_plan_bytes(other) + (with ? all : 0));
-    CHECK(gckpt_plan_kind_bytes(q, GCKPT_BYTES_COPIES) == (with ? all - each : 0)); /* no loss runs */
+    /* inference has no loss, so less copies */
+    CHECK(gckpt_plan_kind_bytes(q, GCKPT_BYTES_COPIES) == (with ? all - each : 0));
     CHECK(gckpt_exec_need(p, NULL) >= gckpt_exec_need(other, NULL) + (with ? all : 0));
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     const gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f };
@@ -2134,7 +2150,7 @@ static void test_weights(void)
     }
 }
 
-/* Two layers, whose copies take more than an update in the backward saves. */
+/* Two layers, whose copies take more bytes than updates in the backward save. */
 static int build_pair(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -2147,7 +2163,7 @@ static int build_pair(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
     return 1;
 }
 
-/* They are used if the budget has space for all of them, and only then. */
+/* Copies are used exactly if the budget has space for all of them. */
 static void test_weights_budget(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -2180,7 +2196,7 @@ static void test_weights_budget(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* What gckpt_fit chooses does not depend on whether copies are asked for. */
+/* The choice of gckpt_fit does not depend on whether copies are requested. */
 static void test_weights_fit(void)
 {
     gckpt_plan_desc d[2] = { { .precision = GCKPT_BF16, .optimiser = GCKPT_SGD } };
@@ -2202,7 +2218,7 @@ static void test_weights_fit(void)
     }
 }
 
-/* A backward has f32 copies of what it reads and writes, and of nothing else. */
+/* A backward gets f32 copies of the arrays that it reads and writes, and of no others. */
 static void test_copies(void)
 {
     const int narrow = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
@@ -2245,8 +2261,8 @@ static void test_fetched(void)
 static void test_nearest_bits(void) { test_same_bits(GCKPT_BF16); }
 static void test_stochastic_bits(void) { test_same_bits(GCKPT_BF16_STOCHASTIC); }
 
-/* quick: the golden hashes and little else, for emulators; wide: two losses in every way; or the
- * parts whose names begin so. */
+/* Arguments: quick, only the golden hashes and little else, for emulators; wide, all variants of the two losses; or
+ * names of parts, which may be abbreviated. */
 int main(int argc, char **argv)
 {
     static const struct {
@@ -2255,19 +2271,19 @@ int main(int argc, char **argv)
         int quick;
     } parts[] = { { "conversions", test_conversions, 1 },
                   { "kernels by edges", test_edge, 1 },
-                  { "kernels by links", test_terms, 1 },
+                  { "kernels by terms", test_terms, 1 },
                   { "kernels by blocks", test_blocks, 1 },
-                  { "kernels of stored weights", test_quantised, 1 },
+                  { "kernels of quantised weights", test_quantised, 1 },
                   { "kernels of products", test_products, 0 },
-                  { "kernels in little room", test_little_space, 0 },
+                  { "kernels in small scratch", test_little_space, 0 },
                   { "kernels of attention", test_attention_kernels, 0 },
-                  { "kernels and what is unseen", test_masked_keys, 0 },
+                  { "kernels and masked keys", test_masked_keys, 0 },
                   { "kernels in their workspace", test_workspace, 0 },
                   { "rest", test_rest, 1 },
                   { "fetched", test_fetched, 1 },
                   { "written out", test_written_out, 1 },
                   { "bits", test_nearest_bits, 1 },
-                  { "bits by chance", test_stochastic_bits, 1 },
+                  { "bits, stochastic", test_stochastic_bits, 1 },
                   { "attention", test_attention, 0 },
                   { "entries", test_entries, 0 },
                   { "rows of entries", test_rows_of_entries, 0 },
@@ -2296,6 +2312,6 @@ int main(int argc, char **argv)
             parts[i].run();
     }
     if (!gckpt_isa_available(GCKPT_ISA_AMX))
-        printf("skipped: no AMX here, but what test_amx has in its place\n");
+        printf("skipped: the AMX instructions, which this processor lacks; test_amx emulates them\n");
     return check_report("bf16");
 }

@@ -1,12 +1,12 @@
-/* test_kernels.c - every fast kernel of every instruction set this machine has, compared with the plain op that
- * defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
+/* test_kernels.c - compares every fast kernel of every instruction set of this machine with the plain op that defines
+ * it: all bits must be equal, and nothing may be written outside of outputs and planned scratch.
  *
  *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 10, or 50 with ITERATIONS;
- *                                                              of the random ones check_iterations(50)
+ *                                                            of the random ones check_iterations(50)
  *
- * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 terms, 1024 classes, 256 rows.
- * Each op runs with 1, 2 and 3 threads, the last worker first, on scratch full of NaN. A backward
- * gets the buffers that its op descriptor lists, and NULL for the rest. NaN equals NaN. */
+ * Sizes go past every limit of the kernels: vectors, tiles, blocks of 64 keys, 384 terms, 1024 classes, 256 rows. Each
+ * op runs with 1, 2 and 3 threads, the last worker first, on scratch full of NaN. A backward gets the buffers that its
+ * op descriptor lists, and NULL for all others. NaN equals NaN. */
 #include "base/base.h"
 #include "num/num.h"
 #include "ops/internal.h"
@@ -26,11 +26,12 @@ int main(void)
 }
 #else
 
-static int verbose, percent, random_percent; /* random_percent: percent of the random cases */
+static int verbose, percent, random_percent; /* percent of the listed cases and of the random ones */
 static const char *only;
 static uint64_t state = 1; /* of all random numbers */
 
-/* gckpti_kernels_for tests what it gives each time. */
+/* Returns an instruction set's kernels, or NULL. Remembers them, because gckpti_kernels_for tests the
+ * kernels at each call. */
 static const gckpti_kernels *kernels_of(gckpt_isa isa)
 {
     static const gckpti_kernels *have[GCKPT_ISA_COUNT];
@@ -41,14 +42,15 @@ static const gckpti_kernels *kernels_of(gckpt_isa isa)
 }
 
 /* == numbers ================================================================================== */
-/* least..most */
+/* Returns a random integer from `least` to `most`. */
 static int64_t random_in(int64_t least, int64_t most)
 {
     return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
 }
 
-/* Kinds of values. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities and NaN; SIGNS: mostly
- * zeros of both signs; TINY: products are subnormal; HUGE_: some overflow; STEEP: exponentials far apart. */
+/* Kinds of values. MIXED: some zeros, subnormals, huge numbers; WILD: the same with a few infinities and NaN; SIGNS:
+ * mostly zeros of both signs; TINY: products are subnormal; HUGE_: some products overflow; STEEP: exponentials far
+ * apart. */
 enum { NORMAL, MIXED, WILD, SIGNS, TINY, HUGE_, STEEP, STYLES };
 
 static void draw(float *x, int64_t n, int style)
@@ -74,7 +76,7 @@ static void draw(float *x, int64_t n, int style)
         x[random_in(0, n - 1)] = float_of(some[random_in(10, 12)]);
 }
 
-/* The first element that differs, or -1. */
+/* Returns the index of the first element that differs, or -1. */
 static int64_t differs(const float *x, const float *y, int64_t n)
 {
     if (memcmp(x, y, (size_t)n * sizeof *x) == 0)
@@ -86,8 +88,8 @@ static int64_t differs(const float *x, const float *y, int64_t n)
 }
 
 /* == memory =================================================================================== */
-/* n floats at a random alignment. Guards on both sides are watched; sanitizers watch by themselves,
- * reads too (valgrind: -DGUARD=0). */
+/* A region: n floats at a random alignment. The test checks guards on both sides; builds with sanitizers have no guards
+ * (valgrind: -DGUARD=0), because sanitizers report reads and writes out of bounds. */
 #ifndef GUARD
 #ifdef __has_feature
 #if __has_feature(address_sanitizer)
@@ -142,29 +144,29 @@ typedef struct {
     const void *attributes;
     int inputs;
     gckpt_shape shape[INPUTS];
-    int classes; /* of the i32 input: targets, indices, a condition */
+    int classes; /* number of classes of the i32 input (targets, indices or a condition) */
     int twice;   /* inputs 0 and 1 are one tensor */
     int style;
-    double cost; /* multiply-adds, about: how much is tried */
-    int64_t row; /* of the batch, that the first one is */
+    double cost; /* about the number of multiply-adds; limits which cases run */
+    int64_t row; /* position in the batch of the first row */
     uint64_t seed;
     char name[128];
 } problem;
 
-typedef struct { /* of the plain op; what every kernel must give */
+typedef struct { /* results of the plain op, which every kernel must match */
     region x[INPUTS], grad_out, out, saved;
     int32_t *index;
     double sum;
     int64_t count, saved_floats;
 } expected;
 
-/* A condition is i32 where there are classes. */
+/* Returns whether input i is i32: an index, or a condition if the problem has classes. */
 static int is_i32(const problem *p, int i)
 {
     return p->op->flags & GCKPT_INDEX(i) || (p->op == &gckpti_op_where && p->classes && i == 0);
 }
 
-/* Bit i: input i is not i32. */
+/* Returns a mask of the inputs that are not i32. */
 static unsigned floats_of(const problem *p)
 {
     unsigned mask = 0;
@@ -194,7 +196,7 @@ static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i
 static const gckpti_runner runners[2] = { { .parallel_for = last_first },
                                            { .parallel_for = at_once } };
 
-/* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
+/* Returns a call with shapes and sizes for `threads` threads; inputs[i] has data if bit i of `needs` is set. */
 static gckpt_call call_of(const problem *p, const expected *a, unsigned needs, int threads)
 {
     gckpt_call call = { .inputs = p->inputs,
@@ -215,7 +217,7 @@ static gckpt_call call_of(const problem *p, const expected *a, unsigned needs, i
         call.shape.n = 0;
     for (int i = 0; i < p->inputs && a; i++) {
         if (is_i32(p, i))
-            call.in[i].index = a->index; /* which is fed, so always there */
+            call.in[i].index = a->index; /* always present, since it is fed */
         else
             call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
     }
@@ -232,10 +234,10 @@ static int same(const problem *p, const char *how, const char *what, const float
 }
 
 /* == forward ================================================================================== */
-/* IN_PLACE: out is input 0, 1 or 2 */
+/* outputs of a forward: all, no saved values, no result, or the result in the memory of input 0, 1 or 2 */
 enum { ALL, NO_SAVED, NO_OUT, IN_PLACE, IN_PLACE_1, IN_PLACE_2, WAYS };
 
-static int alike(const problem *p, int i) /* input i has the shape of the output */
+static int alike(const problem *p, int i) /* returns whether input i has the shape of the output */
 {
     gckpt_call call = call_of(p, NULL, 0, 1);
     return gckpti_same_shape(&call.shape, &p->shape[i]);
@@ -300,7 +302,8 @@ static void forward(const problem *p, const expected *a, gckpt_isa isa, int thre
 }
 
 /* == backward ================================================================================= */
-/* Bits of wanted and accumulate: inputs. d[INPUTS + i]: compensation of input i, if it has elements. */
+/* Returns a backward call. Bits of `wanted` and `accumulate` stand for inputs. Gradients go to d[i], compensation of
+ * input i to d[INPUTS + i], if that has elements. */
 static gckpt_call backward_call(const problem *p, const expected *a, unsigned wanted,
                                 unsigned accumulate, int threads, region *d)
 {
@@ -324,15 +327,15 @@ static void backward(const problem *p, const expected *a, unsigned wanted, unsig
 {
     region old[2 * INPUTS], want[2 * INPUTS], got[2 * INPUTS];
     gckpt_call call;
-    /* in place: input 0's gradient is where the output's was, for one reason or the other */
+    /* input 0's gradient may overwrite the output's gradient */
     int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES_GRAD(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
     for (int i = 0; i < 2 * INPUTS; i++) {
         int k = i % INPUTS, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
         int64_t n = wants ? count_of(&p->shape[k]) : 0;
-        if (i >= INPUTS && n) { /* sums: over rows here, or (adds) in the whole batch */
+        if (i >= INPUTS && n) { /* compensation: for sums over rows or, if it accumulates, over micro-batches */
             gckpt_call all = call_of(p, NULL, 0, 1);
-            const int one_addend = n == count_of(&all.shape) && /* not gru's bias for 3 steps */
+            const int one_addend = n == count_of(&all.shape) && /* excludes gru's bias for 3 steps */
                                    gckpti_last(&p->shape[k]) == gckpti_last(&all.shape);
             n = p->op->needs[k] & GCKPT_SUMS && (adds || !one_addend) && !p->twice ? n : 0;
         }
@@ -457,15 +460,17 @@ static void try_problem(const problem *p)
 
 static int wanted_op(const char *name) { return !only || strstr(name, only) != NULL; }
 
-/* So many of the random problems, which are n, and of sizes; the large ones of a list only in a whole run. */
+/* sampled: how many of n random problems run; lengths: how many of n sizes; skipped: whether a listed case is too large
+ * for this percentage. */
 static int64_t sampled(int64_t n) { return (n * random_percent + 99) / 100; }
 static int64_t lengths(int64_t n) { return (n * percent + 99) / 100; }
 static int skipped(double cost) { return cost > 2e5 + 4e4 * percent && percent < 100; }
 
-/* How often each of a list is tried, of `most`. */
+/* Returns how often each case of a list runs: `most` times in long runs, else once. */
 static int times(int most) { return random_percent < 50 ? 1 : most; }
 
-/* Returns nonzero for every n-th call, beginning at one that the seed chooses; always for half of the cases or more. */
+/* Returns nonzero for every n-th call, beginning at one that the seed chooses; always if at least half of the cases
+ * run. */
 static int is_sampled(unsigned n)
 {
     static unsigned calls;
@@ -484,7 +489,7 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
                   .shape[0] = gckpt_shape2(m, k),
                   .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n),
                   .shape[2] = gckpt_shape1(n) };
-    if (kind == 0 && p.cost < 2e5 && random_in(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
+    if (kind == 0 && p.cost < 2e5 && random_in(0, 3)) { /* 2 or 6 products, or rows of 3 samples times one matrix */
         int64_t first = random_in(1, 2), second = 3;
         p.shape[0] = gckpt_shape4(first, second, m, k);
         p.cost *= (double)(first * second);
@@ -508,24 +513,24 @@ static void test_products(void)
         { 33, 49, 800 }, { 65, 385, 40 },   { 40, 65, 385 },  { 385, 40, 65 },  { 400, 8, 30 },
         { 97, 193, 50 }, { 100, 100, 100 }, { 130, 70, 390 }, { 16, 770, 20 },  { 770, 16, 20 },
         { 49, 500, 33 }, { 9, 48, 384 },    { 8, 96, 768 },   { 150, 150, 16 }, { 1, 2000, 2 },
-        { 2000, 2, 1 },  { 2100, 3, 5 } /* rows enough that each finds them in memory */
+        { 2000, 2, 1 },  { 2100, 3, 5 } /* enough rows that each is read in place */
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(3); twice++)
             product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
-    for (int i = 0; i < times(3); i++) /* large enough for scratch of the plan's */
+    for (int i = 0; i < times(3); i++) /* large enough to need planned scratch */
         product(260, 530, 130, NORMAL);
     CHECK(gckpti_product_workspace(260, 530, 130) > 0 && gckpti_product_workspace(256, 1024, 70) > 0);
     for (int64_t i = 0, end = sampled(420); i < end; i++) {
         int64_t m = random_in(1, 70), n = random_in(1, 70), k = random_in(1, 70);
-        if (i % 3 == 0) /* skinny */
+        if (i % 3 == 0) /* few rows or columns */
             *(i % 9 == 0 ? &m : i % 9 == 3 ? &n : &k) = random_in(1, 5);
         product(m, n, k, (int)(i % STYLES));
     }
 }
 
 /* == attention ================================================================================ */
-/* A window, cap and scale, or none of one or two of these. */
+/* Draws a window, a cap and a scale; each may be absent. */
 static void draw_more(gckpti_attention *o)
 {
     const int which = (int)random_in(1, 7);
@@ -538,7 +543,8 @@ static void draw_more(gckpti_attention *o)
         o->scale = 0.1f * (float)random_in(1, 9);
 }
 
-/* `group` heads per key head; lengths: rows have some of the keys, or none; more: see draw_more. */
+/* Tries attention with `group` heads per key head. lengths: each row has a number of valid keys, possibly 0; more:
+ * draw_more() applies. */
 static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                          int style, int group, int with_lengths, int more)
 {
@@ -605,8 +611,8 @@ static void test_attention(void)
 }
 
 /* == convolutions ============================================================================= */
-/* Sizes are of the image, of w, of a group's channels and results; image: of the transpose, what it
- * makes of places that cover as much. */
+/* Tries a convolution: sizes of the image, of w, and the channels of a group, in and out. If transposed, `image` is
+ * about the size of the result. */
 static void convolution(int64_t rows, const int64_t *image, const int64_t *taps, int64_t c,
                         int64_t o, gckpt_window window, int transposed, int style)
 {
@@ -626,7 +632,7 @@ static void convolution(int64_t rows, const int64_t *image, const int64_t *taps,
         }
     }
     p.shape[2] = gckpt_shape1(window.groups * (transposed ? c : o));
-    for (int i = 0; i < 2; i++) /* as little padding as fits */
+    for (int i = 0; i < 2; i++) /* the least padding with which the window fits */
         while (!transposed &&
                image[i] + 2 * a.window.padding[i] < (taps[i] - 1) * window.dilation[i] + 1)
             a.window.padding[i]++;
@@ -670,7 +676,7 @@ static void test_convolutions(void)
           { 3, 3 },
           32,
           64,
-          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* scratch of the plan's */
+          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* needs planned scratch */
         { 1, { 1, 3000 }, { 1, 9 }, 32, 32, { { 0 }, { 1, 2 }, { 0, 4 }, { 1, 1 }, 1, { 0 } } },
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
@@ -692,7 +698,8 @@ static void test_convolutions(void)
     }
 }
 
-/* Forward of `t` queries from position `at` on, by an instruction set, with space for `capacity` keys. */
+/* Runs attention's forward with an instruction set for `t` queries from position `at` on, in buffers with `capacity`
+ * keys. */
 static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, int64_t t,
                    int64_t capacity)
 {
@@ -714,8 +721,8 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
     free(workspace.block);
 }
 
-/* What generation rests on: queries that come a few at a time, with keys in a buffer that is filled
- * as they come (NaN where it is not yet), get the bits of one call with all of them. */
+/* Generation: if queries come a few at a time and keys are appended to a buffer (NaN where still empty), the bits are
+ * those of one call with all of them. */
 static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, int prefix,
                        gckpt_precision precision)
 {
@@ -761,7 +768,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
         call.out = got.at, call.saved = got_saved.at;
         call.position = at - prefix;
         o.causal = 1 + (int)(capacity - prefix -
-                             now); /* the first `prefix` keys are none of the cache's */
+                             now); /* the first `prefix` keys do not count as positions */
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
             if (isa != GCKPT_ISA_PLAIN && !kernels_of((gckpt_isa)isa))
                 continue;
@@ -815,7 +822,7 @@ static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64
     try_problem(&p);
 }
 
-/* Curves, those with attributes with some of them. */
+/* Tries a unary op; if it has attributes, with several values of them. */
 static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
 {
     static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,      -2,
@@ -834,7 +841,7 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[random_in(0, 3)];
     else if (op == &gckpti_op_dropout) {
-        /* at 2^34, too, where blocks' numbers take a second word */
+        /* rows up to element 2^34, where the counter of random blocks needs its second word */
         p.attributes = &rates[random_in(0, (int64_t)(sizeof rates / sizeof *rates) - 1)];
         p.row = random_in(0, 2) ? random_in(0, 2000) : ((int64_t)1 << 34) / n - random_in(0, rows);
         p.seed = next_random(&state);
@@ -846,7 +853,8 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
     try_problem(&p);
 }
 
-/* Samples of T rows, heads of d columns, of which some are rotated; by given frequencies, if odd. */
+/* Tries rotary on rows of T positions and heads of d columns, of which some are rotated; some styles give the
+ * frequencies. */
 static void rotary(int64_t entries, int64_t t, int heads, int64_t d, int style)
 {
     struct {
@@ -912,7 +920,7 @@ static void test_rows(void)
 }
 
 /* == pairs ==================================================================================== */
-enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is repeated, if it is */
+enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is broadcast */
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
 {
@@ -951,7 +959,8 @@ static void test_pairs(void)
     }
 }
 
-/* a chosen, b repeated by `layout`; the condition by bits 0 and 1 of `repeated`, a by 2 */
+/* Tries gckpt_where: a or b chosen by a condition. b is broadcast by `layout`, the condition by bits 0 and 1 of
+ * `repeated`, a by bit 2. */
 static void where(int64_t rows, int64_t n, int layout, int repeated, int style)
 {
     problem p = { .op = &gckpti_op_where,
@@ -1055,7 +1064,7 @@ static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels,
     try_problem(&p);
 }
 
-/* groups 0: batchnorm; kind: bit 0 a gain, bit 1 a bias */
+/* groups = 0 selects batchnorm; kind: bit 0 a gain, bit 1 a bias */
 static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
 {
     int first = groups ? 1 : 3;
@@ -1112,7 +1121,7 @@ static void gather(int64_t rows, int64_t n, int64_t m, int64_t columns, int styl
     try_problem(&p);
 }
 
-/* kind: bit 0 lstm, bit 1 a first state, bit 2 a bias of wh (gru) */
+/* kind: bit 0 lstm, bit 1 an initial state, bit 2 a bias of wh (gru) */
 static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int style)
 {
     int lstm = kind & 1, start = kind >> 1 & 1, bias = !lstm && kind & 4;
@@ -1150,7 +1159,7 @@ static void test_sequences(void)
         gather(random_in(1, 5), random_in(1, 20), random_in(1, 30), random_in(1, 40), (int)(i % STYLES));
 }
 
-/* embed's backward from a gradient that is bf16 (32 rows of a table). */
+/* Tests embed's backward from a bf16 gradient, with 32 rows of a table. */
 static void test_embed_bf16(void)
 {
     enum { TABLE = 32, MOST = 200 };
@@ -1183,14 +1192,14 @@ static void test_embed_bf16(void)
         }
 }
 
-/* What a backend does between ops, for arrays that no cache holds, too. */
+/* Tests the fills and copies that a backend does between ops, with sizes above those that fit into caches. */
 static void test_between(void)
 {
     enum { MOST = GCKPTI_UNCACHED + 5 };
     float *got = malloc((MOST + 8) * sizeof *got), *want = calloc(MOST + 8, sizeof *want);
     gckpt_call call = { .kernels = kernels_of(GCKPT_ISA_AVX2), .threads = 1 };
     CHECK(got && want);
-    for (int i = 0; i < 5; i++) { /* somewhere one begins at a multiple of 16 bytes */
+    for (int i = 0; i < 5; i++) { /* one of these begins at a multiple of 16 bytes */
         const int64_t n = i == 4 ? 1003 : MOST;
         memset(got, 0x55, (MOST + 8) * sizeof *got);
         gckpti_cpu_fill(&call, got + i, 0, n);
@@ -1231,7 +1240,7 @@ static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
     try_problem(&p);
 }
 
-/* The losses with weights: (rows, middle, classes), with weights of 0 to 3 axes (0: none). */
+/* Tries a loss with weights: predictions (rows, middle, classes), weights for `axes` leading axes, or none if 0. */
 static void weighted(const gckpt_op *op, int64_t rows, int64_t middle, int64_t classes, int axes,
                      int style)
 {
@@ -1294,7 +1303,7 @@ static void test_losses(void)
             loss(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
             loss(sizes[i][0], 0, sizes[i][2], twice ? (int)(i % STYLES) : STEEP);
         }
-    loss(270, 70, 1100, NORMAL); /* the same */
+    loss(270, 70, 1100, NORMAL);
     for (int64_t i = 0, end = sampled(110); i < end; i++) {
         loss(random_in(1, 40), random_in(1, 40), random_in(1, 70), (int)(i % STYLES));
         loss(random_in(1, 40), 0, random_in(1, 100), (int)(i % STYLES));
@@ -1328,7 +1337,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
         static const float counts[] = { 3, 0, 16, 1, 1048577 };
         gckpt_update_pass pass = { 0 };
         float sums[2];
-        int64_t half = h % 2 && n > 64 ? 32 : 0; /* a block that is not the first */
+        int64_t half = h % 2 && n > 64 ? 32 : 0; /* begins at a later block */
         const float *adds = h % 3 == 1 ? more.at + half : NULL;
         int updates = h / 5 % 4 < 3;
         pass.squares = sums;
@@ -1348,7 +1357,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
         sprintf(p.name, "update %d", h);
         CHECK_MSG(differs(sums, sums + 1, 1) < 0, "squares of %s, %s: %.9g, not %.9g", p.name, line,
                   (double)sums[1], (double)sums[0]);
-        if (!pass.write_back) /* the plain one's is divided */
+        if (!pass.write_back) /* the plain kernel scales in place; ignore that without write_back */
             memcpy(g.at, x[0].at, (size_t)n * sizeof(float));
         for (int64_t i = half; i < n && !pass.write_back && adds && !updates; i++)
             g.at[i] += adds[i - half];
@@ -1382,8 +1391,8 @@ static void test_update(void)
                 update(n < 130 ? n : 409 * (n - 129) + 7, style, (gckpt_isa)isa);
 }
 
-/* == what drops out ========================================================================== */
-/* gckpti_dropout's `least` is where u >= p begins, for any p. */
+/* == dropout ================================================================================= */
+/* For any p, the threshold of gckpti_dropout_of is the first random number whose u >= p. */
 static void test_rates(void)
 {
     float x = 0.0f, p;
@@ -1402,8 +1411,8 @@ static void test_rates(void)
 }
 
 /* == initial values =========================================================================== */
-/* From any number on, and where numbers of pairs take a second word, as gckpti_normal and
- * gckpti_uniform have them, element by element. */
+/* Compares initial values that start at element `at` with gckpti_normal and gckpti_uniform, element by element, also
+ * where the counter of random blocks needs its second word. */
 static void values(int64_t n, int64_t at, const gckpt_init *init, gckpt_isa isa)
 {
     region want = region_new(n, 0), got = region_new(n, 1);
@@ -1441,7 +1450,7 @@ static void test_values(void)
             }
 }
 
-/* Stochastic rounding, to halves and in place, compared with the manual's words (5l). */
+/* Compares stochastic rounding, into bf16 and in place, with the manual's definition (5l). */
 static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
 {
     float *x = (float *)malloc((size_t)(n + 1) * sizeof *x),
@@ -1450,7 +1459,7 @@ static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
     gckpt_conversion c = { GCKPT_NARROW, x, NULL, to, n, 0x80000000u + (uint32_t)random_in(0, 99) };
     gckpti_convert_state s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)random_in(0, 9) }, at };
     int wrong = 0;
-    for (int64_t i = 0; i <= n; i++) { /* a quarter have the least or the most of exponents */
+    for (int64_t i = 0; i <= n; i++) { /* a quarter have the smallest or the largest exponents */
         const uint32_t u = (uint32_t)next_random(&state);
         x[i] = y[i] = gckpti_float(random_in(0, 3)   ? u
                                    : random_in(0, 1) ? u & 0x807fffffu
@@ -1493,7 +1502,8 @@ static void test_stochastic(void)
         }
 }
 
-/* A processor's kernels are not left out because they gave other bits (gckpti_kernels_match). */
+/* All kernels that this processor can run must be available: gckpti_kernels_match() must reject none of them for wrong
+ * bits. */
 static void test_available(void)
 {
     int available[GCKPT_ISA_COUNT];
@@ -1522,7 +1532,8 @@ static void test_available(void)
 #endif
 }
 
-/* ---- kernels that give other bits are left out: the last of what they wrote, off by its last bit ---- */
+/* ---- kernels with wrong bits are rejected: each function here changes the last bit of the last element written
+ * ---- */
 static const gckpti_kernels *right;
 
 static void off(float *x)
@@ -1567,7 +1578,7 @@ static void off_narrow(const float *x, uint16_t *y, int64_t n)
     y[n - 1] ^= 1;
 }
 
-/* Links of a product from the last to the first: other sums. */
+/* Returns a copy of an operand with the terms of the product in reverse order, which changes sums. */
 static gckpti_operand reversed_terms(const gckpti_pack_lanes *s)
 {
     static uint16_t halves[16 * 64];

@@ -1,10 +1,10 @@
-/* test_threads.c - any number of threads, any pool, two executors at once: the same bits; and the way threads claim
- * items, alone, thousands of times, with threads that delay.
+/* test_threads.c - training gives the same bits with any number of threads, with any thread pool and in two executors
+ * at once. The way threads claim work items is tested on its own, thousands of times, with threads that delay.
  *
- *     build/test_threads [rounds]    with a number: that many jobs, and no training
+ *     build/test_threads [rounds]    with a number, only that many rounds of claims, and no training
  *
- * Without OpenMP (thread sanitizers do not understand its barriers) the test starts its own threads:
- * cc -fsanitize=thread. */
+ * Without OpenMP, whose barriers thread sanitizers do not understand, the test starts its own threads: cc
+ * -fsanitize=thread. */
 #if defined(__unix__) || defined(__APPLE__)
 #define TEAMS 1
 #include <pthread.h>
@@ -33,11 +33,11 @@ typedef struct {
     gckpt_optimiser optimiser;
     float clip;
     int in_backward;
-    int64_t rows;  /* micro-batch */
-    int fetch;     /* a parameter's gradient */
-    int pieces;    /* run_some */
-    int backwards; /* a pool of the program's own, that goes from the last item to the first */
-    uint64_t hash; /* result: weights, and what was fetched */
+    int64_t rows;  /* rows of a micro-batch */
+    int fetch;     /* if nonzero, a parameter's gradient is fetched */
+    int pieces;    /* instructions per gckpt_run_some, or 0 for whole steps */
+    int backwards; /* if nonzero, a pool of the program runs items from last to first */
+    uint64_t hash; /* result: hash of the weights and of fetched values */
     double norm;
     long jobs;
 } training;
@@ -64,7 +64,7 @@ static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t
     return gckpt_param(g, name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-/* Uses no CHECK: it runs on several threads. hash stays 0 when something fails. */
+/* Trains and sets the results. Uses no CHECK, because it runs on several threads; hash stays 0 if something fails. */
 static void train(training *t)
 {
     int32_t tokens[B * T], targets[B * T];
@@ -148,7 +148,7 @@ static void check_training(void)
             CHECK_MSG(t.hash == base.hash && t.norm == base.norm, "way %d, %d threads", way,
                       t.threads);
 #if FAST && defined(_OPENMP)
-            CHECK(t.team_threads == t.threads); /* the step is large enough to be worth one */
+            CHECK(t.team_threads == t.threads); /* the step is large enough for the team */
 #endif
         }
         training t = base;
@@ -164,14 +164,14 @@ static void check_training(void)
         train(&t);
         CHECK_MSG(t.hash == base.hash, "way %d, in pieces", way);
         t.pieces = 0;
-        t.fetch = !t.fetch; /* the divided gradient is written back, or is not */
+        t.fetch = !t.fetch; /* with a fetch, the scaled gradient is written back */
         train(&t);
         training other = t;
         other.threads = 1;
         train(&other);
         CHECK_MSG(t.hash == other.hash && t.norm == base.norm, "way %d, fetched or not", way);
     }
-    /* the norm before the updates, or after them */
+    /* the norm is computed before the updates (clip) or during them */
     training two;
     training one = { .rows = B, .threads = 2 };
     two = one;
@@ -192,7 +192,7 @@ static void check_training(void)
     CHECK(one.hash != 0 && one.hash == two.hash && one.norm == two.norm);
 }
 
-/* ---- the claims, with threads of our own ---- */
+/* ---- claiming work items, with the test's own threads ---- */
 #if FAST
 enum { MOST = 300, TEAM_SIZE = 5 };
 
@@ -203,18 +203,18 @@ typedef struct {
     int64_t squares[MOST];
 } job;
 
-/* Of base/threads.c, which has them to itself. */
+/* Not in a header: base/threads.c exports them only for this test. */
 void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                 void *context);
 void gckpti_team_worker(struct gckpti_team *t);
 void gckpti_team_end(struct gckpti_team *t, int others);
-enum { TEAM_BYTES = 1024 }; /* more than one has */
+enum { TEAM_BYTES = 1024 }; /* more than sizeof(struct gckpti_team) */
 
-/* All of it is plain memory: a thread sanitizer reports accesses that the team does not order. */
+/* Uses only plain memory, so that a thread sanitizer reports every access that the team does not order. */
 static void item(void *context, int64_t i)
 {
     job *j = (job *)context;
-    if ((j->values[i] & 31) == 0) /* the others go on */
+    if ((j->values[i] & 31) == 0) /* this item takes longer; other threads continue */
         for (int k = 0; k < 3; k++)
             sched_yield();
     j->ran[i]++;
@@ -243,7 +243,7 @@ static void outer(void *context, int64_t i)
 static void stress(int rounds)
 {
     static int64_t values[MOST];
-    static job jobs[2]; /* another one each time, as calls are */
+    static job jobs[2]; /* alternate, since each call has another context */
     struct gckpti_team *team = (struct gckpti_team *)calloc(1, TEAM_BYTES);
     pthread_t threads[TEAM_SIZE];
     gckpti_runner runner = { .team = team };
@@ -259,18 +259,18 @@ static void stress(int rounds)
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
         int64_t n = (int64_t)(random >> 33) % (r % 5 ? 8 : MOST);
         for (int64_t i = 0; i < n; i++)
-            values[i] = (int64_t)(random >> 40) + i; /* what items read is written just before */
+            values[i] = (int64_t)(random >> 40) + i; /* written just before the items read it */
         memset(j, 0, sizeof *j);
         j->n = n;
         j->values = values;
         gckpti_parallel_for(&call, n, item, j);
         for (int64_t i = 0; i < MOST; i++)
             wrong += j->ran[i] != (i < n) || (i < n && j->squares[i] != values[i] * values[i]);
-        if (r % 64 == 0) /* let them fall asleep */
+        if (r % 64 == 0) /* gives the threads time to fall asleep */
             for (int i = 0; i < 50; i++)
                 sched_yield();
     }
-    CHECK_MSG(wrong == 0, "%ld items not run exactly once, or not seen", wrong);
+    CHECK_MSG(wrong == 0, "%ld items not run exactly once, or with invisible results", wrong);
     nesting nest = { .call = &call };
     gckpti_parallel_for(&call, 8, outer, &nest);
     for (int i = 0; i < 32; i++)
@@ -284,7 +284,7 @@ static void stress(int rounds)
 static void stress(int rounds) { (void)rounds; }
 #endif
 
-/* ---- two executors at once, and from inside a region of the program's ---- */
+/* ---- two executors at once, and executors inside a parallel region of the program ---- */
 #if TEAMS
 static void *train_thread(void *t)
 {

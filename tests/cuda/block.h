@@ -1,24 +1,26 @@
-/* block.h - kernels of gradckpt_cuda.cu compared with the plain ones of gradckpt.h, bit by bit: the shared part of
- * cuda_elementwise.c, cuda_products.c and cuda_rows.c. Operands are in one block of memory, which exists on host
- * and device, so that bytes that a kernel must not write are compared, too.
+/* block.h - compares kernels of gradckpt_cuda.cu with the plain kernels of gradckpt.h, bit by bit; shared by
+ * cuda_elementwise.c, cuda_images.c, cuda_products.c and cuda_rows.c. All operands lie in one block of memory that
+ * exists on host and device, so that bytes that a kernel must not write are compared as well.
  *
- *     if (block_open(argc, argv)) {          the device and the block; argv[1]: first seed
- *         used = 0;                          the block is empty
+ *     if (block_open(argc, argv)) {          opens the device and the block; argv[1]: first seed
+ *         used = 0;                          empties the block
  *         float *x = block_take(n, 1);       n floats, which the test fills
- *         both(op, GCKPT_FORWARD, &call);    operands in the block: both kernels, both memories
+ *         both(op, GCKPT_FORWARD, &call);    runs both kernels on operands in the block, compares the memories
  *         block_close();
  *     }
  *
  * For functions that are not an op's kernel: block_upload(); both functions; block_same("what", NULL). Each test
- * chooses its values: those that are hard for its kernels. */
+ * chooses values that are difficult for its kernels. */
 #ifndef TESTS_CUDA_BLOCK_H
 #define TESTS_CUDA_BLOCK_H
 #include "util.h"
 
 static const gckpt_backend *device;
-enum { SPACE = 1 << 22, WORKSPACE = 1 << 16, GUARD = 8 }; /* floats; those behind are compared, too */
-static float *host, *result, *device_block; /* the plain kernels', a copy of the device's, the device's */
-static int64_t used;                 /* floats */
+/* in floats; GUARD floats after the used ones are compared as well */
+enum { SPACE = 1 << 22, WORKSPACE = 1 << 16, GUARD = 8 };
+/* memory of the plain kernels, copy of the device's memory, the device's memory */
+static float *host, *result, *device_block;
+static int64_t used;                 /* in floats */
 
 static inline int block_open(int argc, char **argv)
 {
@@ -40,17 +42,17 @@ static inline void block_close(void)
     free(result);
 }
 
-/* Empty, and no float as an operand has it. */
+/* Empties the block and fills it with a value that no operand has. */
 static inline void block_clear(void)
 {
     int64_t most =
-        used + GUARD > 4096 ? used + GUARD : 4096; /* what is behind was never written */
+        used + GUARD > 4096 ? used + GUARD : 4096; /* later floats were never written */
     used = 0;
     for (int64_t i = 0; i < most; i++)
         host[i] = -77.25f;
 }
 
-/* n floats, some behind the last: at any float, or where `unit` floats divide the place. */
+/* Returns n floats, with unused floats before them: at any offset, or at one that `multiple` divides. */
 static inline float *block_take(int64_t n, int multiple)
 {
     used += 4 + (multiple == 1 ? (int64_t)below(4) : 0);
@@ -72,7 +74,7 @@ static inline void block_upload(void)
     device->copy_in(device->context, device_block, host, (size_t)(used + GUARD) * 4);
 }
 
-/* The same bits, or NaN both; halves: words may be two bf16. */
+/* Returns whether the bits are equal, or both are NaN. If `halves`, words may also be two bf16. */
 static inline int same_bits(float x, float y, int halves)
 {
     uint32_t a = bits_of(x), b = bits_of(y);
@@ -82,7 +84,7 @@ static inline int same_bits(float x, float y, int halves)
     return a == b || (x != x && y != y);
 }
 
-/* NaN both, as the two words of a double. */
+/* Returns whether both are NaN, each taken as the two words of a double. */
 static inline int both_nan(const float *x, const float *y)
 {
     double a, b;
@@ -91,7 +93,7 @@ static inline int both_nan(const float *x, const float *y)
     return a != a && b != b;
 }
 
-/* The operand in which float `at` of the block lies, and where in it. */
+/* Returns the name of the operand that contains float `at` of the block; *inside is the offset in it. */
 static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *inside)
 {
     static const char *const names[] = { "out",  "out_bf16",     "saved", "loss_sum", "loss_count",
@@ -111,7 +113,7 @@ static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *
     return name;
 }
 
-/* What the device has, against what stands in host. */
+/* Compares the device's block with the host's. */
 static inline void block_same(const char *what, const gckpt_call *c)
 {
     int64_t first = -1, count = 0, inside = 0;
@@ -136,7 +138,7 @@ static inline void block_same(const char *what, const gckpt_call *c)
     CHECK_MSG(!problem, "%s", problem ? problem : "");
 }
 
-/* A call's operands are pieces of the block: both kernels, then both memories. */
+/* Runs both kernels of an op on operands in the block, then compares the memories. */
 static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
 {
     static float plain_workspace[WORKSPACE];
@@ -172,7 +174,7 @@ static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *c
         device->release(device->context, d.workspace, workspace);
 }
 
-/* A call of one thread in a training, with nothing in it yet. */
+/* Returns an empty call of one thread, in training. */
 static inline gckpt_call block_call(const void *attributes)
 {
     gckpt_call c;

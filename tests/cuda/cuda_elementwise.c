@@ -1,6 +1,6 @@
-/* cuda_elementwise.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: what is
- * done between ops, elementwise ops, broadcasting, shapes, rotary and losses of elements (block.h), operands at
- * any float. Then small trainings.
+/* cuda_elementwise.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): fills and copies between
+ * ops, elementwise ops, broadcasting, shape ops, rotary and losses of elements, with operands at any offset. Then
+ * trains small nets.
  *     build/cuda_elementwise [first seed] */
 #include "num/num.h"
 #include "ops/internal.h"
@@ -11,7 +11,8 @@
 #include "cuda_shim.h"
 #endif
 
-static int aligned, special; /* this round: operands begin at 16 bytes; values may be NaN, .. */
+/* of this round: operands begin at multiples of 16 bytes; values include NaN, infinities, .. */
+static int aligned, special;
 
 static float any_value(void)
 {
@@ -23,7 +24,7 @@ static float any_value(void)
     return chance(20) ? x * 1e-3f : x;
 }
 
-/* n floats for an operand, with values in them. */
+/* Returns an operand of n floats, filled with values. */
 static float *operand(int64_t n)
 {
     float *x = block_take(n, aligned ? 4 : 1);
@@ -46,7 +47,7 @@ static int64_t odd_size(void)
     return sizes[below(sizeof sizes / sizeof *sizes)];
 }
 
-/* At most `most` elements. */
+/* Returns a random shape with at most `most` elements. */
 static gckpt_shape any_shape(int dims, int64_t most)
 {
     gckpt_shape s = { 0 };
@@ -60,7 +61,7 @@ static gckpt_shape any_shape(int dims, int64_t most)
         if (n >= most)
             most = n;
     }
-    for (int i = dims - 1; i > 0; i--) { /* large ones anywhere */
+    for (int i = dims - 1; i > 0; i--) { /* the large axis may be anywhere */
         int j = (int)below(i + 1);
         int64_t d = s.d[i];
         s.d[i] = s.d[j], s.d[j] = d;
@@ -77,7 +78,7 @@ static gckpt_call new_call(const void *attributes)
     return c;
 }
 
-/* Shapes are there: the output's, values, gradients. */
+/* Adds the operands to a call whose shapes are set: output, values, gradients. */
 static void operands(const gckpt_op *op, gckpt_call *c)
 {
     start();
@@ -90,7 +91,7 @@ static void operands(const gckpt_op *op, gckpt_call *c)
         c->in[i].data = operand(count_of(&c->in[i].shape));
         c->in[i].accumulate = chance(50);
     }
-    float *x = (float *)(uintptr_t)c->in[0].data; /* a condition: often 0 */
+    float *x = (float *)(uintptr_t)c->in[0].data; /* a condition, which is often 0 */
     for (int64_t i = 0; op == &gckpti_op_where && i < count_of(&c->in[0].shape); i++)
         if (chance(40))
             x[i] = float_of(chance(30) ? 0x80000000u : 0);
@@ -177,7 +178,7 @@ static void test_unary(void)
     unary(&gckpti_op_dropout, &p);
 }
 
-/* Axes of the result are repeated, missing or there, in each input. */
+/* In each input, any axis of the result may be broadcast or missing. */
 static void test_broadcasting(void)
 {
     const gckpt_op *ops[6] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
@@ -186,7 +187,7 @@ static void test_broadcasting(void)
         const gckpt_op *op = ops[round % 6];
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
-        int whole = (int)below(3); /* an input that is not repeated; 2: none may be */
+        int whole = (int)below(3); /* index of an input that is not broadcast; 2 allows both */
         c.inputs = 2;
         for (int i = 0; i < 2; i++) {
             int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
@@ -197,7 +198,7 @@ static void test_broadcasting(void)
         forward(op, c);
         backward(op, c);
     }
-    /* Columns that are few, of many rows; many, of few. */
+    /* Few columns and many rows, or many columns and few rows. */
     static const int64_t sizes[][4] = { { 300, 3, 0, 1 }, { 64, 130, 0, 1 }, { 65, 33, 0, 1 }, { 40, 200, 0, 1 },
                                         { 3, 300, 1, 0 }, { 130, 64, 1, 0 }, { 1, 129, 1, 0 }, { 777, 1, 0, 0 } };
     for (int k = 0; k < 8; k++)
@@ -210,13 +211,13 @@ static void test_broadcasting(void)
         }
 }
 
-/* Any of the three is repeated; the condition is f32 or i32, and has no gradient. */
+/* Any of the three inputs may be broadcast; the condition is f32 or i32, and has no gradient. */
 static void test_where(void)
 {
     for (int round = 0; round < 240; round++) {
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
-        int whole = (int)below(4); /* an input that is not repeated; 3: none may be */
+        int whole = (int)below(4); /* index of an input that is not broadcast; 3 allows all */
         c.inputs = 3;
         for (int i = 0; i < 3; i++) {
             int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
@@ -236,7 +237,7 @@ static void test_shapes(void)
         gckpt_call c = new_call(&p);
         c.inputs = 1;
         c.in[0].shape = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 10 ? 3000 : 20000);
-        if (round == 0) /* more tiles than blocks */
+        if (round == 0) /* needs more tiles than there are blocks */
             c.in[0].shape = gckpt_shape3(2500, 3, 2);
         p.n = c.in[0].shape.n;
         for (int i = 0; i < p.n; i++)
@@ -307,7 +308,7 @@ static void test_shapes(void)
     }
 }
 
-/* Equal values, NaN and infinities are many. */
+/* Many values are equal, NaN or infinite. */
 static void test_greatest(void)
 {
     for (int round = 0; round < 150; round++) {
@@ -318,7 +319,7 @@ static void test_greatest(void)
         axis = chance(40) ? c.in[0].shape.n - 1 : (int)below(c.in[0].shape.n);
         const int64_t size = c.in[0].shape.d[axis];
         axis -= chance(30) ? c.in[0].shape.n : 0;
-        for (int way = 0; way < 3; way++) { /* max, argmax, max's backward */
+        for (int way = 0; way < 3; way++) { /* max, argmax, backward of max */
             const gckpt_op *op = way == 1 ? &gckpti_op_argmax : &gckpti_op_max;
             gckpt_call d = c;
             operands(op, &d);
@@ -344,7 +345,7 @@ static void test_upsample(void)
         gckpt_call c = new_call(&o);
         c.inputs = 1;
         c.in[0].shape = gckpt_shape4(1 + below(3), 1 + below(9), 1 + below(12), 1 + below(9));
-        if (round < 6) /* sizes at which places are rounded down */
+        if (round < 6) /* sizes at which source positions are rounded down */
             o.size[1] = round / 3 ? 166 : 22, c.in[0].shape.d[2] = round / 3 ? 4 : 26;
         forward(&gckpti_op_upsample, c);
         backward(&gckpti_op_upsample, c);
@@ -362,7 +363,7 @@ static void test_rotary(void)
             gckpti_rotary o;
             float frequency[65];
         } with = { { z[2], bases[round / 7], round % 3, 0, 0, 0 }, { 0 } };
-        if (round % 2) { /* some columns, by given frequencies or not, scaled */
+        if (round % 2) { /* rotates some columns, scaled, by given frequencies or by a base */
             with.o.columns = z[3] > 2 ? z[3] / 2 / (1 + round % 2) * 2 : 2;
             with.o.scale = 1.125f;
             with.o.has_frequencies = round % 4 == 1;
@@ -377,7 +378,7 @@ static void test_rotary(void)
     }
 }
 
-/* A weight for each place of the first axes; some are 0. */
+/* Adds a weight for each element of the first axes; some are 0. */
 static void weigh(gckpt_call *c)
 {
     c->inputs = 3;
@@ -385,7 +386,7 @@ static void weigh(gckpt_call *c)
     c->in[2].shape.n = 1 + (int)below(c->in[0].shape.n);
 }
 
-/* Sums of the losses go on from what is there; in a recompute nobody wants them. */
+/* Losses add to existing sums; in a recompute the sums are not requested. */
 static void test_losses(void)
 {
     static const gckpt_op *const ops[5] = { &gckpti_op_mean_squared_error, &gckpti_op_sum_loss,
@@ -397,7 +398,7 @@ static void test_losses(void)
         gckpt_call c = new_call(round % 5 == 3 ? &deltas[round / 5 % 2] : NULL);
         c.inputs = 2 - (round % 5 == 1);
         c.in[0].shape = c.in[1].shape = any_shape((round % 5 == 2) + (int)below(4), round % 8 ? 2000 : 12000);
-        if (round < 25) /* few long rows */
+        if (round < 25) /* a few long rows */
             c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 20);
         if (round % 5 == 2 || (round % 5 > 2 && c.in[0].shape.n && chance(60)))
             weigh(&c);
@@ -407,7 +408,7 @@ static void test_losses(void)
             if (chance(20))
                 ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
         for (int64_t i = 0; c.inputs > 1 && i < count_of(&c.in[0].shape); i++)
-            if (chance(5)) /* no error */
+            if (chance(5)) /* prediction equals target */
                 ((float *)(uintptr_t)c.in[1].data)[i] = c.in[0].data[i];
         double *sum = (double *)(void *)(host + (used + 7) / 4 * 4);
         int64_t *count = (int64_t *)(void *)(sum + 1);
@@ -424,7 +425,7 @@ static void test_losses(void)
     }
 }
 
-/* ---- between ops ---- */
+/* ---- functions between ops ---- */
 static void test_between(void)
 {
     gckpt_call h = new_call(NULL), d = h;
@@ -466,8 +467,8 @@ static void test_between(void)
     }
 }
 
-/* Fills wait for more of their kind: up to 64 a launch; not where two would write the same memory, and not when
- * anything else is asked for. */
+/* Fills are collected, up to 64 for one launch; not if two would write the same memory, and any other request launches
+ * them. */
 static void test_fills(void)
 {
     gckpt_call h = new_call(NULL), d = h;
@@ -507,7 +508,7 @@ static void test_fills(void)
     }
 }
 
-/* As gckpti_cpu_update, which always writes back what was divided. */
+/* Like gckpti_cpu_update, which always writes scaled gradients back. */
 static void test_update(void)
 {
     static const int64_t sizes[] = { 1, 3, 4, 31, 33, 127, 1000, 4095, 4096, 4097, 4100, 8192, 9001 };
@@ -564,7 +565,7 @@ static void test_update(void)
     }
 }
 
-/* ---- trainings: a graph with each of these ops, on the device and here ---- */
+/* ---- trainings: a graph with each of these ops, on the device and on the processor ---- */
 enum { B = 6, T = 5, C = 24 };
 typedef struct {
     gckpt_mode mode;

@@ -1,6 +1,6 @@
-/* cuda_fast.c - GCKPT_BF16_FAST of gradckpt_cuda.cu: each kernel against binary64 within bounds that
- * follow from its roundings, in every form its operands may have; trainings to the same bits by any plan
- * and any split the mode promises them for. */
+/* cuda_fast.c - tests GCKPT_BF16_FAST on CUDA: every kernel stays within error bounds (from binary64) that follow from
+ * its roundings, with every combination of f32 and bf16 operands. Trainings have the same bits in all plans, and in
+ * those splits for which the mode promises it. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,12 +16,12 @@
 
 static const gckpt_backend *gpu;
 
-/* Unit roundoffs: of bf16 (8 digits), to nearest; of binary32, where an mma may cut off. */
+/* Unit roundoffs: of bf16 (8 digits, round to nearest), and of f32 where an mma may truncate. */
 static const double HALF = 0x1p-8, CUT = 0x1p-23;
 
-/* ---- an op's two kernels, called by hand ---- */
-/* Bits of `narrow`: what is bf16; of `held`: gradients that are added to. */
-enum { OUT = 1 << 3, GRAD_OUT = 1 << 4, GRAD = 5 /* first of those of the inputs' gradients */ };
+/* ---- calling the two kernels of an op ---- */
+/* Bits of `narrow`: arrays in bf16. Bits of `held`: gradients that accumulate. */
+enum { OUT = 1 << 3, GRAD_OUT = 1 << 4, GRAD = 5 /* bit of the first input's gradient */ };
 typedef struct {
     const char *name;
     const gckpt_op *op;
@@ -30,11 +30,11 @@ typedef struct {
     gckpt_shape shape[4];
     unsigned narrow, held, no_gradient;
     float scale;       /* of random values */
-    float *x[4], *g;   /* values, the output's gradient */
-    float *start[4];   /* what gradients hold */
-    int32_t *index;    /* input i of GCKPT_INDEX(i) */
+    float *x[4], *g;   /* values, gradient of the output */
+    float *start[4];   /* initial values of gradients that accumulate */
+    int32_t *index;    /* for input i of GCKPT_INDEX(i) */
     float *out, *saved, *grad[4];     /* results */
-    float *given_out, *given_saved;   /* for the backward; NULL: what the forward returned */
+    float *given_out, *given_saved;   /* inputs of the backward; if NULL, the results of the forward */
     double sum;
     int64_t count;
     gckpt_shape out_shape;
@@ -43,7 +43,7 @@ typedef struct {
 
 static void *held[64];
 static int allocation_count;
-static size_t aside; /* bytes that values stand behind a multiple of 256 */
+static size_t aside; /* offset of arrays from a multiple of 256 bytes */
 
 static void *on_device(const void *from, size_t bytes)
 {
@@ -60,7 +60,7 @@ static void free_device(void)
         gpu->release(gpu->context, held[--allocation_count], 0);
 }
 
-/* n values on the device, as bf16 or as they are. */
+/* Copies n values to the device, as bf16 if `narrow`, else as f32. */
 static void *put(const float *x, int64_t n, int narrow)
 {
     uint16_t *half = (uint16_t *)malloc((size_t)n * 2);
@@ -101,7 +101,7 @@ static float *values(int64_t n, float scale, int narrow)
     return x;
 }
 
-/* Random operands; sizes by the op. */
+/* Starts a trial with random operands; the op determines the sizes. */
 static gckpt_call begin(trial *t)
 {
     gckpt_call call;
@@ -233,7 +233,7 @@ static void device_runs(trial *t)
     else if (!loss)
         call.grad_out = (float *)put(t->g, n, 0);
     call.workspace = call.workspace_backward ? on_device(NULL, call.workspace_backward) : NULL;
-    for (int i = 0; i < t->inputs; i++) { /* zeros that wait: what starts from 0 does not need them */
+    for (int i = 0; i < t->inputs; i++) { /* delayed fills with zeros: a kernel that starts at 0 may drop them */
         int64_t size = count_of(&t->shape[i]);
         if (!call.in[i].grad || call.in[i].accumulate || size % 2)
             continue;
@@ -242,7 +242,7 @@ static void device_runs(trial *t)
         if (call.in[i].compensation)
             gpu->fill(&call, call.in[i].compensation, 0, size);
     }
-    if (!(t->op->flags & (1u << 21)) || !loss) /* of late losses the backward counts too */
+    if (!(t->op->flags & (1u << 21)) || !loss) /* a loss with GCKPTI_BACKWARD_LOSS is counted by the backward */
         call.loss_sum = loss && !t->attributes ? NULL : call.loss_sum;
     gpu->find_fast(gpu->context, t->op, GCKPT_BACKWARD)(&call);
     for (int i = 0; i < t->inputs; i++)
@@ -256,7 +256,7 @@ static void device_runs(trial *t)
     free_device();
 }
 
-/* got within error of want, and what it is rounded to. */
+/* Checks that got is within `error` of want, plus the rounding to bf16 if `narrow`. */
 static int near(const trial *t, const char *what, int64_t i, float got, double want, double error, int narrow)
 {
     double allowed = error + (narrow ? HALF * (fabs(want) + error) : 0) + 1e-37;
@@ -275,16 +275,16 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
                 .narrow = narrow, .held = held, .scale = 1 };
     prepare(&t);
     device_runs(&t);
-    /* factors, to which those that are binary32 are rounded */
+    /* operands, rounded to bf16 if they are f32 */
     double *x = (double *)malloc((size_t)(m * k) * 8), *w = (double *)malloc((size_t)(n * k) * 8),
            *g = (double *)malloc((size_t)(m * n) * 8);
     for (int64_t i = 0; i < m * k; i++)
         x[i] = narrowed(t.x[0][i], narrow & 1);
-    for (int64_t i = 0; i < n * k; i++) /* as (n,k) */
+    for (int64_t i = 0; i < n * k; i++) /* stored as (n,k) */
         w[i] = narrowed(t.x[1][transposed ? i : i % k * n + i / k], narrow >> 1 & 1);
     for (int64_t i = 0; i < m * n; i++)
         g[i] = narrowed(t.g[i], narrow & GRAD_OUT);
-    /* each of n products is added with at most a cut each way of all so far */
+    /* each addition is off by at most 2 CUT of the sum of magnitudes so far */
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double want = bias ? t.x[2][j] : 0, all = fabs(want);
@@ -307,7 +307,7 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
                 want += g[i * n + j] * x[i * k + p], all += fabs(g[i * n + j] * x[i * k + p]);
             near(&t, "dw", at, t.grad[1][at], want, (double)(m + 2) * 2 * CUT * all, narrow >> (GRAD + 1) & 1);
         }
-    for (int64_t j = 0; bias && j < n; j++) { /* sums of 16, then with low parts */
+    for (int64_t j = 0; bias && j < n; j++) { /* sums of 16, then compensated ones */
         double want = held & 4 ? t.start[2][j] : 0, all = fabs(want);
         for (int64_t i = 0; i < m; i++)
             want += t.g[i * n + j], all += fabs((double)t.g[i * n + j]);
@@ -329,7 +329,7 @@ static void test_linear(int large)
         for (int way = 0; way < 4; way++) {
             if (large && way != i && way != 3)
                 continue;
-            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* as plans keep it; all wide; weights narrow, too */
+            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* as plans store them; all f32; weights in bf16 as well */
             unsigned narrow = way == 0 ? keeps : way == 1 ? 0 : way == 2 ? keeps | 2 | 1 << (GRAD + 1) : 1 | GRAD_OUT;
             test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow,
                            way == 1   ? 7
@@ -338,7 +338,7 @@ static void test_linear(int large)
         }
 }
 
-/* ---- attention; causal: 1 + how many of the keys are not there ---- */
+/* ---- attention; causal: 1 + the number of keys that are missing ---- */
 static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
                                   int few, unsigned narrow, unsigned held, unsigned unwanted)
 {
@@ -390,8 +390,9 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                     sum += p[j] = exp(p[j] - max);
                 max = seen ? max : 0, sum = seen ? sum : 1;
                 t.given_saved[n] = (float)(max + log(sum));
-                /* a score is off by its sum's cuts and a few roundings (to base 2, of the maximum and of `saved`), an
-                 * exponential by as much of itself and the error of exp2 (4 cuts); an operand p by half a bf16 digit */
+                /* A score is off by the truncations of its sum and a few roundings (conversion to base 2, maximum,
+                 * `saved`); an exponential by the same, relative to itself, plus the error of exp2 (4 truncations); an
+                 * operand p by half a bf16 digit. */
                 double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
                 near(&t, "saved", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
                 for (int64_t j = 0; j < seen; j++)
@@ -452,7 +453,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     test_shared_attention(b, queries, keys, heads, 1, d, causal, 0, narrow, held, unwanted);
 }
 
-/* An infinite element of a token: what does not see it keeps its bits. */
+/* Makes an element of one token infinite: results that do not depend on the token keep their bits. */
 static void test_masked(int64_t d, int64_t queries, int64_t keys)
 {
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
@@ -465,7 +466,7 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
     float *clean[4] = { t.grad[0], t.grad[1], t.grad[2], t.out };
     for (int which = 0; which < 4; which++)
         for (int64_t token = queries / 3; token < queries; token += queries / 3) {
-            int of_query = which == 0 || which == 3; /* q, k, v, g */
+            int of_query = which == 0 || which == 3; /* which: q, k, v, g */
             float *x = (which == 3 ? t.g : t.x[which]) + (token + (of_query ? 0 : ahead)) * d + d / 2, before = *x;
             int64_t wrong = 0, spoilt = 0;
             *x = INFINITY;
@@ -473,13 +474,13 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
                 t.grad[i] = floats(n[i]);
             t.out = floats(n[0]);
             device_runs(&t);
-            for (int64_t i = 0; i < n[0]; i++) { /* queries that come before it, or are others */
+            for (int64_t i = 0; i < n[0]; i++) { /* queries before this token, or other queries */
                 int apart = of_query ? i / d != token : i / d < token;
                 wrong += (apart || which == 3) && t.out[i] != clean[3][i];
                 wrong += apart && t.grad[0][i] != clean[0][i];
                 spoilt += !apart && !(fabsf(t.grad[0][i]) < INFINITY);
             }
-            for (int64_t i = 0; i < n[1]; i++) /* keys that come after it */
+            for (int64_t i = 0; i < n[1]; i++) /* keys after this token */
                 if (of_query && i / d > token + ahead)
                     wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
             CHECK_MSG(wrong == 0 && spoilt > 0,
@@ -558,7 +559,8 @@ static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsign
                 p[j] += x[r * c + e] * w[j * c + e], all += fabs(x[r * c + e] * w[j * c + e]);
             max = fmax(max, p[j]), most = fmax(most, all);
         }
-        /* logits are off by their cuts and by roundings where the maximum is taken off; sums by each addition's */
+        /* logits are off by truncations and by the roundings when the maximum is subtracted; sums by one truncation per
+         * addition */
         double off = ((double)c + 8) * 2 * CUT * most + 8 * CUT, sums = (double)(128 + (v + 63) / 64) * 2 * CUT;
         for (int64_t j = 0; j < v && t.index[r] >= 0; j++)
             sum += exp(p[j] - max);
@@ -603,7 +605,7 @@ static void test_loss(void)
     test_loss_of(16, 8, 131, 1, 0, 1, 2);
     test_loss_of(16, 8, 64, 1, 1 | 1 << GRAD, 1, 1);
     test_loss_of(18, 8, 4201, 1, 1 | 1 << GRAD, 1, 0); /* classes in two chunks */
-    test_loss_of(16388, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks forward, in five backward */
+    test_loss_of(16388, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks in the forward, in five in the backward */
 }
 
 /* ---- norms ---- */
@@ -630,7 +632,7 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
     const float *gains = gain ? t.x[1] : NULL, *biases = bias ? t.x[1 + gain] : NULL;
     double *dgain = (double *)calloc((size_t)n, 8), *gain_error = (double *)calloc((size_t)n, 8),
            *h = (double *)malloc((size_t)n * 8), *h_error = (double *)malloc((size_t)n * 8);
-    double each = ((double)n / 32 + 16) * 2 * CUT; /* of a sum by 32 lanes */
+    double each = ((double)n / 32 + 16) * 2 * CUT; /* relative error of a sum by 32 lanes */
     for (int64_t r = 0; r < rows; r++) {
         const float *x = t.x[0] + r * n, *g = t.g + r * n;
         double mean = 0, squares = 0, most = 0, a = 0, b = 0, around = 0, slip = 0;
@@ -639,7 +641,7 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
         for (int64_t i = 0; i < n; i++)
             squares += (x[i] - mean) * (x[i] - mean) / (double)n, most = fmax(most, fabs((double)x[i] - x[0]));
         double rstd = 1 / sqrt(squares + epsilon);
-        /* the mean is off by its sum, of what is left of x_0, and one rounding; an x - mean by one more */
+        /* the mean is off by the error of its sum (of x - x_0) and one rounding; x - mean by one rounding more */
         double off = center ? each * most + CUT * (fabs(mean) + fabs((double)x[0])) : 0;
         for (int64_t i = 0; i < n; i++) {
             h[i] = (x[i] - mean) * rstd;
@@ -685,18 +687,19 @@ static void test_norms(void)
     test_norm_of(16, 257, 1, 0, 0, -5, 0, 0);
     test_norm_of(65, 64, 0, 1, 0, 1, all, 1);
     test_norm_of(9, 129, 0, 0, 0, 0, 1 | GRAD_OUT, 1);
-    test_norm_of(8211, 8, 1, 1, 1, 0, all, 6); /* of whose groups sums take three rounds */
+    test_norm_of(8211, 8, 1, 1, 1, 0, all, 6); /* sums of its groups take three launches */
 }
 
-/* ---- elementwise, slice: a few roundings of one binary32 formula ---- */
+/* ---- elementwise, slice: a few roundings of one f32 formula ---- */
 static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
 {
     return i < 0 ? (double)call->out[at]
                  : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
 }
 
-/* gelu has its own formula here, y = x s, s = 1 / (1 + exp(-2 u)). Its value, its derivative, and their errors: s
- * by four roundings in 2 u, 2 ulp of exp2, a sum and 1 ulp of a quotient, 1 - s by that of s and one more. */
+/* gelu as this mode computes it, y = x s with s = 1 / (1 + exp(-2 u)): its value, its derivative, and their error
+ * bounds. s is off by four roundings of 2 u, 2 ulp of exp2, one sum and 1 ulp of the quotient; 1 - s by the error of s
+ * and one rounding. */
 static void gelu_of(double x, double *y, double *off, double *deriv, double *slip)
 {
     const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)),
@@ -707,7 +710,7 @@ static void gelu_of(double x, double *y, double *off, double *deriv, double *sli
     *slip = s * r + around * ((1 - s) * (r + 4 * CUT) + s * r + CUT) + CUT * fabs(*deriv);
 }
 
-/* Against the op's own kernels on the same values. */
+/* Compares with the op's exact kernels on the same values. */
 static void test_alike(trial t)
 {
     float *grad[3] = { NULL, NULL, NULL };
@@ -732,14 +735,14 @@ static void test_alike(trial t)
             gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
         near(&t, "out", i, t.out[i], y, off, t.narrow & OUT);
     }
-    float *out = call.out; /* the backward reads what was kept */
+    float *out = call.out; /* the backward reads the values that the forward stored */
     call.out = t.out;
     call.grad_out = t.g;
     t.op->backward(&call);
     for (int k = 0; k < t.inputs; k++)
         for (int64_t i = 0; i < count_of(&t.shape[k]); i++) {
             double want = plain(&t, &call, k, i), error = 4 * CUT * (fabs(want) + fabs((double)grad[k][i]));
-            if (count_of(&t.shape[k]) < count_of(&t.out_shape)) /* sums, of which some have low parts */
+            if (count_of(&t.shape[k]) < count_of(&t.out_shape)) /* sums over rows, some of them compensated */
                 error += 32 * CUT;
             if (own) {
                 gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
@@ -764,7 +767,7 @@ static void test_elementwise(void)
     for (int k = 0; k < 11; k++)
         for (int way = 0; way < 5; way++)
             for (int i = 0; i < 5; i++) {
-                aside = way == 4 ? 4 : 0; /* no 16 bytes at once */
+                aside = way == 4 ? 4 : 0; /* not aligned to 16 bytes */
                 const gckpti_slice part = { .axis = 1, .begin = { sizes[i], 0 }, .end = { 3 * sizes[i], 0 } };
                 gckpt_shape s = gckpt_shape2(5, k == 8 ? 4 * sizes[i] : sizes[i]);
                 trial t = { .name = ops[k]->name,
@@ -780,7 +783,8 @@ static void test_elementwise(void)
                 t.held = (unsigned)(way + i);
                 test_alike(t);
             }
-    for (int k = 0; k < 3; k++) /* heads turned by pairs of 1, 7, 8, 65, 256, or in part; a mask; what is repeated */
+    /* rotary with 1, 7, 8, 65 or 256 pairs per head, or on part of a head; dropout; add with broadcasting */
+    for (int k = 0; k < 3; k++)
         for (int way = 0; way < 5; way++)
             for (int i = 0; i < 7; i++) {
                 const int64_t c = i < 5 ? 4 * sizes[i] : i == 5 ? 48 : 40;
@@ -807,10 +811,11 @@ static void test_elementwise(void)
     aside = 0;
 }
 
-/* ---- a product that waits for the next op: fused with it or not, the same bits ---- */
-enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* what comes next */
-enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X }; /* its results; DERIVATIVE: x is dw's operand */
-enum { NEXT, WAIT, FILL, CAPTURED };             /* what comes between, or around both */
+/* ---- a product whose launch is delayed so that the next op can be fused: fused or not, the same bits ---- */
+enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* the next op */
+/* where its results go; with DERIVATIVE, OVER_X is the memory of an operand of dw */
+enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X };
+enum { NEXT, WAIT, FILL, CAPTURED };             /* the action between the two calls, or around both */
 
 static gckpt_call bare(const gckpt_op *op, int inputs, const int *attributes, gckpt_shape a, gckpt_shape b)
 {
@@ -829,7 +834,7 @@ typedef struct {
     int64_t m, k, n;
     int next, place, between;
     long launches;
-    uint64_t hash;   /* of what the products and the next op left */
+    uint64_t hash;   /* of the results of product and next op */
 } chain;
 
 static void run_chain(chain *o)
@@ -856,7 +861,7 @@ static void run_chain(chain *o)
     first.in[1].data = (const float *)put(w, k * n, 0);
     if (back) {
         first.grad_out_bf16 = factor, first.in[0].grad_bf16 = c;
-        first.in[0].bf16 = twin, first.in[1].grad = dw; /* beside dx */
+        first.in[0].bf16 = twin, first.in[1].grad = dw; /* computed in the same call as dx */
     } else {
         first.in[0].bf16 = factor, first.out_bf16 = c;
         first.in[2].data = (const float *)put(bias, n, 0);
@@ -879,7 +884,7 @@ static void run_chain(chain *o)
     gpu->find_fast(gpu->context, &gckpti_op_linear, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&first);
     if (o->between == WAIT)
         CHECK(!gpu->finish(gpu->context));
-    else if (o->between == FILL) /* words of the product's result become others */
+    else if (o->between == FILL) /* overwrites part of the product's result */
         gpu->fill(&first, c, 0x40003f80u, m * n / 4);
     gpu->find_fast(gpu->context, op, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&second);
     CHECK(o->between != CAPTURED || gpu->captured(gpu->context));
@@ -904,22 +909,22 @@ static void test_folded(void)
     };
     for (int i = 0; i < 5 * 4 * 6; i++) {
         const int64_t *z = sizes[i % 5];
-        aside = i / 20 == 5 ? 4 : 0; /* no 16 bytes at once */
+        aside = i / 20 == 5 ? 4 : 0; /* not aligned to 16 bytes */
         chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 5 % 4, .place = i / 20 % 5 }, wait = by, fill = by,
               filled = by, recorded = by;
         wait.between = WAIT, recorded.between = CAPTURED;
         run_chain(&by), run_chain(&wait), run_chain(&recorded);
-        CHECK_MSG(by.hash == wait.hash, "chain %d: other bits", i);
-        CHECK_MSG(by.hash == recorded.hash, "chain %d: other bits where it is recorded", i);
+        CHECK_MSG(by.hash == wait.hash, "pair %d: fused, other bits", i);
+        CHECK_MSG(by.hash == recorded.hash, "pair %d: captured, other bits", i);
 #ifdef GCKPT_CUDA_SHIM
         CHECK_MSG(by.launches ==
                       wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && by.next != DERIVATIVE)),
-                  "chain %d: %ld launches, apart %ld", i, by.launches, wait.launches);
+                  "pair %d: %ld launches, unfused %ld", i, by.launches, wait.launches);
 #endif
         fill.between = FILL;
         run_chain(&fill);
         filled.between = FILL, filled.place = IN_PLACE;
-        if (i / 20 % 5 == 0 && i % 5 == 0) { /* what it writes is seen */
+        if (i / 20 % 5 == 0 && i % 5 == 0) { /* the fill must take effect */
             run_chain(&filled);
             CHECK(fill.hash != by.hash && filled.hash != fill.hash);
         }
@@ -927,7 +932,8 @@ static void test_folded(void)
     aside = 0;
 }
 
-/* A product that is pending where a capture begins runs before it; one that is pending where it ends is part of it. */
+/* A product that is delayed when a capture begins runs before it; one that is delayed when the capture ends is part of
+ * it. */
 static void test_border(void)
 {
     static const int plain_w = 0;
@@ -938,13 +944,13 @@ static void test_border(void)
     call.in[1].bf16 = before.in[1].bf16 = (const uint16_t *)put(x, 128, 1);
     call.out_bf16 = (uint16_t *)put(none, 128, 1), before.out_bf16 = (uint16_t *)put(none, 128, 1);
     const gckpt_kernel linear = gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD);
-    for (int i = 0; i < 3; i++) { /* runs, is recorded, is repeated */
+    for (int i = 0; i < 3; i++) { /* the first time runs, the second captures, the third replays */
         gpu->copy_in(gpu->context, call.out_bf16, none, 256);
         gpu->copy_in(gpu->context, before.out_bf16, none, 256);
         linear(&before);
         CHECK(gpu->replay(gpu->context, &m) == (i == 2));
         if (i == 2)
-            gpu->copy_in(gpu->context, before.out_bf16, none, 256); /* what repeats does not write it */
+            gpu->copy_in(gpu->context, before.out_bf16, none, 256); /* cleared again: a replay must not write it */
         else
             linear(&call);
         CHECK(gpu->captured(gpu->context) == 1);
@@ -962,11 +968,11 @@ static void test_border(void)
 }
 
 #ifdef GCKPT_CUDA_SHIM
-/* A launch that fails when it is finally made: whoever waits gets the error, with its name. */
+/* A delayed launch that fails is reported, with the kernel's name, to the next call that waits. */
 static void test_late_failure(void)
 {
     fflush(stdout);
-    pid_t child = fork(); /* the device is lost to it */
+    pid_t child = fork(); /* in a child process, because the error makes the device unusable */
     if (child == 0) {
         static const int plain_w = 0;
         gckpt_call call = bare(&gckpti_op_linear, 2, &plain_w, gckpt_shape2(16, 16), gckpt_shape2(16, 8));
@@ -976,7 +982,7 @@ static void test_late_failure(void)
         cuda_shim.fail_launch = 1;
         check_failed = 0;
         gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD)(&call);
-        CHECK(cuda_shim.fail_launch == 1); /* it waits */
+        CHECK(cuda_shim.fail_launch == 1); /* the launch is delayed */
         const char *why = gpu->finish(gpu->context);
         CHECK_MSG(why && (cuda_shim.lazy || strstr(why, "mma_product_kernel")), "%s", why ? why : "no error");
         fflush(stdout);
@@ -987,7 +993,7 @@ static void test_late_failure(void)
 }
 #endif
 
-/* ---- trainings: (B,T) tokens through two blocks of a transformer ---- */
+/* ---- trainings: samples of T tokens through two transformer blocks ---- */
 enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 2 };
 
 static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
@@ -996,7 +1002,7 @@ static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_
     return gckpt_param(gckpt_graph_of(x), name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-static int use_rotary; /* rotary in place of positions, and dropout */
+static int use_rotary; /* rotary instead of positions, and dropout */
 
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
@@ -1018,14 +1024,15 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 }
 
 typedef struct {
-    int64_t tokens, micro; /* of a row; rows at a time */
+    int64_t tokens, micro; /* tokens of a sample; samples of a micro-batch */
     gckpt_mode mode;
     gckpt_precision precision;
-    int fetch, two_ops, bare, exact; /* bare: not painted; exact: what the plan says of splits */
+    /* bare: memory is not poisoned; exact: result, whether the plan calls splits exact */
+    int fetch, two_ops, bare, exact;
     char mixer[32];
     size_t bytes;
     double loss;
-    long launches; /* of the last step; 0: not counted */
+    long launches; /* of the last step, if counted */
 } setting;
 
 static uint64_t train(setting *o)
@@ -1094,14 +1101,16 @@ static void test_training(void)
     uint64_t want = train(&first);
     CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss,
               exact.loss);
-    CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
-    /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch; zeros are hardly written */
+    CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s makes splits inexact", first.mixer);
+    /* 4 of them are updates of 20 parameters with clipping: 2 passes each, 16 parameters a launch; almost no fills with
+     * zeros */
     CHECK_MSG(first.launches <= 197, "a step has %ld launches", first.launches);
-    setting folded = first; /* fills of paint launch a product that waits */
+    setting folded = first; /* fills of poison would launch delayed products */
     folded.bare = 1;
-    CHECK_MSG(train(&folded) == want && folded.launches <= 114, "not painted a step has %ld launches", folded.launches);
+    CHECK_MSG(train(&folded) == want && folded.launches <= 114, "without poison a step has %ld launches",
+              folded.launches);
     CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
-    for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
+    for (int i = 0; i < 9; i++) { /* 1 sample: 16 tokens; 3 samples: the last micro-batch has 1 */
         setting o = first;
         o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2, o.bare = i / 2 % 2;
         CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact,
@@ -1114,14 +1123,14 @@ static void test_training(void)
     same.mode = GCKPT_STORE_ALL;
     CHECK(train(&whole) == train(&same) && whole.loss == same.loss);
     train(&odd);
-    CHECK_MSG(!odd.exact && *odd.mixer, "66 tokens, 3 rows: splits are said to be exact");
+    CHECK_MSG(!odd.exact && *odd.mixer, "66 tokens, 3 rows: the plan calls splits exact");
     use_rotary = 1;
     setting other = first;
     want = train(&other);
     for (int i = 0; i < 9; i++) {
         setting o = first;
         o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3;
-        CHECK_MSG(train(&o) == want && o.exact, "turned, mode %d, micro-batches of %d: other bits", (int)o.mode,
+        CHECK_MSG(train(&o) == want && o.exact, "rotary, mode %d, micro-batches of %d: other bits", (int)o.mode,
                   (int)o.micro);
     }
     use_rotary = 0;
@@ -1130,7 +1139,7 @@ static void test_training(void)
     CHECK(train(&two) == train(&poor) && two.loss == poor.loss);
 }
 
-/* What is refused, and what is left to the kernels of GCKPT_BF16. */
+/* Tests refused plans, and ops that this mode leaves to the kernels of GCKPT_BF16. */
 static void test_limits(void)
 {
     gckpt_backend without = *gpu;
@@ -1141,7 +1150,7 @@ static void test_limits(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 16, 130));
         gckpt_tensor *x = gckpt_add(in, weight(in, "w", 16, 130)); /* broadcasts */
-        x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }); /* a head of 130 */
+        x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }); /* a head of 130 columns */
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
         gckpt_plan_desc desc = { .precision = way ? GCKPT_BF16 : GCKPT_BF16_FAST, .backend = &without };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -1174,7 +1183,7 @@ int main(void)
     if (!CHECK_MSG(gpu != NULL, "%s", error))
         return check_report("cuda fast");
     test_linear(0);
-/* on a device of one processor tiles of more than 64 are large if they are more than half full */
+/* with one processor, tiles of more than 64 are large if they are more than half full */
 #ifdef GCKPT_CUDA_SHIM
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
@@ -1185,7 +1194,7 @@ int main(void)
     test_linear_of(18, 1537, 1409, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
     test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
 #endif
-    test_linear_of(4099, 1, 11, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 4); /* sums of its bias take two rounds */
+    test_linear_of(4099, 1, 11, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 4); /* the sums of its bias take two launches */
     test_attention();
     test_loss();
     test_norms();

@@ -1,7 +1,7 @@
-/* cuda_images.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit (block.h):
- * convolutions and their transposes, pools, norms of images, gather, recurrent layers, bytes. That no op is
- * without kernels. Then trainings of a small ResNet, of GRU and LSTM: the processor's bits for plans and splits,
- * repeated micro-batches among them, and nothing comes back to the host within a step.
+/* cuda_images.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): convolutions and their
+ * transposes, pools, group and batch norm, gather, recurrent layers, u8 inputs; and checks that every op has CUDA
+ * kernels. Then trains a small ResNet, a GRU and an LSTM: all plans and splits give the processor's bits, also with
+ * replayed micro-batches, and no step copies data to the host before its last update.
  *     build/cuda_images [first seed] [rounds] */
 #include "graph/graph.h"
 #include "ops/internal.h"
@@ -10,7 +10,7 @@
 #include "cuda_shim.h"
 #endif
 
-static int special; /* this round: values may be NaN, infinities, zeros, subnormals */
+static int special; /* of this round: values include NaN, infinities, zeros, subnormals */
 
 static float value(void)
 {
@@ -37,7 +37,7 @@ static gckpt_call new_call(const void *attributes, int inputs)
     block_clear();
     special = chance(30) ? 1 + (int)below(2) : 0;
 #ifdef GCKPT_CUDA_SHIM
-    cuda_shim.multiprocessors = chance(50) ? 1 : 132; /* other tiles */
+    cuda_shim.multiprocessors = chance(50) ? 1 : 132; /* selects other tile sizes */
 #endif
     return c;
 }
@@ -48,7 +48,7 @@ static void values(gckpt_call *c)
         c->in[i].data = c->in[i].index || c->in[i].bytes ? NULL : operand(count_of(&c->in[i].shape));
 }
 
-/* g, and the gradients that are wanted, which may add to what is there. */
+/* Adds g and some of the gradients, which may accumulate onto existing values. */
 static void gradients(const gckpt_op *op, gckpt_call *c)
 {
     c->grad_out = operand(count_of(&c->shape));
@@ -71,7 +71,8 @@ static void all_are(const float *x, const gckpt_shape *shape, float v)
         ((float *)(uintptr_t)x)[i] = v;
 }
 
-/* negative: chains of x are -0 from their start to their end, which a link of zeros more would make +0. */
+/* Runs forward and backward. If `negative`, sums of x stay -0 from start to end; one additional term of +0 would turn
+ * them into +0. */
 static void ways(const gckpt_op *op, gckpt_call *c, int negative)
 {
     for (int i = 0; negative && i < c->inputs; i++)
@@ -88,7 +89,7 @@ static void ways(const gckpt_op *op, gckpt_call *c, int negative)
 }
 
 /* ---- conv2d, and its transpose ---- */
-/* sizes: B, H, W, KH, KW, groups, channels of a group in the image and in a place. */
+/* size: B, H, W, KH, KW, groups, channels of a group on the image's side and on the other side. */
 static void convolution(const int *size, gckpti_conv2d a, int bias)
 {
     gckpt_call c = new_call(&a, 2 + bias);
@@ -97,7 +98,7 @@ static void convolution(const int *size, gckpti_conv2d a, int bias)
     c.in[0].shape = gckpt_shape4(size[0], size[1], size[2], groups * size[a.transposed ? 7 : 6]);
     c.in[1].shape = gckpt_shape4(size[3], size[4], size[6], groups * size[7]);
     c.in[2].shape = gckpt_shape1(groups * size[a.transposed ? 6 : 7]);
-    if (gckpti_op_conv2d.shape(&c) != GCKPT_OK) /* an image smaller than the window */
+    if (gckpti_op_conv2d.shape(&c) != GCKPT_OK) /* the image is smaller than the window */
         return;
     const gckpt_shape *places = a.transposed ? &c.in[0].shape : &c.shape;
     if (count_of(places) * size[3] * size[4] * size[6] > 2000000 || count_of(&c.shape) > 150000)
@@ -126,7 +127,7 @@ static void convolutions(int rounds)
         }
         convolution(size, a, chance(60));
     }
-    for (int i = 0; i < 2; i++) { /* large enough for large tiles on any device */
+    for (int i = 0; i < 2; i++) { /* large enough for large tiles on every device */
         const int size[8] = { 2, 48, 47, 1, 2, 1, 9, 65 };
         const gckpti_conv2d a = { .window = { .stride = { 1, 1 }, .dilation = { 1, 1 } }, .transposed = i };
         convolution(size, a, 1);
@@ -152,7 +153,7 @@ static void pools(void)
     values(&c);
     float *x = (float *)(uintptr_t)c.in[0].data;
     const int64_t n = count_of(&c.in[0].shape);
-    for (int64_t i = 0; i < n; i++) /* equal ones */
+    for (int64_t i = 0; i < n; i++) /* equal values */
         x[i] = chance(30) ? x[below(n)] : x[i];
     c.saved = op == &gckpti_op_max_pool ? operand((int64_t)c.saved_bytes / 4 + 1) : NULL;
     ways(op, &c, 0);
@@ -182,7 +183,7 @@ static void channels(void)
         x[i] += far;
     for (int64_t i = 0; batch && i < n; i++)
         ((float *)(uintptr_t)c.in[2].data)[i] = 0.1f + (float)below(100) / 30;
-    if (batch && chance(20)) { /* as they are in inference */
+    if (batch && chance(20)) { /* inference */
         c.training = 0;
         c.out = operand(count_of(&c.shape));
         both(op, GCKPT_FORWARD, &c);
@@ -255,7 +256,7 @@ static void recurrent(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* Every op of the header, as far as it has a backward. */
+/* Checks that every op has a forward kernel, and a backward kernel if it has a backward. */
 static void all_ops(void)
 {
 #define X(which) &gckpti_op_##which,
@@ -271,7 +272,8 @@ static void all_ops(void)
 /* ---- trainings ---- */
 enum { BATCH = 6, SIDE = 9, CLASSES = 5, STEPS = 5, TIME = 5, WIDTH = 7 };
 
-/* What comes out of the device; what was recorded and not, and repeated. */
+/* outs: copies to the host; within: those before an update; asked, repeated, refused: micro-batches that could be
+ * replayed, were replayed, could not be captured */
 static long outs, outs_before, within, asked, repeated, refused;
 static gckpt_backend watched;
 static void watched_out(void *context, void *host_memory, const void *from, size_t n)
@@ -300,7 +302,7 @@ static int watched_recorded(void *context)
 }
 
 typedef struct {
-    int recurrent, norm; /* norm 0: batchnorm, 1: groupnorm */
+    int recurrent, norm; /* norm: 0 selects batchnorm, 1 groupnorm */
     gckpt_mode mode;
     int64_t rows;
     gckpt_precision precision;
@@ -327,7 +329,8 @@ static gckpt_tensor *normed(const net *o, gckpt_tensor *x, const char *name)
                            gckpt_running(graph, of[3], c, one, 0.1f));
 }
 
-/* As a ResNet: a stem, blocks of which one goes to half the size, all kinds of convolutions and pools. */
+/* Builds a small ResNet: a first convolution, then blocks, one of which halves the size, with all kinds of convolutions
+ * and pools. */
 static gckpt_tensor *images(const net *o, gckpt_tensor *in)
 {
     const gckpt_window same = { .padding = { 1, 1 } }, half = { .stride = { 2, 2 }, .padding = { 1, 1 } };

@@ -1,5 +1,5 @@
-/* cuda_methods.c - every way of fine-tuning (test_methods.c) on the CUDA backend: the same weights as the
- * processor's after some steps, by any plan and split, and its logits token by token. */
+/* cuda_methods.c - runs every fine-tuning method (test_methods.c) on the CUDA backend. After some steps the weights
+ * must equal those of the processor in every plan and split, and so must the logits of each generated token. */
 #define main methods_main
 #include "examples/test_methods.c"
 #undef main

@@ -1,6 +1,6 @@
-/* cuda_products.c - matmul, linear and embed of gradckpt_cuda.cu against the plain kernels of gradckpt.h,
- * bit by bit (block.h): every tile, on its edges and inside; every way to read a factor; f32 and bf16 operands,
- * at any element; then small trainings.
+/* cuda_products.c - compares matmul, linear and embed on CUDA with the plain kernels, bit by bit (block.h): every tile
+ * size, at its edges and inside; every way to read an operand; f32 and bf16 operands at any offset. Then trains small
+ * nets.
  *     build/cuda_products [first seed] */
 #include "num/num.h"
 #include "ops/ops.h"
@@ -10,7 +10,8 @@
 #include "cuda_shim.h"
 #endif
 
-static int aligned, special; /* operands begin at 16 bytes; values are -0, or subnormal, NaN, .. */
+/* of this round: operands begin at multiples of 16 bytes; values include -0, subnormals, NaN, .. */
+static int aligned, special;
 
 static float any_value(void)
 {
@@ -18,9 +19,10 @@ static float any_value(void)
                                     0x00800000u, 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu };
     if (special == 1 && chance(60))
         return float_of(odd[below(2)]);
-    if (special == 2 && chance(97)) /* chains among subnormals and the least normal numbers */
+    if (special == 2 && chance(97)) /* sums among subnormals and the smallest normal numbers */
         return float_of((below(2) << 31) + ((40 + below(40)) << 23) + below(1 << 23));
-    if (special == 4) /* where an fma rounds to fewer bits than the contract: chains about 2^-126, and links */
+    /* sums around 2^-126, where an ordinary fma rounds to fewer bits than the specification demands */
+    if (special == 4)
         return float_of((below(2) << 31) +
                         (chance(50) ? 0x800000 + below(40) : ((51 + below(3)) << 23) + below(1 << 23)));
     if (special == 3 && chance(3))
@@ -70,7 +72,7 @@ static void give(const gckpt_call *c, int64_t n, int narrow, const float **f32, 
         *f32 = operand(n);
 }
 
-/* Random storage of the operands whose shapes are there, and of what comes out. */
+/* Runs forward and backward with random storage for the operands, whose shapes are set, and for the results. */
 static void run(const gckpt_op *op, gckpt_call c, int values)
 {
     start();
@@ -78,7 +80,7 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     int64_t n = count_of(&c.shape);
     for (int i = 0; i < values; i++) /* a bias or a table is never kept as bf16 */
         give(&c, count_of(&c.in[i].shape), values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
-    if (values < c.inputs) { /* embed's index: some rows often, most never */
+    if (values < c.inputs) { /* embed's index: some rows occur often, most never */
         int32_t *index = (int32_t *)(void *)operand(count_of(&c.in[1].shape));
         int64_t rows = c.in[0].shape.d[0];
         for (int64_t i = 0; i < count_of(&c.in[1].shape); i++)
@@ -106,7 +108,7 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     both(op, GCKPT_BACKWARD, &back);
 }
 
-/* Entries of the first axis, of so many rows each: in bf16 plans links of gradients are cut at each. */
+/* Tests linear with `entries` samples of `rows` rows each: bf16 plans restart sums of gradients at each sample. */
 static void entries_of(int64_t entries, int64_t rows, int64_t k, int64_t n, int transposed, int bias,
                        gckpt_precision precision)
 {
@@ -156,7 +158,7 @@ static int64_t odd_size(int most)
     return n <= most ? n : 1 + (int)below(most);
 }
 
-/* Every tile, whole, one short of it and one more; chains that fill stages, and do not. */
+/* Tests every tile size: exactly filled, one short and one more. Some sums fill the kernel's stages, some do not. */
 static void test_tiles(void)
 {
     static const int tiles[6][2] = { { 128, 128 }, { 128, 64 }, { 96, 48 }, { 64, 64 }, { 32, 64 }, { 32, 32 } };
@@ -171,8 +173,8 @@ static void test_tiles(void)
     }
 }
 
-/* Blocks of links of bf16 plans: entries that end within a block, with one, within a stage of the
- * kernel; elements that are one chain. */
+/* Tests blocks of terms in bf16 plans: samples that end within a block, with a block, or within a stage of the kernel;
+ * samples so short that a sum is one chain. */
 static void test_blocks(void)
 {
     static const int rows[] = { 1, 7, 8, 31, 32, 33, 40, 63, 64, 65, 96, 100 };
@@ -203,7 +205,7 @@ static void test_random(int rounds)
     }
 }
 
-/* Nothing but -0: products of zeros, sums that stay -0 if no link is added that does not belong there. */
+/* Tests sums of zeros that must stay -0: a term too many would turn them into +0. */
 static void test_zeros(void)
 {
     for (int64_t k = 1; k < 20; k++) {
@@ -251,8 +253,9 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     gckpt_tensor *h = gckpt_embed(table, in);
     h = gckpt_tanh(gckpt_linear(h, w, b));
     h = gckpt_linear_transposed(h, v, NULL);
-    h = gckpt_matmul(gckpt_scale(gckpt_matmul_transposed(h, h), 0.1f), h); /* h three times */
-    h = gckpt_matmul(h, gckpt_linear_transposed(w, v, NULL)); /* one of parameters for all */
+    h = gckpt_matmul(gckpt_scale(gckpt_matmul_transposed(h, h), 0.1f), h); /* uses h three times */
+    /* the second operand is made of parameters, and shared by all rows */
+    h = gckpt_matmul(h, gckpt_linear_transposed(w, v, NULL));
     gckpt_term terms[2] = { { gckpt_cross_entropy(gckpt_linear_transposed(h, table, NULL), target, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(b, b)), 0.01f, 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = B, .precision = o->precision, .backend = backend };
@@ -294,7 +297,7 @@ int main(int argc, char **argv)
     if (!block_open(argc, argv))
         return check_report("cuda products");
     test_zeros();
-#ifdef GCKPT_CUDA_SHIM /* one processor wants the largest tiles that fit, 132 want small ones */
+#ifdef GCKPT_CUDA_SHIM /* with one processor kernels choose the largest tiles that fit, with 132 small ones */
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
     test_tiles();

@@ -1,10 +1,11 @@
-/* cuda_rows.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: softmax, norms,
- * losses over classes, attention, in fp32 and in bf16 plans (block.h). Then small trainings: plans, splits, bf16.
+/* cuda_rows.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): softmax, norms, losses over classes
+ * and attention, in fp32 and bf16 plans. Then trains small nets with several plans, splits and precisions.
  *     build/cuda_rows [first seed] [rounds] */
 #include "ops/ops.h"
 #include "block.h"
 
-static int odd; /* this round: 1: any operand may hold NaN, infinities, zeros, subnormals; 2: the first one */
+/* of this round: 1, any operand may contain NaN, infinities, zeros, subnormals; 2, only the first one */
+static int odd;
 
 static float value(int special)
 {
@@ -16,7 +17,7 @@ static float value(int special)
     return chance(10) ? x * 1e-3f : x;
 }
 
-/* n words, beginning at any float, or where `unit` floats divide the address. */
+/* Returns an operand of n floats at any offset, or at one that `multiple` divides. */
 static float *operand(int64_t n, int multiple)
 {
     float *x = block_take(n, multiple);
@@ -35,7 +36,7 @@ static gckpt_call new_call(const void *attributes, int inputs)
     return c;
 }
 
-/* Values of input i. */
+/* Adds input i with values. */
 static void input(gckpt_call *c, int i, gckpt_shape shape)
 {
     float *x = operand(count_of(&shape), chance(70) ? 4 : 1);
@@ -45,7 +46,7 @@ static void input(gckpt_call *c, int i, gckpt_shape shape)
         x[k] = value(2);
 }
 
-/* Its gradient, or none; with a low part or none, if it has sums. */
+/* Adds input i's gradient, or none; with or without compensation if it is a sum over rows. */
 static void gradient(const gckpt_op *op, gckpt_call *c, int i, int always)
 {
     int64_t n = count_of(&c->in[i].shape);
@@ -78,7 +79,7 @@ static void softmax(void)
     input(&c, 0, shape);
     c.shape = shape;
     float *row = (float *)(uintptr_t)c.in[0].data;
-    for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores -inf */
+    for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores of a row are -inf */
         row[i] = float_of(0xff800000u);
     c.out = chance(30) ? row : operand(count_of(&shape), 1);
     both(op, GCKPT_FORWARD, &c);
@@ -119,7 +120,7 @@ static void norms(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* ---- cross_entropy, _with, soft_, linear_ ---- */
+/* ---- cross_entropy, cross_entropy_with, soft_cross_entropy, linear_cross_entropy ---- */
 static const int32_t *targets(int64_t rows, int64_t classes)
 {
     float *x = operand(rows, 1);
@@ -131,7 +132,7 @@ static const int32_t *targets(int64_t rows, int64_t classes)
     return (const int32_t *)(const void *)x;
 }
 
-/* What the forward adds to, and whether it does. */
+/* Adds the sum and the count of the loss with existing values, or without them. */
 static void totals(gckpt_call *c)
 {
     double *sum = (double *)(void *)operand(2, 2);
@@ -152,7 +153,7 @@ static void cross_entropy(void)
     const gckpt_op *op = ops[which];
     gckpt_call c = new_call(which == 1 ? &smoothings[below(3)] : NULL, 2);
     int64_t rows = size(chance(10) ? 2100 : 129), classes = size(rows > 200 ? 33 : rows > 40 ? 600 : 2100);
-    int64_t share = which && chance(50) ? 1 + (int64_t)below(40) : 0; /* rows to a weight */
+    int64_t share = which && chance(50) ? 1 + (int64_t)below(40) : 0; /* rows that share a weight; 0 without weights */
     gckpt_shape all = gckpt_shape3(rows, share ? share : 1, classes), inner = gckpt_shape2(rows, share ? share : 1);
     classes = all.d[2] = rows * inner.d[1] * classes > 60000 ? 1 + 60000 / (rows * inner.d[1]) : classes;
     input(&c, 0, all);
@@ -164,7 +165,7 @@ static void cross_entropy(void)
         input(&c, 1, all);
     else
         c.in[1].shape = inner, c.in[1].index = targets(rows, classes);
-    for (int64_t i = 0; soft && i < rows * classes; i++) /* a target of 0 is none */
+    for (int64_t i = 0; soft && i < rows * classes; i++) /* soft targets that are 0 */
         if (chance(30))
             ((float *)(uintptr_t)c.in[1].data)[i] = 0.0f;
     if (share) {
@@ -188,7 +189,7 @@ static void cross_entropy(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* n bf16. */
+/* Returns n values in bf16. */
 static uint16_t *halves(int64_t n)
 {
     float *words = operand((n + 1) / 2, 1);
@@ -200,8 +201,8 @@ static uint16_t *halves(int64_t n)
     return x;
 }
 
-/* Rows and classes also just past what the kernels take at a time; rows in entries of several, at
- * which bf16 plans cut the links of dw; cut: past those rows, in entries that are not whole there. */
+/* Tests sizes around the rows and classes that kernels process at a time; rows of several samples, where bf16 plans
+ * restart the sums of dw. If `cut`, there are more rows than that and samples cross the limit. */
 static void linear_cross_entropy(int cut)
 {
     const gckpt_op *op = &gckpti_op_linear_cross_entropy;
@@ -260,19 +261,19 @@ static void attention(void)
         o.extras = 1, o.cap = chance(50) ? 0.75f * (float)(1 + below(4)) : 0, o.scale = chance(50) ? 0.4f : 0;
         o.window = o.causal && chance(80) ? 1 + (int)below(chance(50) ? 20 : 150) : 0;
     }
-    if (o.window && !few && o.causal == 1 && chance(50)) { /* a ring of rows, which may be full */
+    if (o.window && !few && o.causal == 1 && chance(50)) { /* a ring buffer of rows, which may be full */
         s = (o.window + t + 62) / 64 * 64, c.position = (int64_t)below(300);
         missing = c.position + t < s ? s - c.position - t : 0;
         o.causal = 1 + (int)(s - t), o.extras += s == t;
     }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1 + few;
-    const int64_t key_columns = o.heads * d; /* columns of keys; as many heads of queries as share them */
+    const int64_t key_columns = o.heads * d; /* columns of keys; `group` query heads share a key head */
     o.key_heads = group > 1 ? o.heads : 0, o.heads *= group;
     c.precision = chance(50) ? GCKPT_BF16 : GCKPT_FP32;
     for (int i = 0; i < 3; i++) {
         input(&c, i, gckpt_shape3(rows, i ? s : t, i ? key_columns : o.heads * d));
-        if (chance(15)) /* sums end as zeros of either sign */
+        if (chance(15)) /* products so small that sums end as zeros of either sign */
             scale_by(&c.in[i], 1e-38f);
     }
     c.in[3].shape = gckpt_shape1(rows);
@@ -287,10 +288,12 @@ static void attention(void)
             ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
         }
     float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
-    for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query -inf, of a key subnormal */
+    for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query are -inf, of a key subnormal */
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;
     int64_t n = count_of(&c.shape), all = o.heads * d;
-    int unseen = o.causal && chance(40); /* of the last key by all queries but one, of the first query by keys */
+    /* NaN and infinities in the last key, which only one query sees, and in the first query's gradient, which most keys
+     * do not get */
+    int unseen = o.causal && chance(40);
     for (int64_t i = 0; unseen && i < key_columns; i++) {
         ((float *)(uintptr_t)c.in[1].data)[(s - 1) * key_columns + i] = value(2);
         ((float *)(uintptr_t)c.in[2].data)[(s - 1) * key_columns + i] = float_of(i % 2 ? 0x7f800000u : 0x7fc00000u);
@@ -307,7 +310,7 @@ static void attention(void)
     for (int i = 0; i < 3; i++) {
         gradient(op, &c, i, 0);
         int64_t negative = c.in[i].accumulate && chance(20) ? count_of(&c.in[i].shape) : 0;
-        while (negative-- > 0) /* -0, from which sums of zeros start */
+        while (negative-- > 0) /* -0, to which sums of zeros are added */
             c.in[i].grad[negative] = float_of(0x80000000u);
     }
     if (!c.in[0].grad && !c.in[1].grad)
@@ -315,7 +318,7 @@ static void attention(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* ---- small trainings: the processor's bits for plans, splits and precisions ---- */
+/* ---- small trainings: the processor's bits for all plans, splits and precisions ---- */
 enum { BATCH = 5, TOKENS = 9, WIDTH = 12, CLASSES = 37, STEPS = 2 };
 
 static gckpt_tensor *weight(gckpt_graph *g, const char *name, int64_t a, int64_t b)
@@ -324,7 +327,7 @@ static gckpt_tensor *weight(gckpt_graph *g, const char *name, int64_t a, int64_t
     return gckpt_param(g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-/* Two attentions on one input, softmax in place, both losses over one table. */
+/* Builds two attentions of one input, a softmax in place and both losses over one table. */
 static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t micro, gckpt_precision precision)
 {
     static int32_t tokens[BATCH * TOKENS], wanted[BATCH * TOKENS];

@@ -1,2 +1,2 @@
-/* The runtime API, as examples/nccl.h includes it: the shim. */
+/* cuda_runtime_api.h - replaces CUDA's header of that name, which examples/nccl.h includes, by the shim. */
 #include "cuda_shim.h"

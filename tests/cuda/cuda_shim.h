@@ -1,9 +1,10 @@
-/* cuda_shim.h - CUDA C++ without a GPU: every CUDA thread is a fiber, all on one thread of the processor.
+/* cuda_shim.h - runs CUDA C++ without a GPU: every CUDA thread is a fiber, and all fibers run on one
+ * thread of the processor.
  *
  *     g++ -std=c++17 -O2 -ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -include tests/cuda/cuda_shim.h -x c++ file.cu
  *
- * A test tool, not a backend: it runs a kernel's source as it stands. The .cu is plain CUDA C++, but for
- * three macros:
+ * It is a test tool, not a backend, and runs a kernel's source unchanged. The .cu file is plain CUDA C++,
+ * except for three macros:
  *
  *     #ifndef GCKPT_CUDA_SHIM
  *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
@@ -14,54 +15,57 @@
  *         type *name = (type *)gckpti_dynamic_shared
  *     #endif
  *
- * (a template's instance stands in brackets: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under
- * >>ptx, which the .cu defines under the same #ifndef with the signatures written there.
+ * (a template instance needs parentheses: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under >>ptx,
+ * which the .cu file defines under the same #ifndef with the signatures given there.
  *
- * Where a device is lenient or silent, this ends the process and says where: threads that wait for others
- * that have exited or wait elsewhere, masks with lanes that are not there, pointers to host, freed or
- * another device's memory as arguments, accesses past the end of an allocation. Memory is NaN (all bits
- * set) until it is written. Races show as results that differ between schedules, eager and lazy streams.
- * With -fsanitize=address,undefined also: accesses outside of shared variables, within the last 256 bytes
- * of an allocation, misaligned vectors.
+ * In some cases a device is lenient or silent, but the shim ends the process with a message: threads that
+ * wait for others that have exited or wait elsewhere, masks with lanes that do not exist, kernel
+ * arguments that point to host memory, freed memory or another device's memory, accesses past the end of
+ * an allocation. Memory is NaN (all bits set) until it is written. Races show as results that differ
+ * between schedules, or between eager and lazy streams. With -fsanitize=address,undefined the shim also
+ * finds accesses outside of shared variables or within the last 256 bytes of an allocation, and
+ * misaligned vectors.
  *
- * It cannot show: host pointers inside of structs, fences and volatile (the order of memory is the
- * program's), blocks or threads that wait for each other by polling (it hangs), registers and occupancy,
- * the bits of tensor cores and of approximate functions, anything about time.
+ * It cannot find: host pointers inside of structs, missing fences and volatile (memory is in program
+ * order), blocks or threads that wait for each other by polling (the shim hangs), register and occupancy
+ * limits, the bits of tensor cores and of approximate functions, anything about time.
  *
- * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>dump >>runtime
- */
+ * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>dump
+ * >>runtime */
 #ifndef TESTS_CUDA_SHIM_H
 #define TESTS_CUDA_SHIM_H
 
 /* >>settings: also for C ----------------------------------------------------------------------- */
 
-/* What runs next among threads, warps and blocks. Results must not depend on it. */
+/* The schedule decides which thread, warp and block runs next. Results must not depend on it. */
 enum {
     CUDA_SHIM_FORWARD, /* a warp runs as far as it can before the next one starts */
     CUDA_SHIM_REVERSE, /* the same from the last block, warp and lane */
-    CUDA_SHIM_RANDOM,  /* all threads in step, in an order drawn again for every round */
-    CUDA_SHIM_STEP     /* all threads in step */
+    CUDA_SHIM_RANDOM,  /* all threads advance together, in an order drawn at random for each pass */
+    CUDA_SHIM_STEP     /* all threads advance together */
 };
 
-/* Read and written between calls. The first four begin with the environment's CUDA_SHIM_SCHEDULE (0 to
- * 3), CUDA_SHIM_SEED, CUDA_SHIM_LAZY and CUDA_SHIM_PROTECT. */
+/* Read and written between calls. The environment sets the initial values of the first four:
+ * CUDA_SHIM_SCHEDULE (0 to 3), CUDA_SHIM_SEED, CUDA_SHIM_LAZY and CUDA_SHIM_PROTECT. */
 typedef struct {
     int schedule;
     unsigned seed;
-    int lazy;         /* a stream's work runs only when something waits for it */
-    int protect;      /* host code that touches device memory, after a call that waits, faults */
-    long fail_malloc; /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
-    long fail_pinned; /* the same of cudaMallocHost and cudaHostRegister */
-    long fail_upload; /* of cudaGraphUpload, for want of memory */
-    long fail_launch; /* this kernel ends in an asynchronous error, which stays */
-    long fail_copy;   /* this copy or fill does */
-    int fail_always;  /* and all after it */
-    unsigned long device_bytes; /* what each device has */
+    int lazy;         /* if nonzero, a stream's work runs only when a call waits for it */
+    /* if nonzero, host code that touches device memory after a call that waits faults */
+    int protect;
+    long fail_malloc; /* n lets the n-th cudaMalloc from now fail; 0 lets none fail */
+    long fail_pinned; /* the same for cudaMallocHost and cudaHostRegister */
+    long fail_upload; /* the same for cudaGraphUpload, which runs out of memory */
+    long fail_launch; /* the n-th kernel from now ends in an asynchronous, sticky error */
+    long fail_copy;   /* the same for the n-th copy or fill */
+    int fail_always;  /* if nonzero, all later ones fail as well */
+    unsigned long device_bytes; /* memory of each device */
     int multiprocessors;
-    /* Counted: kernels and copies when they run, replays too, those to the host once more; calls that wait;
-     * changes of fibers. */
+    /* Counters. launches and copies count at execution, including replays; copies_out counts copies to
+     * the host again; waits counts calls that wait; switches counts changes of fibers. */
     long mallocs, launches, copies, copies_out, waits, switches, float_atomics;
-    long live_device, live_pinned, live_streams, live_events, live_graphs; /* not given back */
+    /* objects that are not freed */
+    long live_device, live_pinned, live_streams, live_events, live_graphs;
 } cuda_shim_settings;
 #ifndef __cplusplus
 extern cuda_shim_settings cuda_shim;
@@ -101,7 +105,8 @@ extern cuda_shim_settings cuda_shim;
 #endif
 #ifdef CUDA_SHIM_ASAN
 #include <sanitizer/asan_interface.h>
-/* A frame that outlives its function would be kept on a stack of the sanitizer's, not of the fiber's. */
+/* Frames that AddressSanitizer keeps after a return would be on the sanitizer's stack instead of the
+ * fiber's. */
 extern "C" __attribute__((weak)) const char *__asan_default_options(void)
 {
     return "detect_stack_use_after_return=0";
@@ -134,7 +139,7 @@ extern "C" {
 __attribute__((used)) inline cuda_shim_settings cuda_shim = shim::first_settings();
 }
 
-/* >>types: words and types of the language ----------------------------------------------------- */
+/* >>types: words and types of the CUDA language ------------------------------------------------- */
 
 #define __global__
 #define __device__
@@ -166,18 +171,18 @@ inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 enum { warpSize = 32 };
 
-/* >>fibers: a stack for every thread that has begun and not ended ------------------------------- */
+/* >>fibers: a stack for every thread that has started and not ended ----------------------------- */
 
 namespace shim
 {
 enum { STACK_BYTES = 256 << 10, PAGE = 4096, LANES = 32, MAX_THREADS = 1024 };
 
 struct fiber {
-    void *sp;      /* where it was left: x86-64 */
-    ucontext_t uc; /* elsewhere */
+    void *sp;      /* saved stack pointer, on x86-64 */
+    ucontext_t uc; /* saved context, elsewhere */
 };
 
-/* cp.async: 16 bytes on their way to shared memory */
+/* cp.async: 16 bytes that are on their way to shared memory */
 struct async_copy {
     void *to;
     const void *from;
@@ -188,33 +193,34 @@ struct async_copy {
 struct thread {
     fiber *on;
     uint3 index;
-    int line;         /* of what it waits in */
-    unsigned mask;    /* a warp function: its mask, which one it is, and its arguments; */
-    void (*op)(void); /* NULL: waits at a barrier */
+    int line;         /* source line of the call in which it waits */
+    unsigned mask;    /* while it waits in a warp function: mask, function, arguments */
+    void (*op)(void); /* NULL if it waits at a barrier */
     void *data;
-    unsigned groups; /* cp.async groups committed */
+    unsigned groups; /* number of committed groups of cp.async */
     std::vector<async_copy> copies;
 };
 
-/* A bit for every lane. */
+/* Masks with a bit for every lane. */
 struct warp {
-    unsigned all, ready, fresh, waiting, done; /* fresh: ready and not begun */
+    unsigned all, ready, fresh, waiting, done; /* fresh: ready, but not started yet */
 };
 
-/* What runs now. Only one host thread at a time gets here (>>streams holds the lock). */
+/* The state of the running block. Only one host thread at a time uses it (>>streams holds the lock). */
 struct machine {
     const char *kernel;
     void (*body)(void *arguments);
     void *arguments;
-    int count, warps, left, current; /* threads of a block, those not ended, the running one */
+    /* threads of the block, threads that have not ended, the running thread */
+    int count, warps, left, current;
     thread threads[MAX_THREADS];
     warp warp_of[MAX_THREADS / LANES];
-    int order[MAX_THREADS], at_warp, at; /* where the schedule is */
+    int order[MAX_THREADS], at_warp, at; /* position in the schedule */
     int arrived, barrier_line;
     fiber host;
     std::vector<fiber *> idle;
     int fibers;
-    unsigned long block; /* a number of its own for each block that runs */
+    unsigned long block; /* a unique number for each block that runs */
     char *shared;
     size_t shared_used, static_bytes, dynamic_bytes;
 };
@@ -256,7 +262,7 @@ inline unsigned draw(unsigned below)
 }
 
 #if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
-/* Saves what a call must keep, changes stacks, and returns into the other fiber. */
+/* Saves the callee-saved registers, changes stacks, and returns into the other fiber. */
 extern "C" void cuda_shim_switch(void **from_sp, void *to_sp);
 asm(".text\n"
     ".weak cuda_shim_switch\n"
@@ -280,7 +286,7 @@ inline void jump(fiber *from, fiber *to)
 }
 #endif
 
-/* Back to the schedule's first thread: of a block, or of what follows a barrier. */
+/* Goes back to the schedule's first thread, at the start of a block or after a barrier. */
 inline void schedule_restart(void)
 {
     int reverse = cuda_shim.schedule == CUDA_SHIM_REVERSE;
@@ -301,7 +307,7 @@ inline int take_ready(int w, int lane)
     return w * LANES + lane;
 }
 
-/* The thread that runs next; -1: all have ended. */
+/* Returns the thread that runs next, or -1 if all have ended. */
 inline int next_thread(void)
 {
     for (int round = 0; m.left; round++) {
@@ -340,15 +346,15 @@ inline int next_thread(void)
     return -1;
 }
 
-/* This thread is now the running one. */
+/* Makes t the running thread. */
 inline void begin(int t)
 {
     m.current = t;
     threadIdx = m.threads[t].index;
 }
 
-/* Runs threads one after the other for as long as the next one has not begun: those that never wait
- * all share one stack. */
+/* Main function of a fiber: runs threads one after another as long as the next thread has not started
+ * yet. Thus all threads that never wait share one stack. */
 inline void fiber_main(void)
 {
     for (;;) {
@@ -367,7 +373,7 @@ inline void fiber_main(void)
             continue;
         }
         m.idle.push_back(self);
-        jump(self, next < 0 ? &m.host : m.threads[next].on); /* comes back with a fresh thread */
+        jump(self, next < 0 ? &m.host : m.threads[next].on); /* returns with a fresh thread */
     }
 }
 
@@ -376,12 +382,12 @@ inline fiber *new_fiber(void)
     fiber *f = new fiber();
     char *stack = (char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED || mprotect(stack, PAGE, PROT_NONE)) /* an overflow faults */
+    if (stack == MAP_FAILED || mprotect(stack, PAGE, PROT_NONE)) /* so that an overflow faults */
         fail("no memory for a stack");
-    /* Stacks begin at different places of a page, or all would share a few sets of the cache. */
+    /* Stacks begin at different offsets in a page; otherwise all would share a few sets of the cache. */
     size_t bytes = STACK_BYTES - (size_t)(m.fibers++ % 16) * 256;
 #if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
-    void **top = (void **)(void *)(stack + bytes) - 1; /* as if fiber_main were called */
+    void **top = (void **)(void *)(stack + bytes) - 1; /* as if fiber_main had been called */
     *--top = (void *)fiber_main;
     for (int i = 0; i < 6; i++)
         *--top = NULL;
@@ -409,7 +415,7 @@ inline void run_thread(int t, fiber *from)
     jump(from, m.threads[t].on);
 }
 
-/* Lets others run until this thread is ready. */
+/* Lets other threads run until this one is ready. */
 inline void yield(void)
 {
     int self = m.current, next = next_thread();
@@ -432,7 +438,7 @@ inline void run_block(void)
     m.current = -1;
 }
 
-/* __syncthreads: all threads, at one line. The last one sends them on from the schedule's first. */
+/* __syncthreads: all threads must reach it at the same line. The last one restarts the schedule. */
 inline void block_barrier(int line)
 {
     if (m.arrived && m.barrier_line != line)
@@ -457,7 +463,7 @@ inline void block_barrier(int line)
 
 enum { SHARED_STATIC = 48 << 10, SHARED_MOST = 227 << 10, SHARED_BYTES = 512 << 10, FENCE = 128 };
 
-/* A declaration's place in the block that ran it last. */
+/* Offset of a declaration in shared memory, and the block for which it is valid. */
 struct slot {
     unsigned long block;
     size_t at;
@@ -474,7 +480,7 @@ inline size_t shared_take(size_t bytes)
     return at;
 }
 
-/* In the order of declaration; the dynamic part was taken first. */
+/* Allocates static variables in the order of their declarations, after the dynamic part. */
 inline size_t shared_static(size_t bytes)
 {
     m.static_bytes += (bytes + 15) & ~(size_t)15;
@@ -493,7 +499,7 @@ template <class A> inline A &shared(slot &s)
     return *(A *)(void *)(m.shared + s.at);
 }
 
-/* Before a block. */
+/* Called before each block. */
 inline void shared_reset(size_t dynamic)
 {
     if (!m.shared) {
@@ -522,7 +528,7 @@ inline bool is_shared(const void *p, size_t bytes)
 
 namespace shim
 {
-/* Every lane brings its arguments; the last one to come runs all for all lanes. */
+/* Called by every lane with its arguments; the last lane executes the function for all lanes. */
 template <class D>
 inline void together(unsigned mask, D &mine, void (*op)(D *const lane[LANES], unsigned mask),
                      int line)
@@ -659,7 +665,7 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
-/* Approximate on a device: other bits there. */
+/* Approximate on a device, which gives other bits. */
 inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 inline float __expf(float a) { return expf(a); }
 inline float __logf(float a) { return logf(a); }
@@ -715,7 +721,7 @@ template <class V> inline V atomicCAS(V *at, V expected, V value)
     return atomicExch(at, *at == expected ? value : *at);
 }
 
-/* >>ptx: what the .cu writes as inline assembly --------------------------------------------------- */
+/* >>ptx: functions that the .cu file writes as inline assembly ------------------------------------- */
 
 namespace shim
 {
@@ -733,8 +739,8 @@ inline float bf16_half(uint32_t pair, int half)
 {
     return bits<float>(half ? pair & 0xFFFF0000u : pair << 16);
 }
-/* Fragments as the PTX manual has them; g is a lane / 4, t a lane % 4. A chain of fma over k: a device
- * adds in an order and with roundings of its own. */
+/* Fragments have the layout of the PTX manual; g is lane / 4, t is lane % 4. Sums are chains of fma over
+ * k, while a device has its own order and roundings. */
 inline void op_mma(mma *const lane[LANES], unsigned)
 {
     float a[16][16], b[16][8], d[16][8];
@@ -763,7 +769,7 @@ struct ldmatrix {
     const uint16_t *row;
     int transposed;
 };
-/* Matrix i is 8 rows of 8 bf16; lane 8 i + j brings the address of its row j. */
+/* Matrix i is 8 rows of 8 bf16; lane 8 i + j provides the address of row j. */
 inline void op_ldmatrix(ldmatrix *const lane[LANES], unsigned)
 {
     for (int l = 0; l < LANES; l++)
@@ -802,8 +808,8 @@ inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row, int line = 
 {
     shim::load_matrix(r, row, 1, line);
 }
-/* cp.async.cg.shared.global [to], [from], 16, valid: bytes from valid on become 0. Until its group is
- * waited for, NaN is there: neither what was nor what will be may be read. */
+/* cp.async.cg.shared.global [to], [from], 16, valid: bytes from `valid` on become 0. Until the group is
+ * waited for, the destination is NaN, because neither old nor new contents may be read. */
 inline void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     shim::aligned("cp.async", to, 16);
@@ -816,7 +822,7 @@ inline void gckpti_cp_async16(void *to, const void *from, int valid)
 }
 /* cp.async.commit_group */
 inline void gckpti_cp_async_commit(void) { shim::m.threads[shim::m.current].groups++; }
-/* cp.async.wait_group N: all groups but the newest N have arrived */
+/* cp.async.wait_group N: waits until all groups except the newest N have arrived */
 template <int N> inline void gckpti_cp_async_wait(void)
 {
     shim::thread &t = shim::m.threads[shim::m.current];
@@ -832,7 +838,7 @@ template <int N> inline void gckpti_cp_async_wait(void)
     t.copies.resize(kept);
 }
 
-/* >>memory: errors; device memory that ends at a page without access; pinned memory -------------- */
+/* >>memory: errors; device memory, which ends at a page without access; pinned memory ------------ */
 
 #define CUDA_SHIM_ERRORS(X)                                                                        \
     X(InvalidValue, 1, "invalid argument")                                                         \
@@ -890,20 +896,20 @@ enum {
     DEVICES = 4,
     NO_MEMORY = -2,
     ALL_MEMORY = -1
-}; /* the memory a piece of work opens: a device's */
+}; /* the device whose memory an operation may touch, or one of these */
 
-/* Work of a stream: runs once, after what it names. Held: it waits for another host thread, to exchange
- * (nccl.h). */
+/* An operation of a stream: runs once, after the operations in `after`. If held, it waits for another
+ * host thread (nccl.h). */
 struct stream_op {
     std::function<void()> run;
     std::vector<std::shared_ptr<stream_op>> after;
     int device, opens;
     bool done, held;
-    double at; /* when it was done, seconds */
+    double at; /* time of completion in seconds */
 };
 typedef std::shared_ptr<stream_op> job;
 
-/* A graph's node: the same, any number of times, after nodes before it. */
+/* A node of a graph: like a stream_op, but runs any number of times, after earlier nodes. */
 struct node {
     std::function<void()> run;
     std::vector<size_t> after;
@@ -925,14 +931,15 @@ struct CUstream_st {
     unsigned flags;
     shim::job last;
     shim::capturing capture;
-    bool origin;               /* the capture began here */
-    std::vector<size_t> after; /* nodes that what is captured next depends on */
+    bool origin;               /* the capture began in this stream */
+    std::vector<size_t> after; /* nodes on which the next captured node depends */
 };
 struct CUevent_st {
     int device;
     unsigned flags;
     shim::job recorded;
-    shim::capturing capture; /* recorded in a capture, after these nodes */
+    /* if recorded within a capture: that capture and the nodes before the event */
+    shim::capturing capture;
     std::vector<size_t> after;
 };
 struct CUgraph_st {
@@ -949,7 +956,7 @@ typedef CUgraphExec_st *cudaGraphExec_t;
 namespace shim
 {
 struct allocation {
-    char *pages; /* where its pages begin; it stands at their end */
+    char *pages; /* begin of its pages; the allocation itself ends where these end */
     size_t bytes;
     int device;
     bool open;
@@ -957,13 +964,14 @@ struct allocation {
 
 struct context {
     std::recursive_mutex mutex;
-    std::condition_variable_any freed; /* something is held no more */
+    std::condition_variable_any freed; /* signals that an operation is no longer held */
     cudaError_t sticky[DEVICES];
     cudaStream_t null[DEVICES];
     std::vector<cudaStream_t> streams;
     std::set<cudaEvent_t> events;
     std::map<char *, allocation> memory;
-    std::map<char *, std::pair<size_t, bool>> pinned; /* bytes; allocated so, not registered */
+    /* size; whether it was allocated (else registered) */
+    std::map<char *, std::pair<size_t, bool>> pinned;
     std::map<std::pair<int, const void *>, size_t> dynamic_limit;
     size_t used[DEVICES];
     char *arena, *next;
@@ -972,10 +980,10 @@ inline context &c = *new context();
 inline thread_local cudaError_t last_error;
 inline thread_local int device;
 
-/* The arena is of addresses only, and none is used twice. */
+/* The arena is a range of addresses, none of which is used twice. */
 enum : size_t { ARENA_BYTES = (size_t)1 << 40, HUGE_PAGE = 2 << 20 };
 
-/* The allocation that holds these bytes, or NULL. */
+/* Returns the allocation that contains these bytes, or NULL. */
 inline allocation *owner(const void *p, size_t bytes)
 {
     auto after = c.memory.upper_bound((char *)(uintptr_t)p);
@@ -996,7 +1004,8 @@ inline bool is_pinned(const void *p, size_t bytes)
            (--after, (size_t)((const char *)p - after->first) + bytes <= after->second.first);
 }
 
-/* Says what was touched, then lets the fault happen. Where no one else handles faults. */
+/* Prints the address that was touched, then lets the fault happen. Installed only if no other handler
+ * is. */
 inline void fault(int, siginfo_t *info, void *)
 {
     const char *p = (const char *)info->si_addr;
@@ -1027,7 +1036,7 @@ inline bool arena_start(void)
     struct sigaction action = {}, old;
     if (sigaction(SIGSEGV, NULL, &old) || old.sa_handler != SIG_DFL)
         return true;
-    static char stack[64 << 10]; /* a fiber's may be what is too small */
+    static char stack[64 << 10]; /* not on the fiber's stack, which may be the one that overflowed */
     stack_t other = {};
     other.ss_sp = stack;
     other.ss_size = sizeof stack;
@@ -1038,8 +1047,8 @@ inline bool arena_start(void)
     return true;
 }
 
-/* Ends at the last 256 bytes before a page without access. Much of it in large pages, of which there are
- * fewer to open and close. */
+/* Allocates device memory. It ends, rounded up to 256 bytes, at a page without access. Large allocations
+ * use large pages, because fewer pages need a change of access. */
 inline char *device_take(size_t bytes)
 {
     size_t whole = (bytes + 255) & ~(size_t)255, page = HUGE_PAGE;
@@ -1073,7 +1082,7 @@ inline void device_release(std::map<char *, allocation>::iterator it)
     c.memory.erase(it);
     cuda_shim.live_device--;
 }
-/* Memory of one device (or ALL_MEMORY) can be touched, or cannot. */
+/* Allows or forbids access to the memory of one device, or of all (ALL_MEMORY). */
 inline void set_access(int of, bool open)
 {
     for (auto &it : c.memory) {
@@ -1086,7 +1095,7 @@ inline void set_access(int of, bool open)
     }
 }
 
-/* >>streams: work runs at once, or (lazy) when something waits for it; captures -------------------- */
+/* >>streams: work runs at once or, if lazy, when a call waits for it; captures --------------------- */
 
 inline cudaError_t note(cudaError_t e)
 {
@@ -1100,10 +1109,10 @@ inline cudaError_t broken(const capturing &k, cudaError_t e)
     return note(e);
 }
 
-/* Every call holds the lock, and answers with the device's error once it has one. A call that waits or
- * allocates is UNSAFE: it ends a capture that this thread (or in global mode any thread) has begun, and
- * (protect) closes device memory to the host until work runs again; doing so after each piece of work
- * would take longer than the work. */
+/* Every call of the runtime holds the lock, and returns the device's sticky error once there is one. A
+ * call that waits or allocates is UNSAFE: it invalidates a capture that this thread (or in global mode
+ * any thread) has begun. With `protect` it also forbids access to device memory until work runs again;
+ * doing so after each operation would take longer than the operations. */
 enum capture_safety { SAFE, UNSAFE };
 struct entry {
     std::lock_guard<std::recursive_mutex> lock;
@@ -1127,7 +1136,7 @@ struct entry {
     }
 };
 
-/* Counts down to the call that fails. */
+/* Counts down; returns true for the call that must fail. */
 inline bool fails(long *counter)
 {
     if (*counter <= 0 || --*counter)
@@ -1145,7 +1154,7 @@ template <class W> inline void run_stream_op(const W &w)
     w.run();
 }
 
-/* Runs what this waits for, and it; false: some of it is held. */
+/* Runs an operation after those it waits for; returns false if one of them is held. */
 inline bool run_now(const job &wanted)
 {
     std::vector<job> stack(1, wanted);
@@ -1155,7 +1164,7 @@ inline bool run_now(const job &wanted)
             stack.pop_back();
             continue;
         }
-        for (const job &a : top->after) /* reverse: its own stream's before others' */
+        for (const job &a : top->after) /* the reverse schedule prefers the own stream's operations */
             if (a && !a->done && (!first || cuda_shim.schedule != CUDA_SHIM_REVERSE))
                 first = a;
         if (first) {
@@ -1175,7 +1184,7 @@ inline bool run_now(const job &wanted)
     }
     return true;
 }
-/* The same, in a call that waits, which has the lock once. */
+/* The same in a call that waits; the caller holds the lock exactly once. */
 inline void finish(const job &wanted)
 {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -1183,7 +1192,7 @@ inline void finish(const job &wanted)
         if (c.freed.wait_until(c.mutex, until) == std::cv_status::timeout)
             fail("a minute's wait for an exchange that another thread does not join");
 }
-/* What was held is not any more, after `more`. Eager: all goes on, on any stream. */
+/* Releases an operation that was held. If eager, all streams then continue. */
 inline void release_ops(const job &j)
 {
     j->held = false;
@@ -1206,7 +1215,7 @@ inline void finish_device(int of)
         finish(j);
 }
 
-/* NULL: no stream. */
+/* Returns the stream, the null stream for NULL, or NULL for a stream that does not exist. */
 inline cudaStream_t stream_of(cudaStream_t s)
 {
     if (s)
@@ -1216,7 +1225,7 @@ inline cudaStream_t stream_of(cudaStream_t s)
     return c.null[device];
 }
 
-/* Nodes that are to come before what this stream does next. */
+/* Adds nodes on which this stream's next node depends. */
 inline void add_after(cudaStream_t s, const std::vector<size_t> &more)
 {
     for (size_t i : more)
@@ -1224,7 +1233,7 @@ inline void add_after(cudaStream_t s, const std::vector<size_t> &more)
             s->after.push_back(i);
 }
 
-/* A stream's next work, or a capture's next node. */
+/* Appends an operation to a stream or, in a capture, a node to its graph. */
 inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> run,
                         const job &also_after = job())
 {
@@ -1244,7 +1253,7 @@ inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> ru
     j->device = s->device;
     j->opens = opens;
     j->after = { s->last, also_after };
-    /* The null stream waits for the blocking ones, and they for it. */
+    /* The null stream waits for blocking streams, and they wait for the null stream. */
     if (stream && !(s->flags & cudaStreamNonBlocking) && c.null[s->device])
         j->after.push_back(c.null[s->device]->last);
     for (cudaStream_t other : c.streams) {
@@ -1260,7 +1269,7 @@ inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> ru
     return cudaSuccess;
 }
 
-/* Nodes in an order that their dependencies allow: as captured, the latest first, or drawn. */
+/* Runs nodes in an order that their dependencies allow: as captured, latest first, or random. */
 inline void run_graph(const nodes &graph)
 {
     std::vector<size_t> waits(graph.size());
@@ -1288,7 +1297,7 @@ inline void run_graph(const nodes &graph)
     }
 }
 
-/* A copy or fill, which may be the one that fails. */
+/* Posts a copy or fill, which fails if fail_copy counts down to it. */
 inline cudaError_t post_copy(cudaStream_t stream, std::function<void()> move)
 {
     int of = stream_of(stream)->device;
@@ -1300,7 +1309,8 @@ inline cudaError_t post_copy(cudaStream_t stream, std::function<void()> move)
             move();
     });
 }
-/* Checked as the runtime does; a pageable source is read at once, pinned memory when the copy runs. */
+/* Checks arguments as the runtime does. Pageable memory is read immediately, pinned memory when the copy
+ * runs. */
 inline cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                         cudaStream_t stream)
 {
@@ -1332,7 +1342,7 @@ inline cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream)
     return post_copy(stream, [=] { memset(to, value, bytes); });
 }
 
-/* >>launch: limits, arguments by value, blocks one after the other ------------------------------- */
+/* >>launch: limits, arguments by value, blocks one after another --------------------------------- */
 
 inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
                      void (*body)(void *), void *arguments)
@@ -1347,7 +1357,7 @@ inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
     for (unsigned i = 0; i < (unsigned)m.count; i++)
         m.threads[i].index = { i % block.x, i / block.x % block.y, i / block.x / block.y };
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = 0, stride = 1;
-    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor visits all */
+    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor visits all blocks */
         unsigned most = (unsigned)std::min<uint64_t>(blocks, 1u << 30);
         first = draw(most);
         do
@@ -1366,7 +1376,7 @@ inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
     m.count = 0;
 }
 
-/* A kernel and its arguments, as they were at the launch. */
+/* A kernel with a copy of the arguments of its launch. */
 template <class... P> struct bound {
     void (*kernel)(P...);
     std::tuple<std::decay_t<P>...> arguments;
@@ -1379,9 +1389,10 @@ template <class... P> struct bound {
 
 /* >>dump: launches with memory before and after, for tests/cuda/ptx ------------------------------ */
 
-/* GCKPT_SHIM_DUMP=DIR writes the first, second, fourth, .. GCKPT_SHIM_DUMP_EACH launches of each kernel that
- * have at most GCKPT_SHIM_DUMP_BLOCKS blocks, a file each: a line of text, arguments, allocations, and chunks of
- * memory: all that are not NaN throughout as they were before, and those that are other bytes afterwards. */
+/* GCKPT_SHIM_DUMP=DIR writes launches 1, 2, 4, .. up to GCKPT_SHIM_DUMP_EACH of each kernel, if they have
+ * at most GCKPT_SHIM_DUMP_BLOCKS blocks. Each file has a line of text, the arguments, the allocations,
+ * and chunks of memory: first all chunks that are not entirely NaN, as they were before, then those that
+ * the launch changed. */
 class dump
 {
     enum : size_t { CHUNK = 1024 };
@@ -1440,10 +1451,12 @@ public:
         if (!dir || !wanted(kernel, grid))
             return;
         std::string path = dir + ("/" + std::to_string(getpid())) + "." +
-                           std::to_string(10000 + written()++); /* tests fork */
+                           /* with the process id, because tests fork */
+                           std::to_string(10000 + written()++);
         if (!(file = fopen(path.c_str(), "wb")))
             fail("no file %s", path.c_str());
-        /* The kernel's place from a symbol's, which a list of symbols turns into its name. */
+        /* The kernel's address, relative to a symbol: a list of symbols turns it into the kernel's
+         * name. */
         fprintf(file, "%ld %u %u %u %u %u %u %zu %zu %s\n",
                 (long)((intptr_t)kernel - (intptr_t)&cuda_shim), grid.x, grid.y, grid.z, block.x,
                 block.y, block.z, dynamic, sizeof...(P), name);
@@ -1467,7 +1480,7 @@ public:
     dump &operator=(const dump &) = delete;
 };
 
-/* A pointer is NULL, of this device's memory, or pinned. */
+/* A pointer must be NULL, or point to this device's memory or to pinned memory. */
 template <class V> inline void check_argument(const char *, int, const V &) {}
 template <class V> inline void check_argument(const char *kernel, int of, V *p)
 {
@@ -1569,7 +1582,7 @@ inline cudaError_t cudaSetDevice(int d)
     return cudaSuccess;
 }
 
-/* What an H200 says, of what is there. */
+/* Properties as an H200 reports them, as far as they are used. */
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
@@ -1609,7 +1622,7 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, 
     return e;
 }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-/* Holds for the present device. */
+/* Applies to the current device only. */
 template <class F> inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int value)
 {
     shim::entry in;
@@ -1627,7 +1640,7 @@ inline cudaError_t cudaDeviceSynchronize(void)
     shim::finish_device(shim::device);
     return shim::note(shim::c.sticky[shim::device]);
 }
-/* The one way out of an error that stays: the device's memory and work are gone. */
+/* The only way to end a sticky error: memory and work of the device are lost. */
 inline cudaError_t cudaDeviceReset(void)
 {
     shim::entry in;
@@ -1665,7 +1678,7 @@ template <class V> inline cudaError_t cudaMalloc(V **p, size_t bytes)
         *p = (V *)(void *)shim::device_take(bytes);
     return *p ? cudaSuccess : shim::note(cudaErrorMemoryAllocation);
 }
-/* Waits for the device's work. After an error that stays it is given back too, so leaks can be counted. */
+/* Waits for the device's work. It also frees after a sticky error, so that tests can count leaks. */
 inline cudaError_t cudaFree(void *p)
 {
     shim::entry in(shim::UNSAFE);
@@ -1864,7 +1877,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
     shim::finish(e->recorded);
     return shim::note(shim::c.sticky[e->device]);
 }
-/* Work that nobody waits for runs as far as it can, which is not counted as a wait. */
+/* Runs the event's work as far as possible, without counting a wait. */
 inline cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     shim::entry in(shim::UNSAFE);
@@ -1886,7 +1899,8 @@ inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, c
     *milliseconds = (float)(1e3 * (to->recorded->at - from->recorded->at));
     return in.error;
 }
-/* Within a capture this is how another stream joins it, and is joined again. */
+/* Within a capture, another stream joins the capture through this call, and the first stream joins the
+ * other again. */
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0)
 {
     shim::entry in;
@@ -1953,7 +1967,7 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         return shim::broken(k, cudaErrorStreamCaptureUnmatched);
     if (k->mode != cudaStreamCaptureModeRelaxed && k->owner != std::this_thread::get_id())
         return shim::broken(k, cudaErrorStreamCaptureWrongThread);
-    /* Everything that other streams did must come before what this one did last. */
+    /* All nodes of other streams must come before the last node of this stream. */
     std::vector<char> before(k->graph.size());
     for (size_t i : s->after)
         before[i] = 1;

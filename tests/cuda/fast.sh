@@ -1,12 +1,13 @@
 #!/bin/sh
-# What can be said of GCKPT_BF16_FAST's speed without a device: what nvcc makes of its kernels, and a step of GPT-2 124M
-# counted and estimated by tests/bench/launches.cu.
+# fast.sh - assesses the speed of GCKPT_BF16_FAST without a device: a table of the machine code that nvcc generates for
+# each kernel, and an estimate of a step of GPT-2 124M by tests/bench/launches.cu.
 #
-#     sh tests/cuda/fast.sh [ARCH]             tables for sm_ARCH (90): nvcc, cuobjdump and nvdisasm in PATH
+#     sh tests/cuda/fast.sh [ARCH]             tables for sm_ARCH (90); needs nvcc, cuobjdump and nvdisasm in PATH
 #
-# Of a kernel: registers, spills; of a turn of the loop around its mma, all that is nested in it counted as often as it
-# runs, by the path of addresses that are multiples of 16: instructions (of attention, also those for infinite factors,
-# which rarely run), mma, ldmatrix, copies of 16 bytes (cp.async), and how many of the others there are for each copy.
+# For each kernel the table gives registers, spills, and the instructions of one iteration of the loop around its mma:
+# all instructions (for attention also those for infinite operands, which rarely run), mma, ldmatrix, copies of 16 bytes
+# (cp.async), and other instructions per copy. Nested loops count as often as they run, on the path for addresses that
+# are multiples of 16.
 cd "$(dirname "$0")/../.." || exit 1
 arch=${1:-90}
 B=build/fast-$arch
@@ -23,9 +24,9 @@ FILENAME ~ /log$/ {
     else if (/Used/) for (i = 1; i < NF; i++) if ($(i + 1) ~ /^registers/) registers[name] = $i
     next
 }
-# A loop is what a jump backwards encloses. How often one runs that is nested in the widest is known by what its turns
-# come to: of products by 128 x 128 64 mma and 4 copies of each factor a thread, of 64 x 64 16 and 2. Among the ways
-# through the widest the one is taken that has most copies and ldmatrix, and of these the shortest.
+# A backward jump encloses a loop. The iterations of a loop nested in the widest one follow from its known totals:
+# products with tiles of 128 x 128 have 64 mma and 4 copies of each operand per thread, those of 64 x 64 have 16 and 2.
+# Among the paths through the widest loop this chooses one with the most copies and ldmatrix, then the shortest.
 function finish(    i, j, best, mma, total, copies, matrices, own, copying, times, cost, next_of, last)
 {
     if (name !~ /4fast/ || name ~ /map_kernel/) return
@@ -103,7 +104,7 @@ echo "| kernel | registers | spills | instructions | mma | ldmatrix | copies | o
 echo "|---|---|---|---|---|---|---|---|"
 cat "$B/kernels"
 echo
-most()                  # most TILE: the instructions of a turn, of the tile's product that has most
+most()                  # most TILE: prints the largest number of instructions of a product kernel with that tile
 {
     awk -F '|' -v t="mma_product_kernel $1" 'index($2, t) && $5 + 0 > n { n = $5 + 0 } END { print n }' "$B/kernels"
 }

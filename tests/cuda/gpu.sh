@@ -1,20 +1,21 @@
 #!/bin/sh
-# Everything that needs a CUDA device, in stages of at most nine minutes each, and one report: build/gpu.md.
+# gpu.sh - runs every test and benchmark that needs a CUDA device, in stages of at most nine minutes each, and writes
+# one report, build/gpu.md.
 #
 #     make gpu                                 all stages
-#     make gpu STAGES="build right"            these
-#     REPORT=FOLDER make gpu STAGES=fast       each part's report to that folder, too, as soon as it is there
-#     sh tests/cuda/gpu.sh [STAGE...]          the same
+#     make gpu STAGES="build right"            only these stages
+#     REPORT=FOLDER make gpu STAGES=fast       also copies the report of each part to FOLDER when it ends
+#     sh tests/cuda/gpu.sh [STAGE...]          all stages, or only these
 #
-#     build     the programs, by nvcc for this machine's device (JOBS=16)
-#     right     the tests, and a small GPT's weights: the same bits as on the processor
-#     fast      products, memory, arrays of over 2^31 elements; GPT-2 124M in fp32 and bf16
-#     beside    GPT-2 124M by PyTorch 2, eager and compiled; left out where there is none
-#     profile   time, flops and bytes of each instruction; five budgets, predicted beside measured; nsys, if it is there
+#     build     compiles the programs with nvcc for this machine's device (JOBS=16)
+#     right     runs the tests; trains a small GPT to the same bits as on the processor
+#     fast      measures products, bandwidth, arrays of over 2^31 elements; GPT-2 124M in fp32 and bf16
+#     beside    measures GPT-2 124M with PyTorch 2, eager and compiled; skipped if PyTorch is missing
+#     profile   measures time, flops and bytes of each instruction, and five budgets with predictions; runs nsys if found
 #
-# A part that fails, or runs out of its time, says so in the report and the others go on; one that a stage has no time
-# for is said to be left out. The exit status is 1 where anything failed. ON=shim runs the same with small sizes and
-# what make shim-programs builds, on the processor: so that a device's first minute is not spent on this script.
+# If a part fails or exceeds its time, the report says so and the other parts still run; parts for which a stage has no
+# time left are skipped. The exit status is 1 if anything failed. ON=shim runs the same stages on the processor, with
+# small sizes and the programs of make shim-programs, to test this script without a device.
 cd "$(dirname "$0")/../.." || exit 1
 B=build
 R=$B/gpu.md
@@ -24,12 +25,12 @@ failed=0
 parts=0
 mkdir -p $B/gpu ${REPORT:+"$REPORT"} || exit 1
 
-say()                   # say TEXT...: a line of the report each
+say()                   # say TEXT...: adds each TEXT as a paragraph to the report
 {
     printf '%s\n' "$@" "" >> $R
 }
 
-part()                  # part NAME SECONDS COMMAND...: its output, fenced, into the report
+part()                  # part NAME SECONDS COMMAND...: runs COMMAND, adds the last lines of its output to the report
 {
     name=$1
     most=$2
@@ -38,7 +39,7 @@ part()                  # part NAME SECONDS COMMAND...: its output, fenced, into
     left=$((until - $(date +%s)))
     [ "$most" -le "$left" ] || most=$left
     begin=$(date +%s)
-    status="left out: its stage has no time for it"
+    status="skipped: no time left in its stage"
     : > $B/gpu/out
     if [ "$most" -gt 5 ]; then
         timeout "$most" "$@" > $B/gpu/out 2>&1
@@ -57,12 +58,12 @@ part()                  # part NAME SECONDS COMMAND...: its output, fenced, into
     echo "$stage: $name: $status"
 }
 
-value()                 # value KEY: the number of that key in the last JSON line of the part before
+value()                 # value KEY: prints the number of KEY in the last JSON line of the previous part
 {
     sed -n 's/.*"'"$1"'":"\{0,1\}\([0-9a-f.e+-]*\).*/\1/p' $B/gpu/out | tail -n 1
 }
 
-keep()                  # keep NAME: tokens a second and bytes of the part before, for the table
+keep()                  # keep NAME BYTES_KEY: stores tokens per second and bytes of the previous part, for the table
 {
     v=$(value tokens_per_second)
     [ -z "$v" ] || echo "$v tokens/s, $(value "$2") bytes" > "$B/gpu/$ON-$1"
@@ -104,7 +105,7 @@ stage()
         done
         part "Weights of a small GPT, on the processor" 120 $B/gpt-$ON $SMALL --micro-batch 5
         cpu=$(value weights_hash)
-        part "The same on the device, in fewer bytes" 120 $B/gpt-$ON $SMALL --micro-batch 2 --device cuda
+        part "The same on the device, with smaller micro-batches" 120 $B/gpt-$ON $SMALL --micro-batch 2 --device cuda
         gpu=$(value weights_hash)
         if [ -n "$cpu" ] && [ "$cpu" = "$gpu" ]; then
             say "Equal bits: weights $cpu."
@@ -113,9 +114,9 @@ stage()
             failed=$((failed + 1))
         fi ;;
     fast)
-        say "## Fast: kernels beside the device's own limits and cuBLAS"
+        say "## Fast: kernels compared with the limits of the device and with cuBLAS"
         part "Products and bandwidth" 150 $B/bench-$ON $large
-        part "Over 2^31 elements" 60 $B/bench-$ON $large large
+        part "Arrays of over 2^31 elements" 60 $B/bench-$ON $large large
         say "## GPT-2 124M (12 layers, 12 heads, dim 768, context 1024, 50257 tokens), random weights"
         part "fp32, exact, batch $b32" 120 $B/gpt-$ON $GPT2 --batch $b32 --steps 6
         keep ours32 bytes_measured
@@ -126,8 +127,8 @@ stage()
         say "## PyTorch, the same model"
         P="python3 tests/bench/gpt2.py"
         python3 -c "import torch; assert torch.cuda.is_available()" 2> /dev/null || {
-            say "Left out: no PyTorch with a device."
-            echo "beside: left out, no PyTorch with a device"
+            say "Skipped: PyTorch with CUDA is missing."
+            echo "beside: skipped, PyTorch with CUDA is missing"
             return
         }
         part "PyTorch, fp32, eager, batch 16" 90 $P --precision fp32 --batch 16 --steps 4
@@ -140,13 +141,13 @@ stage()
         say "## Where the time goes"
         part "fp32, by instruction" 120 $B/gpt-$ON $GPT2 --batch $b32 --steps 3 --profile
         part "bf16, fast, by instruction" 120 $B/gpt-$ON $GPT2 --batch $b16 --steps 3 --bf16-fast --profile
-        part "Five budgets: predicted beside measured" 150 $B/predict-$ON $sizes
+        part "Five budgets: predicted and measured" 150 $B/predict-$ON $sizes
         if command -v nsys > /dev/null; then
             part "bf16, fast, by kernel (nsys)" 150 nsys profile --force-overwrite true -o $B/gpu/nsys --stats=true \
                 $B/gpt-$ON $GPT2 --batch $b16 --steps 4 --bf16-fast
         fi ;;
     *)
-        echo "gpu.sh: no stage $stage; there are build, right, fast, beside, profile"
+        echo "gpu.sh: unknown stage $stage; use build, right, fast, beside or profile"
         exit 2 ;;
     esac
 }
@@ -166,11 +167,11 @@ for each; do
     stage "$each"
 done
 say "## In one table"
-say "| | ours | PyTorch eager | PyTorch compiled |" "|---|---|---|---|" \
+say "| | gradckpt | PyTorch eager | PyTorch compiled |" "|---|---|---|---|" \
     "| fp32, batch $b32 | $(kept ours32) | $(kept eager32) | not run |" \
     "| bf16, batch $b16 | $(kept ours16) | $(kept eager16) | $(kept compiled16) |"
-say "Ours: the last step's tokens a second; bytes of parameters, state and arena, the highest that was touched." \
-    "PyTorch: the median step; the peak of what it allocated."
+say "gradckpt: tokens per second of the last step; measured peak bytes of parameters, state and arena." \
+    "PyTorch: tokens per second of the median step; peak of allocated bytes."
 [ -z "$REPORT" ] || cp $R "$REPORT/gpu.md"
 echo "$R: $failed failed"
 [ "$failed" = 0 ]

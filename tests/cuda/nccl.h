@@ -1,7 +1,7 @@
-/* nccl.h - the part of NCCL that examples/nccl.h calls, on the shim: threads of this process are the ranks, with a
- * device each. A transfer runs in its stream's order, when its partner's stream has also reached it; until then it
- * blocks later operations of either stream. The order of the two, and the thread that runs it, do not matter. An abort
- * releases the rank's own transfers; those of others with it stay blocked. */
+/* nccl.h - emulates the part of NCCL that examples/nccl.h calls, on the shim: threads of this process are the ranks,
+ * each with its own device. A transfer runs in its stream's order, once its partner's stream has also reached it; until
+ * then it blocks later operations of both streams. Neither the order in which the two arrive nor the thread that runs
+ * the transfer matters. An abort releases the rank's own transfers; transfers of other ranks with it stay blocked. */
 #ifndef TESTS_CUDA_NCCL_H
 #define TESTS_CUDA_NCCL_H
 #include "cuda_shim.h"
@@ -17,7 +17,7 @@ typedef struct {
 namespace shim
 {
 struct world;
-/* One rank's part in a transfer. Its stream is blocked from `there` on until `gate` is released. */
+/* One rank's part in a transfer. It blocks its stream at `there` until `gate` is released. */
 struct part {
     int rank;
     void *to;
@@ -38,20 +38,21 @@ namespace shim
 {
 struct world {
     int size = 0, arrived = 0;
-    std::map<std::pair<int, int>, std::deque<part_ptr>> sends, receives; /* from, to */
+    std::map<std::pair<int, int>, std::deque<part_ptr>> sends, receives; /* keyed by sending and receiving rank */
     std::vector<std::deque<part_ptr>> sums;                              /* by rank */
 };
 inline std::map<int, world> &worlds = *new std::map<int, world>();
 struct transfer_request {
     ncclComm_t comm;
     cudaStream_t stream;
-    int peer; /* -1: all */
+    int peer; /* the other rank, or -1 for all */
     part_ptr p;
 };
 inline thread_local std::vector<transfer_request> group;
 inline thread_local int grouped;
 
-/* All parts are posted: stream_op runs when each stream has reached its part, and then releases all. */
+/* Called when all parts are posted: the copy runs when each stream has reached its part, and then releases all of
+ * them. */
 inline void match(const std::vector<part_ptr> &all, std::function<void()> stream_op)
 {
     job both = std::make_shared<struct stream_op>();
@@ -66,7 +67,7 @@ inline void match(const std::vector<part_ptr> &all, std::function<void()> stream
         release_ops(p->gate);
 }
 
-/* Matches the first parts of both queues. */
+/* Matches the first parts of both queues; returns 0 if their sizes differ. */
 inline bool pair_up(std::deque<part_ptr> &sends, std::deque<part_ptr> &receives)
 {
     if (sends.empty() || receives.empty())
@@ -114,7 +115,7 @@ inline bool post_part(const transfer_request &a)
     return true;
 }
 
-/* Transfers of a group in a stream begin together, after earlier operations, and end together. */
+/* Ends a group: its transfers in a stream begin together, after earlier operations, and end together. */
 inline ncclResult_t end_group(void)
 {
     std::vector<transfer_request> all;
@@ -144,7 +145,7 @@ inline ncclResult_t post_request(ncclComm_t comm, cudaStream_t stream, int peer,
                         size_t bytes)
 {
     if (!owner(from ? from : to, bytes))
-        return ncclInvalidUsage; /* not on a device */
+        return ncclInvalidUsage; /* not memory of a device */
     part_ptr p = std::make_shared<part>();
     *p = { comm->rank, to, from, bytes, NULL, NULL };
     group.push_back({ comm, stream, peer, p });
@@ -186,7 +187,7 @@ inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclData
         ncclRecv(to, n, type, root, comm, stream);
     return ncclGroupEnd();
 }
-/* Waits until all have come. */
+/* Waits until all ranks have called it. */
 inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
 {
     std::unique_lock<std::recursive_mutex> lock(shim::c.mutex);
@@ -219,7 +220,7 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm)
         if (p->gate->done)
             continue;
         for (const shim::job &both : p->gate->after) {
-            both->held = !both->done; /* what the other side waits for never comes */
+            both->held = !both->done; /* the partner's part will never be posted */
             both->run = [] {};
         }
         p->gate->after.clear();

@@ -1,5 +1,6 @@
-/* nccl_ranks.c - threads as ranks, a device of the shim each, examples/nccl.h between them: the bits of one process
- * whatever is cut, planned, recorded; how often a host waits in a step, and what is copied to it; ranks that end.
+/* nccl_ranks.c - trains with threads as ranks, each with a device of the shim, connected by examples/nccl.h. All
+ * shardings and plans give the bits of one process, also with captured micro-batches; the test counts how often the
+ * host waits in a step and how many bytes are copied to it; a rank that dies or cancels stops the others.
  *
  *     build/shim/nccl_ranks [table]    also prints the counts */
 #include "gradckpt.h"
@@ -12,24 +13,25 @@ extern gckpt_transport *nccl_transport_open(int rank, int size, const void *id, 
 extern void nccl_transport_close(gckpt_transport *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
-static gckpt_backend backends[DEVICES]; /* the same, counted */
-static int verbose;   /* 1: prints a line for each run */
-static int polled; /* 1: without enqueue, as it was */
+static gckpt_backend backends[DEVICES]; /* backends[i] is gpu[i] with functions that count */
+static int verbose;   /* if nonzero, prints a line for each run */
+static int polled; /* if nonzero, collectives are not enqueued but waited for by the host */
 static char id[ID];
-static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* own: with a rank that ends */
+static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* dying: the same transport for a rank that will die */
 static struct {
     int rank;
-    long at, seen; /* its at-th exchange in the queue never comes */
+    long at, seen; /* the rank dies at this exchange, counting from 1 */
     jmp_buf *end;
 } death;
 
-/* Per device, of a rank's steps but the first: how often the host waits for the device, for whatever reason, up to
- * the last update and in all, and for others' part in what is enqueued up to there; how many bytes come to it; how
- * much was repeated, of what it was asked for. */
+/* Counts of a device, over all steps of its rank except the first. waits: how often the host waits for the device;
+ * early: the most of these in a step before its last update; completions, early_completions: the same for enqueued
+ * collectives that the host finds complete; bytes: copied to the host; asked, repeated, refused: parts of steps that
+ * could be replayed, were replayed, could not be captured. */
 typedef struct {
     long waits, early, completions, early_completions, bytes, steps, repeated, asked, refused;
     int stepping;
-    long before, completions_before; /* up to this step */
+    long before, completions_before; /* values at the beginning of this step */
 } counts;
 static counts n_of[DEVICES];
 static counts *counted(const void *context)
@@ -118,7 +120,7 @@ static void close_transports(int ranks)
         nccl_transport_close(transports[i]);
 }
 
-/* As one process; what a rank's steps took: the most of any. */
+/* Trains and compares with one process; returns the counts of the rank that waits most. */
 static counts like(const setting *s, const outcome *want)
 {
     counts most = { 0 };
@@ -129,14 +131,14 @@ static counts like(const setting *s, const outcome *want)
               offloaded);
     for (int i = 0; i < s->ranks; i++) {
         const counts *n = &n_of[i];
-        CHECK_MSG(n->refused == 0, "rank %d: %ld parts could not be recorded", i, n->refused);
+        CHECK_MSG(n->refused == 0, "rank %d: %ld parts could not be captured", i, n->refused);
         most = n->waits > most.waits ? *n : most;
         if (s->ranks > 1)
             nccl_transport_close(transports[i]);
     }
     if (verbose)
-        printf("%d ranks, shard %d, %s%s: %ld waits before the last update, %ld landings, %.1f a step; %.0f bytes to "
-               "the host; %ld of %ld parts\n",
+        printf("%d ranks, shard %d, %s%s: %ld waits before the last update, %ld completions, %.1f waits a step; "
+               "%.0f bytes to the host; %ld of %ld parts\n",
                s->ranks, (int)s->shard, polled ? "polled" : "enqueued", s->offload ? ", offloads" : "", most.early,
                most.early_completions,
                (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
@@ -144,7 +146,7 @@ static counts like(const setting *s, const outcome *want)
     return most;
 }
 
-/* A rank ends at its at-th exchange in the queue: the others find out, none waits for ever. */
+/* A rank dies at its at-th exchange: all others must return an error, and none may wait for ever. */
 static void dies(setting s, int rank, long at)
 {
     static trial t;
@@ -157,13 +159,13 @@ static void dies(setting s, int rank, long at)
     for (int i = 0; i < s.ranks; i++)
         CHECK_MSG(i == rank || (t.out[i].first == GCKPT_E_PEER && t.out[i].last == GCKPT_E_PEER),
                   "exchange %ld of rank %d: rank %d: %d, %s", at, rank, i, (int)t.out[i].first, t.out[i].first_text);
-    gpu[rank]->use_comm_queue(gpu[rank]->context, 0); /* which it was within */
+    gpu[rank]->use_comm_queue(gpu[rank]->context, 0); /* the rank died inside of use_comm_queue */
     CHECK(gpu[rank]->finish(gpu[rank]->context) == NULL);
     close_transports(s.ranks);
     death.at = 0;
 }
 
-/* A rank's callback cancels: so do all, and take the step again, to the same bits. */
+/* A rank's callback cancels: all ranks cancel, run the step again, and get the same bits. */
 static void cancels(setting s, int rank, long at, const outcome *want)
 {
     static trial t;
@@ -189,7 +191,7 @@ static void test_faults(void)
                   .backends = backends,
                   .transport = transport_of,
                   .on_backend = 1 };
-    static const long at[] = { 1, 15, 22 }; /* a sum, a gather after updates, one within a step */
+    static const long at[] = { 1, 15, 22 }; /* a reduction, a gather after updates, a gather within a step */
     for (int i = 0; i < 3; i++) {
         s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
         dies(s, i % 2, at[i]);
@@ -200,10 +202,11 @@ static void test_faults(void)
         cancels(s, 1, n, &want);
 }
 
-/* Leaves on one device, and ranks. Steps that do not clip wait for nothing before their last update. */
+/* A run with VRANKS virtual ranks on one or more devices. Unless they clip, steps wait for nothing before their last
+ * update. */
 typedef struct {
     int ranks, shard, rows, mode, overlap, polled;
-    unsigned flags; /* and this; then once only */
+    unsigned flags; /* added to the default flags; such runs train once, others repeat */
     feeding feed;
     size_t offload;
 } a_run;
@@ -236,7 +239,7 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
                   .overlap = r->overlap, .offload = r->offload, .on_backend = 1, .no_debug = 1, .backends = backends,
                   .transport = transport_of, .on_step = stepping };
     polled = r->polled;
-    if (r->flags & FAST) { /* the same on the processor */
+    if (r->flags & FAST) { /* compares with ranks on the processor */
         setting plain = s;
         plain.backends = NULL, plain.transport = NULL, plain.on_step = NULL;
         run(&t, &plain, NULL, &w);
@@ -246,8 +249,8 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
     }
     const counts n = like(&s, r->flags ? &own_want : wanted);
     CHECK_MSG(polled || !unclipped || n.early + n.early_completions == 0,
-              "%d ranks: %ld waits, %ld landings before the last update", r->ranks, n.early, n.early_completions);
-    CHECK_MSG(r->flags || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked,
+              "%d ranks: %ld waits, %ld completions before the last update", r->ranks, n.early, n.early_completions);
+    CHECK_MSG(r->flags || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld replayed", r->ranks, n.asked,
               n.repeated);
     polled = 0;
 }
@@ -276,7 +279,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "table") == 0) {
         verbose = 1;
-        for (int i = 0; i < 24; i++) { /* the last with offloads, overlapped */
+        for (int i = 0; i < 24; i++) { /* the last 8 with offloads that overlap */
             const int with = i >= 16;
             const a_run r = { (with ? i / 4 % 2 : i / 8) ? 4 : 2, with ? i % 4 : i / 2 % 4, 1,
                               with ? GCKPT_OPTIMAL : GCKPT_STORE_ALL, with, !with && i % 2 == 0, 0, WHOLE,

@@ -1,7 +1,7 @@
-/* test_cuda.c - the CUDA backend: the cases of test_backend.c, random graphs among them, on two devices; what is
- * waited for; micro-batches recorded and repeated; threads; devices without room, and those that break.
+/* test_cuda.c - tests the CUDA backend: the cases of test_backend.c, including random graphs, on two devices; how often
+ * the host waits; captured and replayed micro-batches; several threads; devices that run out of memory or fail.
  *     test_cuda [first seed] [graphs]
- * Built with GCKPT_CUDA_SHIM it counts what the shim counts and breaks what it can break (cuda_shim.h). */
+ * With GCKPT_CUDA_SHIM it also checks the shim's counters and lets calls fail (cuda_shim.h). */
 #define TESTED_ELSEWHERE
 #include "run/test_backend.c"
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include <unistd.h>
 #include "cuda_shim.h"
 
-static const gckpt_backend *gpu[2]; /* as they are; the same one twice where there is one only */
-static gckpt_backend watched;          /* the first with some functions of ours before its own */
+static const gckpt_backend *gpu[2]; /* devices 0 and 1; the same one twice if there is only one */
+static gckpt_backend watched;          /* gpu[0] with some functions that count */
 static const char *why;
 
 #ifdef GCKPT_CUDA_SHIM
@@ -34,7 +34,7 @@ static long tested_blocks(int i) { return (void)i, allocations; }
 static void tested_fails(int i, long index) { (void)i, fails_at = index; }
 #endif
 
-/* An op it lacks: the host runs it. */
+/* Name of an op without kernel here, so that the host runs it. */
 static const char *lacking;
 static void tested_lacks(int i, const char *op) { (void)i, lacking = op; }
 static gckpt_kernel find_except(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -42,9 +42,9 @@ static gckpt_kernel find_except(void *context, const gckpt_op *op, gckpt_kind ki
     return lacking && !strcmp(lacking, op->name) ? NULL : gpu[0]->find(context, op, kind);
 }
 
-/* ---- what is waited for, and what is repeated ---- */
+/* ---- counting waits and replays ---- */
 static long asked, repeated, refused, first_update, last_update, waits_then;
-static int spoils; /* 1: an op's kernel waits for the device: it cannot be recorded */
+static int spoils; /* if nonzero, the kernel of gelu waits for the device, which prevents a capture */
 
 static long waits(void)
 {
@@ -88,8 +88,8 @@ static gckpt_kernel watched_find(void *context, const gckpt_op *op, gckpt_kind k
     return gpu[0]->find(context, op, kind);
 }
 
-/* Two losses that count differently, dropout and a regulariser over a batch of so many rows: all that may differ
- * from one micro-batch to the next. */
+/* A net in which everything differs from one micro-batch to the next: two losses that count differently, dropout and a
+ * regulariser. */
 enum { N = 7, IN = 9, HIDDEN = 20, OUT = 5 };
 typedef struct {
     gckpt_store *s;
@@ -137,7 +137,7 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
     return m;
 }
 
-/* A step over so many rows, as its own number says: targets, and with them counts, differ from step to step. */
+/* Runs a step over `rows` rows; its inputs, targets and counts depend on the number `step`. Returns a hash. */
 static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t hash)
 {
     gckpt_report r = { 0 };
@@ -158,20 +158,20 @@ static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t 
 
 static void net2_free(net2 *m, int keep_store) { util_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
 
-/* Repeated micro-batches have the bits of those that were not, and of the processor's. */
+/* Returns a hash of eight steps. Replayed micro-batches must have the bits of others, and of the processor. */
 static uint64_t repeats_run(const gckpt_backend *b, int64_t rows, gckpt_precision precision, int plainly)
 {
     uint64_t hash = 1469598103934665603u;
     net2 m = net2_make(NULL, b, rows, precision, plainly, 0), other = { 0 };
     for (int step = 0; step < 8; step++) {
-        if (step == 5) /* another executor with the same store: the same addresses */
+        if (step == 5) /* another executor of the same store sees the same addresses */
             other = net2_make(m.s, b, rows == N ? 2 : N, precision, plainly, 0);
-        if (step == 6) { /* the processor's turn: addresses on the device change */
+        if (step == 6) { /* a step on the processor: afterwards addresses on the device change */
             net2 here = net2_make(m.s, NULL, 2, precision, 0, 0);
             hash = net2_step(&here, 20, N, 0, hash);
             net2_free(&here, 1);
         }
-        /* two steps of one micro-batch each; then the last one is short in some steps and shorter in others */
+        /* two steps of one micro-batch; then the last micro-batch is shorter in some steps than in others */
         int64_t all = step < 2 ? rows : step % 4 == 3 ? N - 1 : N;
         hash = net2_step(step == 5 ? &other : &m, step, all, step % 2 ? 0.05f : 0, hash);
     }
@@ -185,7 +185,8 @@ static void test_repeats(void)
     for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
         for (int64_t rows = 1; rows <= N; rows += 2) {
             uint64_t want = repeats_run(NULL, rows, (gckpt_precision)precision, 0);
-            for (int way = 0; way < 4; way++) { /* recorded, plainly, not recordable, without memory for graphs */
+            /* captured, without captures, impossible to capture, without memory for graphs */
+            for (int way = 0; way < 4; way++) {
                 asked = repeated = refused = 0;
                 spoils = way == 2;
 #ifdef GCKPT_CUDA_SHIM
@@ -197,7 +198,7 @@ static void test_repeats(void)
                 uint64_t got = repeats_run(&watched, rows, (gckpt_precision)precision, way == 1);
                 CHECK_MSG(got == want, "precision %d, rows %d, way %d: other bits", precision, (int)rows, way);
                 CHECK_MSG(way == 0 ? repeated > asked / 5 && !refused : !repeated,
-                          "way %d: of %ld micro-batches %ld repeated, %ld not recorded", way, asked, repeated, refused);
+                          "way %d: of %ld micro-batches %ld replayed, %ld not captured", way, asked, repeated, refused);
                 CHECK(way < 2 || refused > 0);
                 CHECK_MSG(tested_blocks(0) == 0, "%ld pieces left", tested_blocks(0));
 #ifdef GCKPT_CUDA_SHIM
@@ -211,7 +212,7 @@ static void test_repeats(void)
 #endif
 }
 
-/* Forwards only, over any number of rows. */
+/* Tests forwards only, over various numbers of rows. */
 static void test_inference(void)
 {
     double want[4];
@@ -230,7 +231,8 @@ static void test_inference(void)
 }
 
 #ifdef GCKPT_CUDA_SHIM
-/* Nothing is waited for from the step's first instruction to its last update, but for the norm where it clips. */
+/* From the first instruction of a step to its last update the host waits for nothing, except for the norm if the step
+ * clips. */
 static void test_no_waits(void)
 {
     net2 m = net2_make(NULL, &watched, 1, GCKPT_FP32, 0, 0);
@@ -247,13 +249,13 @@ static void test_no_waits(void)
     net2_free(&m, 0);
 }
 
-/* ---- devices without room, and those that break ---- */
+/* ---- devices that run out of memory or fail ---- */
 static void test_device_out_of_memory(void)
 {
     setting o = { .backend = gpu[0] };
     small m = make(&o, 0);
     const gckpt_exec_desc x = { .backend = gpu[0] };
-    cuda_shim.fail_malloc = 1; /* the arena, and what else the executor has there */
+    cuda_shim.fail_malloc = 1; /* the executor's memory on the device */
     CHECK(!gckpt_exec_new(m.p, m.s, &x) && gckpt_error(m.s) == GCKPT_E_MEMORY);
     CHECK_MSG(strstr(gckpt_error_text(m.s), "smaller budget") && strstr(gckpt_error_text(m.s), "CUDA device 0 has"),
               "%s", gckpt_error_text(m.s));
@@ -261,7 +263,8 @@ static void test_device_out_of_memory(void)
     small_free(&m, 0);
 }
 
-/* In a process of its own, since the device is lost to it: the `launch`-th kernel or copy of a step breaks. */
+/* Lets the `launch`-th kernel, or the `copy`-th copy, of a step fail. Runs in a child process, because the device is
+ * unusable afterwards. */
 static void break_it(long launch, long copy)
 {
     setting o = { .backend = gpu[0], .micro = 4 };
@@ -271,11 +274,12 @@ static void break_it(long launch, long copy)
     gckpt_hyper hyper = { .lr = 0.01f };
     cuda_shim.fail_launch = launch;
     cuda_shim.fail_copy = copy;
-    for (int again = 0; again < 2; again++) { /* it stays so */
+    for (int again = 0; again < 2; again++) { /* the error stays */
         CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND);
         CHECK_MSG(strstr(gckpt_error_text(m.e), "step: cuda: CUDA device 0: "), "%s", gckpt_error_text(m.e));
         CHECK_MSG(strstr(gckpt_error_text(m.e), "restart from a checkpoint"), "%s", gckpt_error_text(m.e));
-        if (launch && !cuda_shim.lazy) /* then a kernel is what notices: its arguments are no template's parameters */
+        /* a kernel reports the error by its name, without names of template parameters */
+        if (launch && !cuda_shim.lazy)
             CHECK_MSG(strstr(gckpt_error_text(m.e), "_kernel") && !strstr(gckpt_error_text(m.e), " T>"), "%s",
                       gckpt_error_text(m.e));
     }
@@ -305,7 +309,7 @@ static void test_broken(void)
     }
 }
 
-/* A device that cannot be opened leaves nothing, and can be opened later. */
+/* A device that cannot be opened leaves no memory allocated and can be opened later. */
 static void test_open(void)
 {
     const long streams = cuda_shim.live_streams, events = cuda_shim.live_events, pinned = cuda_shim.live_pinned,
@@ -321,7 +325,7 @@ static void test_open(void)
 }
 #endif
 
-/* ---- values offloaded to pinned memory, beside what is computed, also in recorded micro-batches ---- */
+/* ---- values offloaded to pinned memory: overlapped with kernels, also in captured micro-batches ---- */
 static long moved;
 static void watched_move(void *context, void *to, const void *from, size_t bytes, int out)
 {
@@ -329,7 +333,7 @@ static void watched_move(void *context, void *to, const void *from, size_t bytes
     gpu[0]->copy_async(context, to, from, bytes, out);
 }
 
-/* offloads: 2: planned to run beside what is computed. */
+/* offloads: 2 lets the plan overlap copies with kernels. */
 static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -391,7 +395,8 @@ static void test_offloads(void)
     }
 }
 
-/* Copies of any size come through whole, also those of more than all slots (of 4096 bytes in tests). */
+/* Copies of any size must be complete, even if they are larger than all staging buffers together (4096 bytes each in
+ * tests). */
 static void test_copies(void)
 {
     static const size_t sizes[] = { 0, 1, 3, 4095, 4096, 4097, 1 << 19, (1 << 20) + 5 };
@@ -403,7 +408,7 @@ static void test_copies(void)
         CHECK(host && a && b && (uintptr_t)a % 64 == 0);
         for (size_t k = 0; k < n; k++)
             host[k] = (unsigned char)(k * 167 >> 8 ^ k);
-        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* and may change when it returns */
+        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* the source may change after the return */
         memset(host, 0x77, n);
         gpu[0]->copy(gpu[0]->context, b, a + 1, n);
         gpu[0]->copy_out(gpu[0]->context, host + n, b, n);
@@ -418,7 +423,7 @@ static void test_copies(void)
     CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
 }
 
-/* Packed values to floats: every storage, rows shorter than what a thread takes, any alignment. */
+/* Tests dequantising: every storage, rows shorter than a thread's part, any alignment. */
 static void test_unpack(void)
 {
     enum { MOST = 203, PLACES = 256 };
@@ -451,7 +456,7 @@ static void test_unpack(void)
                 CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d",
                           storage, (int)row, shift);
             }
-    unsigned char *bytes = (unsigned char *)quantised; /* blocks of I4, at odd addresses, too; no NaN */
+    unsigned char *bytes = (unsigned char *)quantised; /* blocks of I4, also at odd addresses; no NaN */
     for (int blocks = 1; blocks <= 5; blocks++)
         for (int shift = 0; shift < 3; shift++) {
             gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
@@ -470,7 +475,7 @@ static void test_unpack(void)
     b->release(b->context, to, PLACES * sizeof *to);
 }
 
-/* ---- threads of the host, each with a store of its own, on one device and on two ---- */
+/* ---- several host threads, each with a store, on one device and on two ---- */
 typedef struct {
     const gckpt_backend *backend;
     int64_t rows;
@@ -505,7 +510,8 @@ static void *put_one(void *user)
     return NULL;
 }
 
-/* While a thread's calls go to the queue of ranks, another's do not: they would come too late. */
+/* While one thread directs its calls to the communication queue, calls of other threads must not go there: they would
+ * run too late. */
 static void test_host_queues(void)
 {
     const gckpt_backend *b = gpu[0];

@@ -1,9 +1,10 @@
-/* test_cuda_shim.cpp - the shim runs right kernels right and finds what is wrong with wrong ones.
+/* test_cuda_shim.cpp - the shim (cuda_shim.h) runs correct kernels correctly and finds the mistakes of
+ * wrong ones.
  *
  *     g++ -std=c++17 -O2 -mfma -ffp-contract=off -Itests tests/cuda/test_cuda_shim.cpp -lpthread
  *
- * Also with -fsanitize=address,undefined and with -DCUDA_SHIM_UCONTEXT. Every bug that a kernel here can
- * be given (BUG) must change its bits or end the process with a message. */
+ * Also run with -fsanitize=address,undefined and with -DCUDA_SHIM_UCONTEXT. Each mistake (BUG) of a
+ * kernel here must change the kernel's results or end the process with a message. */
 #include "cuda_shim.h"
 #include "check.h"
 #include <string>
@@ -27,7 +28,7 @@ static void settings_reset(void)
     cuda_shim.lazy = cuda_shim.protect = 0;
 }
 
-/* Runs it in a process of its own, which must be ended by a signal (or a sanitizer) and say this. */
+/* Runs f in a child process, which must end by a signal (or a sanitizer) and print `says`. */
 template <class F> static void dies(const char *says, F f)
 {
     int ends[2];
@@ -57,7 +58,7 @@ template <class F> static void dies(const char *says, F f)
 #define BY_ASAN(otherwise) otherwise
 #endif
 
-/* Device memory with these values, as long as it lives. */
+/* Device memory with given values, freed by the destructor. */
 template <class V> struct on_device {
     V *at;
     explicit on_device(const std::vector<V> &host)
@@ -101,7 +102,7 @@ __global__ static void where(unsigned *out)
     out[b * blockDim.x * blockDim.y * blockDim.z + t] += b * 10000 + t;
 }
 
-/* (M,N) = (M,K) (K,N) in tiles of 16 x 16, a thread per element. */
+/* (M,N) = (M,K) (K,N) in tiles of 16 x 16, with a thread per element. */
 template <int BUG>
 __global__ static void matmul(const float *a, const float *b, float *c, int M, int N, int K)
 {
@@ -126,7 +127,8 @@ __global__ static void matmul(const float *a, const float *b, float *c, int M, i
         c[row * N + column] = sum;
 }
 
-/* A row's elements divided by its sum of squares: two sums over the block in one scratch. */
+/* Subtracts a row's mean and divides by the sum of squares: two sums over the block share one
+ * scratch. */
 template <int BUG> __device__ static float block_sum(float v, float *scratch)
 {
     for (int h = 16; h; h /= 2)
@@ -157,7 +159,7 @@ template <int BUG> __global__ static void center(const float *x, float *y, int n
         y[i] = (x[i] - mean) / scale;
 }
 
-/* One block of 32: mistakes that must be seen at once, or (7) leave a NaN. */
+/* Mistakes of a kernel with one block of 32 threads: found at once, or (UNSET) they leave a NaN. */
 enum {
     SHARED_BOUNDS = 5,
     GLOBAL_BOUNDS,
@@ -227,7 +229,7 @@ __global__ static void times(float *x, float what, int n)
         x[i] *= what;
 }
 
-/* Every kind of shuffle and vote: 12 words a lane. */
+/* Calls every kind of shuffle and vote: 12 words per lane. */
 __global__ static void exchange(int *out, int by, int width)
 {
     int lane = (int)threadIdx.x % 32, *o = out + 12 * threadIdx.x;
@@ -238,7 +240,7 @@ __global__ static void exchange(int *out, int by, int width)
     o[4] = (int)__ballot_sync(ALL, lane > by);
     o[5] = __any_sync(ALL, lane == by);
     o[6] = __all_sync(ALL, lane >= by);
-    unsigned half = lane < 16 ? 0xFFFFu : 0xFFFF0000u; /* two masks of a warp at once */
+    unsigned half = lane < 16 ? 0xFFFFu : 0xFFFF0000u; /* two masks of a warp at the same time */
     o[7] = __shfl_xor_sync(half, lane, 8);
     o[8] = (int)(__shfl_sync(ALL, 1e9 * lane, 7) / 1e9);
     __syncwarp();
@@ -246,7 +248,8 @@ __global__ static void exchange(int *out, int by, int width)
     o[11] = __float_as_int(1.0f);
 }
 
-/* Tensor cores: an element's place by the PTX manual's rules for m16n8k16, element by element. */
+/* Computes a product with tensor cores; operands are placed element by element, by the PTX manual's
+ * rules for m16n8k16. */
 __global__ static void mma_by_manual(const uint16_t *a, const uint16_t *b, float *d)
 {
     int lane = (int)threadIdx.x, group = lane >> 2, in_group = lane & 3;
@@ -266,7 +269,8 @@ __global__ static void mma_by_manual(const uint16_t *a, const uint16_t *b, float
     for (int i = 0; i < 4; i++)
         d[(group + (i < 2 ? 0 : 8)) * 8 + in_group * 2 + (i & 1)] = fd[i];
 }
-/* The same by cp.async and ldmatrix: a (16,16) by rows, b (16,8) by rows, so transposed. */
+/* The same with cp.async and ldmatrix: a (16,16) and b (16,8) are stored by rows, so b is
+ * transposed. */
 template <int BUG>
 __global__ static void mma_by_tiles(const uint16_t *a, const uint16_t *b, float *d)
 {
@@ -293,7 +297,7 @@ __global__ static void mma_by_tiles(const uint16_t *a, const uint16_t *b, float 
     for (int i = 0; i < 4; i++)
         d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = fd[i];
 }
-/* Matrix i holds 100 i + 8 row + column, read plainly or transposed. */
+/* Matrix i contains 100 i + 8 row + column, and is read directly or transposed. */
 __global__ static void matrices(uint32_t *out, int transposed, int astray)
 {
     SHARED(uint16_t, tile, [4][8][8]);
@@ -322,7 +326,8 @@ __global__ static void fill_dynamic(float *out, int n)
         words[i] = (float)i;
     *out = words[n - 1];
 }
-/* What was there is gone at once, what comes is there after the wait. */
+/* Reads shared memory during cp.async: the old value is gone at once, the new one is there after the
+ * wait. */
 __global__ static void early_reads(float *out, const float *in)
 {
     SHARED(float4, word, [1]);
@@ -391,7 +396,8 @@ static void test_schedules(void)
         seen3 += !same_bits(run_center<3>(), centered);
     }
     CHECK_MSG(seen1 == 8 && seen2 == 8, "missing barriers: %d and %d of 8", seen1, seen2);
-    CHECK_MSG(seen3 >= 4, "the barrier after a sum: %d of 8", seen3); /* greedy ones only */
+    /* found only by schedules that run a warp as far as possible */
+    CHECK_MSG(seen3 >= 4, "the barrier after a sum: %d of 8", seen3);
     settings_reset();
     for (int s = 0; s < 4; s++) {
         cuda_shim.schedule = s;
@@ -414,7 +420,7 @@ static void test_bugs(void)
     CHECK(unset[30] == 0 && std::isnan(unset[31]));
     for (int s = 0; s < 4; s++) {
         cuda_shim.schedule = s;
-#ifdef CUDA_SHIM_ASAN /* without it, a place between two declarations is only memory */
+#ifdef CUDA_SHIM_ASAN /* without AddressSanitizer, the space between two variables is ordinary memory */
         dies("use-after-poison", [] { run_wrong<SHARED_BOUNDS>(32); });
 #endif
         dies(BY_ASAN("past the end"), [] { run_wrong<GLOBAL_BOUNDS>(64); });
@@ -458,7 +464,7 @@ static void test_bugs(void)
     });
 }
 
-/* Blocks come forwards, backwards, and in an order that visits each one once. */
+/* Blocks run forward, backward, and in a random order that visits each block once. */
 static void test_blocks(void)
 {
     for (int s = 0; s < 4; s++) {
@@ -499,7 +505,7 @@ static void test_warp(void)
         }
     }
     settings_reset();
-    /* Sums by floating atomics depend on the order, and are counted. */
+    /* Sums by floating-point atomics depend on the order, so the shim counts such atomics. */
     std::vector<float> x = numbers(600), sums[2];
     for (int s = 0; s < 2; s++) {
         cuda_shim.schedule = s;
@@ -672,7 +678,7 @@ static void test_streams(void)
     on_device<float> d(numbers(8));
     for (int lazy = 0; lazy < 2; lazy++) {
         cuda_shim.lazy = lazy;
-        /* pinned memory is read when the copy runs, pageable at the call */
+        /* pinned memory is read when the copy runs, pageable memory at the call */
         pinned[0] = 5;
         pageable[1] = 1;
         OK(cudaEventRecord(begin, s));
@@ -680,12 +686,13 @@ static void test_streams(void)
         OK(cudaMemcpyAsync(d + 1, pageable + 1, 4, cudaMemcpyHostToDevice, s));
         pinned[0] = pageable[1] = 6;
         OK(cudaEventRecord(end, s));
-        /* another stream waits by the event; without, it is late or early */
+        /* another stream waits for the event; without the wait, it would run late or early */
         OK(cudaStreamWaitEvent(t, end));
         LAUNCH(times, 1, 4, 0, t, d, 2.0f, 2);
         seen[0] = 0;
         OK(cudaMemcpyAsync(seen, d, 8, cudaMemcpyDeviceToHost, t));
-        CHECK(seen[0] == (lazy ? 0.0f : 10.0f)); /* a missing wait shows */
+        /* shows that without a wait the value is not there yet */
+        CHECK(seen[0] == (lazy ? 0.0f : 10.0f));
 
         GIVES(cudaEventElapsedTime(&ms, begin, end), lazy ? cudaErrorNotReady : cudaSuccess);
         OK(cudaStreamSynchronize(t));
@@ -694,7 +701,8 @@ static void test_streams(void)
         OK(cudaEventElapsedTime(&ms, begin, end));
         CHECK(ms >= 0);
 
-        /* the null stream waits for blocking streams and they for it, non-blocking ones do not */
+        /* the null stream waits for blocking streams and they for it; non-blocking streams do not take
+         * part */
         LAUNCH(add, 1, 4, 0, s, d, 1.0f, 1);
         LAUNCH(times, 1, 4, 0, 0, d, 2.0f, 1);
         LAUNCH(add, 1, 4, 0, s, d, 1.0f, 1);
@@ -704,7 +712,7 @@ static void test_streams(void)
         LAUNCH(add, 1, 4, 0, t, d, 1.0f, 1);
         CHECK(fetched(d, 1)[0] == seen[0] + (lazy ? 0 : 1));
         OK(cudaStreamSynchronize(t));
-        /* a stream's work outlives it */
+        /* the work of a destroyed stream still runs */
         OK(cudaStreamCreate(&dead));
         LAUNCH(add, 1, 4, 0, dead, d, 1.0f, 1);
         OK(cudaStreamDestroy(dead));
@@ -725,7 +733,7 @@ static void test_streams(void)
     OK(cudaFreeHost(pinned));
 }
 
-/* An asynchronous error stays, for its device, until that is reset. */
+/* An asynchronous error stays until its device is reset. */
 static void test_sticky(void)
 {
     for (int lazy = 0; lazy < 2; lazy++) {
@@ -784,7 +792,7 @@ struct capture_fixture {
             OK(cudaEventDestroy(each));
         OK(cudaFreeHost(pinned));
     }
-    void follow(cudaStream_t to, cudaStream_t from) /* to goes on after what from did */
+    void follow(cudaStream_t to, cudaStream_t from) /* lets `to` continue after the work of `from` */
     {
         OK(cudaEventRecord(fork, from));
         OK(cudaStreamWaitEvent(to, fork));
@@ -796,8 +804,8 @@ static void test_graphs(void)
     capture_fixture r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    /* d = 3 (pinned + 1) + 1 on s, e = 0 + 1 on t. With the bug t multiplies d, and does not wait for s
-     * to have added: an order of nodes shows it. */
+    /* d = 3 (pinned + 1) + 1 on s, e = 0 + 1 on t. With the bug, t multiplies d without waiting for the
+     * addition on s, and some order of nodes shows it. */
     for (int round = 0; round < 16; round++) {
         int bug = round / 8;
         float by = 1;
@@ -809,7 +817,7 @@ static void test_graphs(void)
         r.follow(r.t, r.s);
         LAUNCH(add, 1, 1, 0, r.s, r.d, by, 1);
         LAUNCH(add, 1, 1, 0, r.t, r.e, by, 1);
-        by = 100; /* arguments are those of the launch */
+        by = 100; /* no effect: arguments are copied at the launch */
         LAUNCH(times, 1, 1, 0, bug ? r.t : r.s, r.d, 3.0f, 1);
         r.follow(r.s, r.t);
         LAUNCH(add, 1, 1, 0, r.s, r.d, 1.0f, 1);
@@ -832,7 +840,7 @@ static void test_graphs(void)
     settings_reset();
 }
 
-/* What is refused, and what then comes of the capture. */
+/* Tests calls that are refused within a capture, and the state of the capture afterwards. */
 static void test_captures(void)
 {
     capture_fixture r;
@@ -875,7 +883,7 @@ static void test_captures(void)
             OK(cudaStreamBeginCapture(r.t, cudaStreamCaptureModeGlobal));
             OK(cudaEventRecord(r.fork, r.s)); cudaError_t met = cudaStreamWaitEvent(r.t, r.fork);
             GIVES(cudaStreamEndCapture(r.t, &graph), broken); return met;);
-    /* Other threads: a global capture binds them, too, and is not theirs to end. */
+    /* Other threads: a global capture also restricts them, and they cannot end it. */
     cudaError_t there = cudaSuccess;
     REFUSES(unsupported, broken, std::thread([&] { there = cudaMalloc(&p, 4); }).join();
             return there;);
@@ -892,7 +900,7 @@ static void test_captures(void)
     cudaGetLastError();
 }
 
-/* Two host threads, each with a device of its own. */
+/* Two host threads, each with its own device. */
 static void test_host_threads(void)
 {
     std::vector<float> sum[2];

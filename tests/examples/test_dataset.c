@@ -205,7 +205,7 @@ static void test_lines(void)
         { "{\"conversations\": []}", ":1: expected {\"prompt\": \"..\", \"completion\"", 1 },
         { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
           "the model has no template; --chat NAME takes a known one: chatml, ", 0 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "no turn of the assistant: nothing to learn",
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "no turn of the assistant, so no target",
           1 },
         { "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
           "message 1: expected \"role\" system, user or assistant", 1 },
@@ -230,7 +230,7 @@ static void test_lines(void)
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &(dataset_desc){ END, 0, NULL }) != 0);
     desc.chats = &none;
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
-          strstr(d.error, "a chat, but the model's chat_template.jinja is none that is known here; --chat"));
+          strstr(d.error, "a chat, but the model's chat_template.jinja is not a known template; --chat"));
 }
 
 #define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
@@ -268,7 +268,7 @@ static void test_counts(void)
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &endless) == 0 && d.skipped == 4 && d.count == 3);
     dataset_free(&d);
     CHECK(open_text(&d, path, "{\"text\": \"\"}\n{\"text\": \"\"}\n") != 0 &&
-          strstr(d.error, "none of the 2 lines has anything to learn"));
+          strstr(d.error, "none of the 2 lines has a target"));
     memset(&c, 0, sizeof c);
     CHECK(chat_select(&c, "chatml") == 0);
     static const char said[] = "{\"messages\": [" SAYS("user", "a") ", " SAYS("assistant", "") "]}";
@@ -401,7 +401,7 @@ static void test_kinds(void)
         size_t size;
         const char *says; /* the expected error, or NULL if the file is a text */
     } kinds[] = {
-        KIND("a\0b", "byte 2 is 0: this is no text"),
+        KIND("a\0b", "byte 2 is 0: this is not text"),
         KIND("h\0e\0l\0l\0o\0", "save it as UTF-8"),
         KIND("\xff\xfeh\0i\0", "in UTF-16, by its byte order mark: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"),
         KIND("\xfe\xff\0h\0i", "in UTF-16"),
@@ -411,20 +411,20 @@ static void test_kinds(void)
         KIND("GGUF\3\0\0\0\1", "weights (GGUF)"),
         KIND("\x80\2}q", "Python pickle"),
         KIND("PK\3\4\24\0", "a zip archive"),
-        KIND("\x1f\x8b\10\0abc", "a gzip archive, no text; unpack it: gunzip"),
+        KIND("\x1f\x8b\10\0abc", "a gzip archive, not text; unpack it: gunzip"),
         KIND("BZh91AY&SYabc", "a bzip2 archive"),
         KIND("\xfd\x37zXZ\0", "an xz archive"),
         KIND("\x28\xb5\x2f\xfd\4", "a zstd archive"),
         KIND("7z\xbc\xaf\x27\x1c\0", "a 7z archive"),
         KIND("Rar!\x1a\7\1", "a rar archive"),
-        KIND("%PDF-1.7\n", "a PDF, no text; save its text"),
+        KIND("%PDF-1.7\n", "a PDF, not text; save its text"),
         KIND("\xd0\xcf\x11\xe0\xa1", "an Office document"),
         KIND("PAR1\x15\4", "a Parquet table"),
         KIND("\x93NUMPY\1", "a NumPy array"),
         KIND("\x89PNG\r\n\x1a\n\0", "a PNG picture"),
         KIND("\xff\xd8\xff\xe0", "a JPEG picture"),
         KIND("\177ELF\2", "a program"),
-        KIND("\xef\xbb\xbf [{\"prompt\": \"a\",\n\"answer\": \"b\"}]\n", "an array of JSON, no text; write FILE.jsonl"),
+        KIND("\xef\xbb\xbf [{\"prompt\": \"a\",\n\"answer\": \"b\"}]\n", "an array of JSON, not text; write FILE.jsonl"),
         KIND("[\"one\",\n \"two\"]", "an array of JSON"),
         KIND("{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 3", "name the file FILE.jsonl"),
         KIND("[1] see [2]", NULL),
@@ -545,11 +545,11 @@ static void test_pairs(void)
         { "{\"prompt\": 1, " PAIR("[" SAYS("assistant", "a") "]", "[" SAYS("assistant", "b") "]"),
           "\"prompt\": expected a text, or a list of messages" },
         { "{" PAIR("1", "2"), "\"chosen\": expected a text, or a list of messages" },
-        { "{" PAIR("\"a\"", "[" SAYS("assistant", "b") "]"), "\"rejected\": expected what \"chosen\" is" },
+        { "{" PAIR("\"a\"", "[" SAYS("assistant", "b") "]"), "\"rejected\": expected the kind of \"chosen\"" },
         { "{" PAIR("[" SAYS("user", "a") "]", "[" SAYS("assistant", "b") "]"),
           "\"chosen\" has no turn of the assistant" },
         { "{" PAIR("[" SAYS("user", "a") "," SAYS("assistant", "b") "]", "[" SAYS("user", "a") "]"),
-          "\"rejected\" has no turn of the assistant behind the prompt" },
+          "\"rejected\" has no turn of the assistant after the prompt" },
         { "{" PAIR("[" SAYS("tool", "a") "]", "[" SAYS("assistant", "b") "]"), "message 1: expected \"role\" system" },
         { "{" PAIR("[1]", "[2]"), "role" },
         { "{\"prompt\": [], " PAIR("[]", "[]"), "no turn of the assistant" },

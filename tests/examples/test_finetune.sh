@@ -96,12 +96,12 @@ refused()
     check "--data $1" fails_with 1 "$2" build/finetune $model --data "$work/$1"
 }
 refused utf16 "it is in UTF-16, by its byte order mark: save it as UTF-8" '\377\376h\000i\000'
-refused zeros "byte 2 is 0: this is no text" 'h\000i\000'
-refused zip "a zip archive .*, no text; unpack it" 'PK\003\004abcd'
-refused array.json "an array of JSON, no text; write FILE.jsonl, a line each: {.prompt" '[{"prompt": "a", "answer": "b"}]'
+refused zeros "byte 2 is 0: this is not text" 'h\000i\000'
+refused zip "a zip archive.*, not text; unpack it" 'PK\003\004abcd'
+refused array.json "an array of JSON, not text; write FILE.jsonl with an item on each line: {.prompt" '[{"prompt": "a", "answer": "b"}]'
 refused lines.json "name the file FILE.jsonl" '{"prompt": "a", "answer": "b"}\n'
 refused array.jsonl ":1: an array: expected an object a line" '[\n{"prompt": "a", "answer": "b"}]'
-check "--data of weights" fails_with 1 "this is weights (safetensors), no text" build/finetune $model \
+check "--data of weights" fails_with 1 "this is weights (safetensors), not text" build/finetune $model \
     --data "$work/tiny/model.safetensors"
 check "--validation of an archive" fails_with 1 "validation: .*a zip archive" build/finetune $model \
     --data "$work/text" --validation "$work/zip"
@@ -387,7 +387,7 @@ cp tests/golden/chat_template.jinja "$work/chatty"
 build/finetune $chats --model "$work/chatty" --plan > "$work/stdout" 2> "$work/stderr"
 check "the folder's template is known" grep -q "^chats  chatml, by the model's chat_template.jinja" "$work/stderr"
 echo x >> "$work/chatty/chat_template.jinja"
-check "another one is not" fails_with 1 "the model's chat_template.jinja is none that is known here; --chat" \
+check "another one is not" fails_with 1 "the model's chat_template.jinja is not a known template; --chat" \
     build/finetune $chats --model "$work/chatty"
 check "--chat none of chats" fails_with 1 "chats.jsonl:1: a chat, but the model has no template; --chat NAME" \
     build/finetune $chats --model "$work/chatty" --chat none
@@ -772,7 +772,7 @@ build/finetune --resume "$work/recut" --batch 2 --steps 80 --json - > "$work/mor
 check "of --steps there are as many" sh -c "grep -q '^note   from step 75 on, a step has 2 rows instead of 8\$' $work/stderr &&
     test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 5"
 printf '\037\213\010\000abcdefgh' > "$work/zipped.jsonl"
-check "a gzip file of the name .jsonl" fails_with 1 "zipped.jsonl: this is a gzip archive, no text; unpack it: gunzip" \
+check "a gzip file of the name .jsonl" fails_with 1 "zipped.jsonl: this is a gzip archive, not text; unpack it: gunzip" \
     build/finetune $model --data "$work/zipped.jsonl"
 cp -r "$work/tiny" "$work/broken"
 sed 's/data_fnv1a/note_fnv1a/' "$work/broken/model.safetensors" > "$work/unhashed" && # as from another program
@@ -811,7 +811,7 @@ check "--save over the model" fails_with 2 "it is also --model" build/finetune $
 check "--save into no folder" fails_with 1 "save /nonexistent/x" build/finetune $text --save /nonexistent/x
 check "--save over a file" fails_with 1 "save" build/finetune $text --save "$work/text"
 mkdir -p "$work/blocked/adapter_config.json"
-check "--save where a folder is in the way" fails_with 1 "adapter_config.json: .*unharmed" build/finetune $text \
+check "--save where a folder is in the way" fails_with 1 "adapter_config.json: .*the older file is unchanged" build/finetune $text \
     --steps 1 --save "$work/blocked"
 # full SAYS ARGUMENT..: the disk is full when 8 blocks are written, which the model's weights need
 full()

@@ -684,8 +684,8 @@ static void test_other_adapters(void)
         const char *says;
     } cases[] = {
         { { .method = ADAPTERS_LORA, .bias = ADAPTERS_ALL_BIASES },
-          "\"h.0.ln_1.bias\" is trained, too" },
-        { { .method = ADAPTERS_HOULSBY }, "houlsby of a gpt2: a GGUF has no place for it" },
+          "\"h.0.ln_1.bias\" is also trained" },
+        { { .method = ADAPTERS_HOULSBY }, "houlsby of a gpt2 cannot be saved as GGUF" },
     };
     static const struct {
         const char *folder, *file, *says;
@@ -868,21 +868,21 @@ static void test_other_models(void)
         const char *says;
     } lies[] = {
         { "general.architecture", 12, 5, 0x6f616d616c, "is lamao: one of llama, qwen2, qwen3" },
-        { "llama.vocab_size", -4, 1, 'x', "key llama.vocab_xize is not known here" },
+        { "llama.vocab_size", -4, 1, 'x', "key llama.vocab_xize is unknown" },
         { "llama.block_count", 4, 4, 0, "key llama.block_count is 0: a number from 1" },
         { "llama.block_count", 4, 4, 1, "tensor blk.1" },
         { "llama.block_count", 4, 4, 3, "no file has tensor \"layers.2." },
-        { "llama.block_count", 4, 4, 9999, "9999 layers by its keys, of 21 tensors in all" },
+        { "llama.block_count", 4, 4, 9999, "its keys name 9999 layers, but there are only 21 tensors" },
         { "llama.block_count", 4, 4, 20000, "20000 layers: 10000 at most" },
-        { "llama.embedding_length", 4, 4, 64, "by the keys (" },
+        { "llama.embedding_length", 4, 4, 64, "by the keys, (" },
         { "llama.attention.head_count", 4, 4, 3, "num_attention_heads 3" },
-        { "llama.attention.head_count_kv", 4, 4, 1, "by the keys (32,8) is expected" },
+        { "llama.attention.head_count_kv", 4, 4, 1, "by the keys, (32,8) is expected" },
         { "llama.rope.dimension_count", 4, 4, 4, "the 8 columns of a head's keys are expected" },
-        { "llama.attention.layer_norm_rms_epsilo", 0, 1, 'x', "is not known here" },
+        { "llama.attention.layer_norm_rms_epsilo", 0, 1, 'x', "is unknown" },
         { "blk.0.attn_q.weigh", 0, 1, 'x', "tensor blk.0.attn_q.weighx does not belong to a llama" },
         { "blk.0.attn_", 0, 1, 'x', "does not belong to a llama of 2 layers" },
         { "blk.0.attn_norm.weight", 12, 4, GGUF_T_F16, NULL },
-        { "blk.0.attn_q.weight", 20, 4, 11, "blocks of 256 as Q3_K" },
+        { "blk.0.attn_q.weight", 20, 4, 11, "no multiple of 256, the block of Q3_K" },
     };
     file whole = tuning_read("tests/golden/gguf/llama-q8_0.gguf");
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {

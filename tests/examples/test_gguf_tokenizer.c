@@ -364,19 +364,19 @@ static void test_refusals(void)
         change c;
         const char *error;
     } bpes[] = {
-        { DROP("ggml.model"), "key tokenizer.ggml.model is not there: the file has no tokenizer" },
+        { DROP("ggml.model"), "key tokenizer.ggml.model is missing: the file has no tokenizer" },
         { NUMBER("ggml.model", 1), "key tokenizer.ggml.model: string expected, found u32" },
-        { TEXT("ggml.model", "t5"), "is \"t5\", a unigram model; known are gpt2 (byte-level BPE)" },
-        { TEXT("ggml.model", "gemma4"), "is \"gemma4\", Gemma 4's own; known are" },
-        { TEXT("ggml.model", "none"), "is \"none\": the file has no tokenizer; known are" },
-        { TEXT("ggml.model", "gpt3"), "is \"gpt3\"; known are" },
+        { TEXT("ggml.model", "t5"), "is \"t5\", a unigram model; supported are gpt2 (byte-level BPE)" },
+        { TEXT("ggml.model", "gemma4"), "is \"gemma4\", Gemma 4's own; supported are" },
+        { TEXT("ggml.model", "none"), "is \"none\": the file has no tokenizer; supported are" },
+        { TEXT("ggml.model", "gpt3"), "is \"gpt3\"; supported are" },
         { TEXT("ggml.pre", "tekken"),
-          "key tokenizer.ggml.pre is \"tekken\": how its text is split is not known here; known are "
+          "key tokenizer.ggml.pre is \"tekken\": how its text is split is not supported; supported are "
           "gpt-2, llama-bpe, smaug-bpe, qwen2 and smollm" },
-        { TEXT("ggml.pre", "default"), "is \"default\": how its text is split is not said" },
-        { DROP("ggml.pre"), "key tokenizer.ggml.pre is not there: how its text is split is not" },
-        { DROP("ggml.tokens"), "key tokenizer.ggml.tokens: there are none" },
-        { FEWER("ggml.tokens", 0), "key tokenizer.ggml.tokens: there are none" },
+        { TEXT("ggml.pre", "default"), "is \"default\": how its text is split is not stored" },
+        { DROP("ggml.pre"), "key tokenizer.ggml.pre is missing: how its text is split is not" },
+        { DROP("ggml.tokens"), "key tokenizer.ggml.tokens is missing or empty" },
+        { FEWER("ggml.tokens", 0), "key tokenizer.ggml.tokens is missing or empty" },
         { TEXT("ggml.tokens", "a"),
           "tokenizer.ggml.tokens: an array of strings expected, found s" },
         { FEWER("ggml.tokens", 9), "key tokenizer.ggml.token_type: 406 types of 9 tokens" },
@@ -384,18 +384,18 @@ static void test_refusals(void)
         { FEWER("ggml.token_type", 0), "key tokenizer.ggml.token_type: 0 types of 406 tokens" },
         { WORD("ggml.tokens", 300, byte), "token 300 is no UTF-8" },
         { WORD("ggml.tokens", 300, "!"), "are both \"!\"" },
-        { ITEM("ggml.token_type", 1, 7), "token 1, \"!\": type 7; 1 to 6 are known" },
-        { ITEM("ggml.token_type", 1, -1), "token 1, \"!\": type -1; 1 to 6 are known" },
-        { ITEM("ggml.token_type", 1, 6), "token 1, \"!\", is said to be a byte" },
-        { DROP("ggml.merges"), "key tokenizer.ggml.merges is not there" },
+        { ITEM("ggml.token_type", 1, 7), "token 1, \"!\": type 7; expected 1 to 6" },
+        { ITEM("ggml.token_type", 1, -1), "token 1, \"!\": type -1; expected 1 to 6" },
+        { ITEM("ggml.token_type", 1, 6), "token 1, \"!\", has the type byte" },
+        { DROP("ggml.merges"), "key tokenizer.ggml.merges is missing" },
         { WORD("ggml.merges", 7, "ab"), "merge 7, \"ab\": two tokens and a space between them" },
         { WORD("ggml.merges", 7, "a "), "merge 7, \"a \": two tokens" },
         { WORD("ggml.merges", 7, " a"), "merge 7, \" a\": two tokens" },
         { WORD("ggml.merges", 7, ""), "merge 7, \"\": two tokens" },
         { WORD("ggml.merges", 7, "a b c"), "merge 7, \"a b c\": two tokens" },
-        { WORD("ggml.merges", 7, "qqq a"), "merge 7 has \"qqq\", which is no token" },
-        { WORD("ggml.merges", 7, "a qqq"), "merge 7 has \"qqq\", which is no token" },
-        { WORD("ggml.merges", 7, "! $"), "merge 7 has \"!$\", which is no token" },
+        { WORD("ggml.merges", 7, "qqq a"), "merge 7 has \"qqq\", which is not a token" },
+        { WORD("ggml.merges", 7, "a qqq"), "merge 7 has \"qqq\", which is not a token" },
+        { WORD("ggml.merges", 7, "! $"), "merge 7 has \"!$\", which is not a token" },
         { NUMBER("ggml.bos_token_id", 407),
           "key tokenizer.ggml.bos_token_id is 407: the ids of tokens are 0 to 405" },
         { NUMBER("ggml.eos_token_id", 4294967295.0),
@@ -407,7 +407,7 @@ static void test_refusals(void)
         { TEXT("ggml.eos_token_id", "2"),
           "ggml.eos_token_id: a whole number expected, found string" },
         { DROP("ggml.bos_token_id"),
-          "a text begins with key tokenizer.ggml.bos_token_id, which is" },
+          "a text begins with the token of key tokenizer.ggml.bos_token_id, which is" },
         { NUMBER("ggml.add_bos_token", 1), "key tokenizer.ggml.add_bos_token: bool expected" },
     };
     static char longest[GGUF_TOKEN_LONGEST + 2];
@@ -430,7 +430,7 @@ static void test_refusals(void)
     for (size_t i = 0; i < sizeof spms / sizeof spms[0]; i++)
         check_refused(GOLDEN "spm.gguf", &spms[i].c, 1, spms[i].error);
     const change ends[] = { DROP("ggml.eos_token_id"), BOOL("ggml.add_eos_token", 1) };
-    check_refused(GOLDEN "bpe.gguf", ends, 2, "a text ends with key tokenizer.ggml.eos_token_id");
+    check_refused(GOLDEN "bpe.gguf", ends, 2, "a text ends with the token of key tokenizer.ggml.eos_token_id");
 }
 
 /* ---- failing allocations, damaged files ------------------------------------------------------ */

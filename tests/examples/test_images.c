@@ -262,7 +262,7 @@ static void test_folders(void)
     put("val/tea/1.ppm", "P6\n3 2\n255\n", 18, 0);
     refused("val/tea/1.ppm: images of 2 x 3 x 3 after images of 3 x 2 x 3");
     put("val/tea/1.ppm", "P5\n2 3\n255\n", 6, 0);
-    refused("images of 3 x 2 x 1 behind");
+    refused("images of 3 x 2 x 1 after");
     put("val/tea/1.ppm", "P6\n2 3\n255\n", 17, 0);
     refused("val/tea/1.ppm: ends within the picture");
     static const char *const heads[] = { "",

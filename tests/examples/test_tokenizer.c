@@ -717,7 +717,7 @@ static void test_family_refusals(void)
           "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"",
           "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"<pad>\"},\"content\":\"\"},"
           "\"n\":{\"a\":\"",
-          "added token \"<pad>\" is empty after normalizing" },
+          "added token \"<pad>\" is empty once normalized" },
     };
     char path[64], many[2048] = "\"normalizers\":[";
     bpe b;
@@ -798,16 +798,16 @@ static void test_refusals(void)
         { "\"merges\":[", "\"merges\":[\"ab\",", "found a string ab" },
         { "\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "expected a merge" },
         { "\"merges\":[", "\"merges\":[[\"a\",1],", "expected a merge" },
-        { "\"merges\":[", "\"merges\":[\"q zqz\",", "a merge has \"zqz\", which is no token" },
-        { "\"merges\":[", "\"merges\":[[\"zq\",\"z\"],", "a merge has \"zq\", which is no token" },
-        { "\"merges\":[", "\"merges\":[[\"q\",\"z\"],", "a merge has \"qz\", which is no token" },
-        { "\"merges\":[", "\"merges\":[[\"\",\"\"],", "a merge has \"\", which is no token" },
+        { "\"merges\":[", "\"merges\":[\"q zqz\",", "a merge has \"zqz\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[[\"zq\",\"z\"],", "a merge has \"zq\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[[\"q\",\"z\"],", "a merge has \"qz\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[[\"\",\"\"],", "a merge has \"\", which is not in the vocabulary" },
         { "\"merges\":[", "\"merges\":[[\"<|user|>\",\":\"],", "a merge has \"<|user|>\"" },
     };
     static const char *const of_merges[][3] = {
         { "\n", "\nab\n", ":2: expected two tokens with a space between them" },
         { "\n", "\na b c\n", ":2: expected two tokens with a space between them" },
-        { "\n", "\n\n#version\nq z\r\n", ":4: a merge has \"qz\", which is no token" },
+        { "\n", "\n\n#version\nq z\r\n", ":4: a merge has \"qz\", which is not in the vocabulary" },
     };
     bpe b;
     for (size_t i = 0; i < sizeof of_json / sizeof of_json[0]; i++) {

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes adapters/ and adapters.h: adapters with DoRA, modules_to_save and layers_to_transform as
-peft saves them, on models of gpt2/ and llama/, and what PyTorch computes with them.
+"""Writes adapters/ and adapters.h: DoRA adapters and adapters with modules_to_save or
+layers_to_transform, as peft saves them, for models of gpt2/ and llama/, with the results that PyTorch
+computes.
 
     python3 tests/golden/adapters.py
 
-As gpt2.py and llama.py, whose models and helpers it uses: everything is computed in float64 with
-torch 2.15, transformers 5.23 and peft 0.21. check_peft.py loads what we save."""
+Uses the models and helpers of gpt2.py and llama.py. Everything is computed in float64 with torch 2.15,
+transformers 5.23 and peft 0.21. For the other direction, check_peft.py loads the adapters that gradckpt
+saves."""
 import json
 import os
 import shutil
@@ -20,7 +22,7 @@ import llama
 from gpt2 import ADAPTER_LR, generate, inputs, keep_only, logits_of, print_array, train
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "adapters")
-ADAPTERS = {  # the model they are of, what peft is given
+ADAPTERS = {  # name: (model, keyword arguments of peft's config, ..)
     "gpt2_dora": ("gpt2/model", dict(
         r=3, lora_alpha=6, use_dora=True, use_rslora=True, fan_in_fan_out=True, bias="lora_only",
         target_modules=["c_attn", "mlp.c_proj"], rank_pattern={"c_attn": 2})),
@@ -55,7 +57,7 @@ def trains(name):
 
 
 def save_adapter(name):
-    """Random values throughout, also where training starts at 0."""
+    """Sets all trained values at random, including those that training starts at 0."""
     base, options = ADAPTERS[name]
     config = peft.LoraConfig(task_type="CAUSAL_LM", **json.loads(json.dumps(options)))
     model = peft.get_peft_model(load_base(base).float(), config)
@@ -78,7 +80,7 @@ def save_adapter(name):
 
 
 def load_saved(path, name):
-    """The adapter in a folder on top of its model; its values can be trained."""
+    """Loads a model and the adapter of a folder; the adapter's values can be trained."""
     model = peft.PeftModel.from_pretrained(load_base(ADAPTERS[name][0]), path)
     biases = ADAPTERS[name][1].get("bias") == "lora_only"
     for parameter, p in model.named_parameters():
@@ -89,15 +91,15 @@ def load_saved(path, name):
 
 
 def file_name(parameter):
-    """What peft's file calls it."""
+    """Returns the name of a parameter in peft's file."""
     return (parameter.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")
             .replace(".modules_to_save", ""))
 
 
 def gradients(model, tokens, targets):
-    """As llama.gradients, of what is trained, by the names of peft's file; None: one of them is all
-    but 0 somewhere, where Adam's first step has a sign that rounding decides (of c_attn's bias it
-    may: keys' biases change nothing)."""
+    """Returns sums over the gradients of trained parameters, as llama.gradients, by the names in peft's
+    file. Returns None if a gradient is almost 0 somewhere: there Adam's first step has a sign that
+    depends on rounding. (c_attn's bias may be such, since a bias of keys changes nothing.)"""
     model.zero_grad()
     F.cross_entropy(logits_of(model, tokens).flatten(0, 1), targets.flatten(),
                     ignore_index=-1).backward()

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Compares examples/chat.h with Jinja. Needs jinja2, a folder of chat templates as they are published
-(FOLDER/*.jinja; none is kept here) and build/test_chat:
+"""Compares examples/chat.h with Jinja. Needs jinja2, build/test_chat and a folder of published chat templates
+(FOLDER/*.jinja), none of which is part of this repository:
 
-    python3 tests/golden/chat.py FOLDER              which are known, and the table for chat.h
-    python3 tests/golden/chat.py FOLDER golden       writes tests/golden/chat.jsonl: what Jinja renders
-    python3 tests/golden/chat.py FOLDER wide > FILE  the same of 200 random chats, for build/test_chat FILE
-    python3 tests/golden/chat.py tokens              writes tests/golden/chat_tokens.jsonl: what the tokenizers
-                                                     package makes of such texts (by build/test_chat: no FOLDER)
-                                                     with tests/golden/tokenizer/*, when those have changed
+    python3 tests/golden/chat.py FOLDER              prints the known templates and the table for chat.h
+    python3 tests/golden/chat.py FOLDER golden       writes tests/golden/chat.jsonl, chats rendered by Jinja
+    python3 tests/golden/chat.py FOLDER wide > FILE  prints 200 random chats, for build/test_chat FILE
+    python3 tests/golden/chat.py tokens              writes tests/golden/chat_tokens.jsonl: texts of build/test_chat
+                                                     in tokens of the tokenizers package (needs no FOLDER); run it
+                                                     when tests/golden/tokenizer/* have changed
 
-A template has the format whose rendering is Jinja's for all of many random chats: with and without a
-system's turn, with turns out of order, odd white space and special tokens in them. Where Jinja drops a
-turn (Mistral's system, unless the user has the last word) we refuse the chat."""
+A template has one of chat.h's formats if both render the same text for many random chats: with and without a
+system message, with messages out of order, odd white space and special tokens in them. If Jinja drops a
+message (Mistral's system message, unless the user's is the last), chat.h refuses the chat."""
 import glob
 import json
 import os
@@ -31,7 +31,7 @@ WORDS = ["hi", "  two words ", "", "\n", "a\nb\n\n", " lead", "trail ", "{{x}}",
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}, which marks answers and renders nothing"""
+    """Implements {% generation %}, which marks answers and renders nothing."""
     tags = {"generation"}
 
     def parse(self, parser):
@@ -40,7 +40,7 @@ class Generation(jinja2.ext.Extension):
 
 
 def environment():
-    """As transformers makes it."""
+    """Creates an environment with the settings of transformers."""
     def refuse(message):
         raise jinja2.exceptions.TemplateError(message)
 
@@ -55,16 +55,16 @@ def environment():
 
 
 def render(template, messages, asks):
-    """None: refused"""
+    """Returns the rendered chat, or None if the template refuses it."""
     try:
         return template.render(messages=messages, tools=None, documents=None, bos_token="<BOS>", eos_token="<EOS>",
                                add_generation_prompt=asks)
-    except Exception:  # of the template's, or of Python's on a chat that it does not expect
+    except Exception:  # the template's error, or Python's for a chat that it does not expect
         return None
 
 
 def chats(count, seed):
-    """Most alternate; some are odd."""
+    """Returns a random chat: most alternate between user and assistant, some do not."""
     draw = random.Random(seed)
 
     def said():
@@ -95,7 +95,7 @@ def fnv(data, h):
 
 
 def known(folder):
-    """{format: [(template's text, file)]}"""
+    """Returns {format: [(template text, file)]}."""
     some = chats(400, 1)
     want = {name: ours(name, some) for name in FORMATS}
     found = {name: {} for name in FORMATS}
@@ -112,7 +112,7 @@ def known(folder):
             dropped = [w is None for w in want[name]]
             if all(s or d for s, d in zip(same, dropped)) and sum(g is not None for g in got) > 50:
                 fits.append((sum(dropped), name))
-        if fits:  # what refuses fewest
+        if fits:  # prefer the format that refuses the fewest chats
             stripped = text[:-1] if text.endswith("\n") else text
             found[min(fits)[1]].setdefault(stripped, os.path.basename(path))
     return found
@@ -129,7 +129,8 @@ PLAIN = ["the memory", "A model, 2024!", " it's", "groß 模型 ", "1000", "\n\n
 
 
 def tokens():
-    """Answers that can be tokenised apart; what is said spells no special token."""
+    """Writes chats whose answers can be tokenised separately, and that contain no special tokens in their
+    text."""
     from tokenizers import Tokenizer
     draw = random.Random(4)
     with open("tests/golden/chat_tokens.jsonl", "w") as to:
@@ -142,7 +143,7 @@ def tokens():
 
                 for i in range(8):
                     tries, apart = 0, False
-                    while not apart:  # until no token reaches from what is before an answer into it
+                    while not apart:  # until no token spans the border before an answer
                         tries += 1
                         roles = ["user", "assistant", "user", "assistant", "user"][:1 + i % 5 if tries < 300 else 1]
                         messages = [{"role": r, "content": "".join(draw.choice(PLAIN) for _ in range(draw.randint(1, 3)))}

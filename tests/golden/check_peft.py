@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Loads what test_gpt2 and test_adapters, test_llama or test_windows save with transformers and
-peft, compares the logits, and writes gpt2_saved.h, llama_saved.h or windows_saved.h: hashes of the
-files that were accepted, which the tests compare theirs with.
+"""Loads the models and adapters that test_gpt2 and test_adapters, test_llama or test_windows save, with
+transformers and peft; compares the logits; writes the hashes of accepted files into gpt2_saved.h,
+llama_saved.h or windows_saved.h. The tests compare the hashes of their files with these.
 
     mkdir build/saved; build/test_gpt2 build/saved; build/test_adapters build/saved
     python3 tests/golden/check_peft.py build/saved gpt2
@@ -10,7 +10,8 @@ files that were accepted, which the tests compare theirs with.
     mkdir build/windows; build/test_windows build/windows
     python3 tests/golden/check_peft.py build/windows windows
 
-So a file that is written in another way fails the tests until this script has accepted it."""
+If the library changes how it writes a file, the tests fail until this script has accepted the new
+file."""
 import importlib
 import os
 import sys
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 
 
 def fnv(path):
-    """FNV-1a 64 of a file."""
+    """Returns the FNV-1a 64 hash of a file."""
     with open(path, "rb") as file:
         value = 0xcbf29ce484222325
         for byte in file.read():
@@ -49,8 +50,8 @@ def main():
                  f"0x{fnv(os.path.join(saved, name, file)):016x}u }},\n"
                  for file in sorted(os.listdir(os.path.join(saved, name)))]
     with open(golden.FOLDER + "_saved.h", "w") as out:
-        out.write(f"/* {kind}_saved.h - written by check_peft.py: FNV-1a 64 of files of ours that "
-                  "transformers\n * and peft have loaded, with the right logits; do not edit. */\n"
+        out.write(f"/* {kind}_saved.h - written by check_peft.py: FNV-1a 64 of files that gradckpt "
+                  "saved\n * and transformers and peft loaded, with the right logits; do not edit. */\n"
                   f"#ifndef GOLDEN_{kind.upper()}_SAVED_H\n#define GOLDEN_{kind.upper()}_SAVED_H\n"
                   "#include <stdint.h>\n\n"
                   "static const struct {\n    const char *file;\n    uint64_t hash;\n"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What examples/cnn.c does, by PyTorch: the same network, initial distributions, data, batches and
-recipe, for the comparison in docs/benchmarks/learning.tsv. Not part of any test.
+"""Trains the network of examples/cnn.c with PyTorch: the same layers, initial distributions, data,
+batches and hyperparameters, for the comparison in docs/benchmarks/learning.tsv. No test runs it.
 
-    python3 tests/golden/cnn.py [seeds] [epochs]        validation of the best epoch, seed by seed"""
+    python3 tests/golden/cnn.py [seeds] [epochs]        prints each seed's best epoch"""
 import math
 import re
 import sys
@@ -36,7 +36,7 @@ def network():
 
 
 def digits():
-    """examples/digits.h, scaled as examples/images.h does."""
+    """Reads examples/digits.h and scales the pixels as examples/images.h does."""
     with open("examples/digits.h") as f:
         rows = re.findall(r'"([A-Q]{64}[0-9])"', f.read())
     x = torch.tensor([[ord(c) - 65 for c in r[:64]] for r in rows], dtype=torch.float64)

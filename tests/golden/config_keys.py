@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes config_keys.h: every key of config.json that transformers reads for a model type that
-examples/model.h knows, with values that are not the usual ones, and whether such a value changes
-the logits there.
+"""Writes config_keys.h: every key of config.json that transformers reads for a model type of
+examples/model.h, each with an unusual value and whether that value changes the logits. test_llama.c
+reads the list.
 
     python3 tests/golden/config_keys.py
 
-A type's keys are the fields of its config class and of the classes it derives from, the names that
-its attribute_map adds, the keys that configuration files take out of kwargs, and every attribute
-that is read from the config while a model is built, run, trained and generates. A key whose value
-cannot be made from its usual one needs a row in VALUES, or the script stops. test_llama.c walks the
-list. Versions: torch 2.15, transformers 5.24."""
+The keys of a type are: the fields of its config class and of the base classes, the names in its
+attribute_map, the keys that configuration classes take from kwargs, and every attribute that is read
+from the config while a model is built, run, trained and generates. If no unusual value can be derived
+from a key's default, the script stops until the key has a row in VALUES. Versions: torch 2.15,
+transformers 5.24."""
 import dataclasses
 import inspect
 import json
@@ -26,7 +26,7 @@ LLAMA = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_lay
              num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
              bos_token_id=1, eos_token_id=2, pad_token_id=0)
 QWEN = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
-BASES = {  # what makes the other keys of a type matter
+BASES = {  # settings under which the other keys of a type take effect
     "gpt2": dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=1,
                  eos_token_id=2),
     "llama": dict(),
@@ -41,7 +41,7 @@ BASES = {  # what makes the other keys of a type matter
 FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 16}
-VALUES = {  # where the usual value says too little
+VALUES = {  # unusual values that cannot be derived from the default
     "n_inner": [48], "hidden_size": [40], "n_embd": [40], "head_dim": [16], "num_attention_heads": [8, 2],
     "n_head": [8], "num_key_value_heads": [4, 1, None], "activation_function": ["relu", "gelu"],
     "hidden_act": ["relu", "gelu"], "hidden_activation": ["relu", "silu"],
@@ -73,12 +73,12 @@ VALUES = {  # where the usual value says too little
     "scale_attn_weights": [False], "add_cross_attention": [True], "rms_norm_eps": [0.1],
     "layer_norm_epsilon": [0.1], "vocab_size": [80], "num_hidden_layers": [2], "n_layer": [2],
 }
-# keys whose effect logits of a new model do not show: which files from_pretrained reads and how, and
-# sizes that layers differ in
+# keys whose effect does not show in the logits of a new model: which files from_pretrained reads and
+# how, and sizes that differ between layers
 FILES = {"transformers_weights": ["other.safetensors"],
          "per_layer_config": [{"1": {"intermediate_size": 40}}],
          "quantization_config": [{"quant_method": "awq", "bits": 4}]}
-# generic machinery of transformers, not of models: Python objects, and what calls take as arguments
+# keys of transformers in general, not of models: Python objects, and arguments of calls
 MACHINERY = re.compile(
     r"^(_.*|sub_configs.*|base_model_.*|model_type|attribute_map|get_.*|to_.*|from_.*|validate.*|"
     r"convert_.*|standardize_.*|is_heterogeneous|default_theta|nested_.*|base_config_key|"
@@ -102,7 +102,7 @@ def config_of(values):
 
 
 def model_of(values):
-    """The same weights for parameters of the same name and shape."""
+    """Gives the same weights to parameters of the same name and shape."""
     model = transformers.AutoModelForCausalLM.from_config(config_of(values)).float().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -120,7 +120,8 @@ def logits_of(values):
 
 
 def read_while_used(kind):
-    """Names of attributes that are read from a config in use, there or not."""
+    """Returns the names of all attributes that are read from a config in use, whether they exist or
+    not."""
     read = set()
     plain = transformers.PreTrainedConfig.__getattribute__
 
@@ -141,7 +142,7 @@ def read_while_used(kind):
 def keys_of(kind):
     classes = [type(config_of(base_of(kind)))]
     if kind == "mistral":
-        classes.append(transformers.MinistralConfig)  # with layer_types AutoConfig takes that
+        classes.append(transformers.MinistralConfig)  # AutoConfig chooses this class if there are layer_types
     keys = read_while_used(kind) | {"is_causal", "layer_types", "auto_map", "tokenizer_class"}
     for c in classes:
         keys |= {f.name for f in dataclasses.fields(c)} | set(c.attribute_map)
@@ -151,7 +152,7 @@ def keys_of(kind):
         keys.add("original_max_position_embeddings")
     fields = {f.name for c in classes for f in dataclasses.fields(c)}
     methods = {k for k in keys if callable(getattr(classes[0], k, None))}
-    of_generation = set(transformers.GenerationConfig().to_dict()) - fields  # not read from here
+    of_generation = set(transformers.GenerationConfig().to_dict()) - fields  # not read from config.json
     return sorted(k for k in keys - methods - of_generation - set(FILES) if not MACHINERY.match(k))
 
 
@@ -159,12 +160,12 @@ def values_of(kind, key, usual):
     if key == "sliding_window_pattern" and kind != "gemma3_text":
         return []
     if key == "original_max_position_embeddings":
-        return []  # of scaled positions: the values of rope_parameters
+        return []  # scaled positions use the values of rope_parameters
     if key == "rope_parameters" and kind == "gemma3_text":
         return [{FULL: v, SLIDING: {"rope_type": "default", "rope_theta": 300.0}}
                 for v in VALUES[key]]
     if key == "hidden_act" and kind == "gemma":
-        return ["relu", "silu"]  # gelu is another name of its usual value
+        return ["relu", "silu"]  # gelu is an alias of the default
     if key in VALUES:
         return [v for v in VALUES[key] if v != base_of(kind).get(key, usual)]
     if isinstance(usual, bool):
@@ -175,12 +176,13 @@ def values_of(kind, key, usual):
 
 
 def changes(kind, key, value):
-    """1: transformers computes something else, or another shape; 0: the same, or it stops."""
+    """Returns 1 if transformers then computes other logits or shapes, 0 if the same or if it refuses
+    the value."""
     if key in ("dtype", "torch_dtype"):
-        return 0  # says how exactly it computes; Gemma's constants are rounded to it
+        return 0  # sets only the precision of computations, to which Gemma's constants are rounded
     try:
         other = logits_of({**base_of(kind), key: value})
-    except Exception as error:  # its own refusal
+    except Exception as error:  # transformers refuses the value
         print(f"{kind} {key} {value}: {type(error).__name__}: {str(error)[:70]}")
         return 0
     same = other.shape == PLAIN.shape and float((other - PLAIN).abs().max()) < 1e-4

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes gguf/ and gguf.h: GGUF files as llama.cpp makes them of models and an adapter that are here
-as Hugging Face's, and what the gguf package makes of blocks of each type.
+"""Writes gguf/ and gguf.h: GGUF files that llama.cpp converts from models and an adapter of this
+folder, and the gguf package's values of random blocks of each type.
 
     LLAMA_CPP=path/to/llama.cpp python3 tests/golden/gguf.py
 
-LLAMA_CPP: its source, with build/bin/llama-quantize; beside torch and transformers. The models have
-no tokenizers, so the converter writes stand-ins for them. gguf/llama-q8_0.gguf is of llama/gqa,
-gguf/gpt2-q4_0.gguf of gpt2/model, gguf/lora.gguf of llama/lora; quantised as the converter and
-llama-quantize do. gguf.h has random blocks with finite scales, and the bits of their values."""
+LLAMA_CPP is its source tree with build/bin/llama-quantize; torch and transformers are needed as well.
+The models have no tokenizers, so the script gives the converter substitutes. gguf/llama-q8_0.gguf comes
+from llama/gqa, gguf/gpt2-q4_0.gguf from gpt2/model, gguf/lora.gguf from llama/lora, quantised by the
+converter and llama-quantize. gguf.h has random blocks with finite scales, and the bits of their
+values."""
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ HERE = Path(os.path.dirname(os.path.abspath(__file__)))
 FOLDER = HERE / "gguf"
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
 HALVES = {"F16": [0], "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
-          "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # where a block has binary16 numbers
+          "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # offsets of binary16 numbers in a block
 
 
 def vocabulary(model):
@@ -62,7 +63,7 @@ def blocks(name, random):
     rows = random.integers(0, 256, (1 if values == 256 else 2, max(size, 32)
                                     if values == 1 else size), dtype=np.uint8)
     rows = rows[:1] if values == 1 else rows
-    for at in HALVES.get(name, []):  # finite: exponents below 31
+    for at in HALVES.get(name, []):  # exponents below 31 are finite
         step = 2 if values == 1 else rows.shape[1]
         for k in range(at, rows.shape[1], step):
             rows[:, k + 1] &= 0xbb

@@ -15,7 +15,7 @@ typedef struct {
     const char *name;
     int inputs;
     golden_tensor in[3];
-    golden_tensor out;          /* n = 0: a loss */
+    golden_tensor out;          /* n is 0 for a loss */
     const float *r;
     double sum;
     int64_t count;

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes gpt2/ and gpt2.h: small GPT-2 models and adapters as transformers and peft save them, and
-what PyTorch computes with them.
+"""Writes gpt2/ and gpt2.h: small GPT-2 models and adapters as transformers and peft save them, with the
+results that PyTorch computes.
 
     python3 tests/golden/gpt2.py
 
-The models have random weights but real names, types and files: model/ is GPT2LMHeadModel in F32,
-bare/ is GPT2Model in F16 with the masks that old files carry, sharded/ is BF16 in several files.
-expected.safetensors has logits, gpt2.h tokens, losses of trainings and generated tokens. Weights
-are rounded to their type first; everything after that is computed in float64. Seeds are fixed: the
-files only change with this script and the versions of what it imports (torch 2.15, transformers
-5.23, peft 0.21). check_peft.py goes the other way: it loads what we save."""
+The models have random weights, but real names, types and files: model/ is GPT2LMHeadModel in F32, bare/
+is GPT2Model in F16 with the masks that old files contain, sharded/ is BF16 in several files.
+expected.safetensors has logits; gpt2.h has tokens, losses of trainings and generated tokens. Weights
+are rounded to their type first; everything else is computed in float64. Seeds are fixed: the files
+change only with this script and the versions of its imports (torch 2.15, transformers 5.23, peft 0.21).
+For the other direction, check_peft.py loads the files that gradckpt saves."""
 import json
 import math
 import os
@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpt2")
 LAYERS, DIM, HEADS, VOCABULARY, POSITIONS = 2, 32, 4, 128, 64
-ROWS, CONTEXT = 2, 8                            # of the logits
-BATCH, LENGTH, MICRO, STEPS = 8, 16, 3, 10      # of the trainings: micro-batches of 3, 3, 2 rows
-PROMPT, NEW = 6, 32                             # tokens of the generations
+ROWS, CONTEXT = 2, 8                            # for the logits
+BATCH, LENGTH, MICRO, STEPS = 8, 16, 3, 10      # for the trainings, with micro-batches of 3, 3 and 2 rows
+PROMPT, NEW = 6, 32                             # tokens of prompt and generation
 LR, ADAPTER_LR, DECAY, CLIP = 2e-3, 5e-3, 0.1, 1.0
 VIRTUAL = 5
 random = torch.Generator().manual_seed(20240701)
@@ -48,7 +48,7 @@ def keep_only(path, suffixes):
 
 # ---- models --------------------------------------------------------------------------------------
 def make_model():
-    """Random weights, wide enough that logits differ, in biases and gains, too."""
+    """Random weights, large enough that logits differ; also for biases and gains."""
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=DIM, n_layer=LAYERS, n_head=HEADS,
         bos_token_id=VOCABULARY - 1, eos_token_id=VOCABULARY - 1, pad_token_id=VOCABULARY - 1)
@@ -81,7 +81,7 @@ def save_models(model):
 
 
 def load_model(name):
-    """In float64, without dropout; from weights of any type."""
+    """Loads a model of any type into float64, without dropout."""
     model = transformers.GPT2LMHeadModel.from_pretrained(folder(name), dtype="auto")
     model = model.double().eval()
     model.config._attn_implementation = "eager"
@@ -107,7 +107,7 @@ ADAPTERS = {
 
 
 def save_adapter(name):
-    """Random values throughout, also where training starts at 0."""
+    """Sets all trained values at random, including those that training starts at 0."""
     model = peft.get_peft_model(transformers.GPT2LMHeadModel.from_pretrained(folder("model")),
                                 ADAPTERS[name])
     with torch.no_grad():
@@ -128,10 +128,10 @@ def save_adapter(name):
 
 
 def load_adapter(path):
-    """The adapter in a folder on top of load_model("model"); its values can be trained."""
+    """Loads the adapter of a folder on top of load_model("model"); its values can be trained."""
     model = peft.PeftModel.from_pretrained(load_model("model"), path)
     biases = getattr(model.peft_config["default"], "bias", "none") == "all"
-    for name, p in model.named_parameters():    # a prefix is made in float32
+    for name, p in model.named_parameters():    # peft creates a prefix in float32
         p.data = p.data.double()
         p.requires_grad_(any(part in name for part in ("lora_", "prompt_encoder", "adaption_"))
                          or (biases and name.endswith(".bias")))
@@ -139,20 +139,20 @@ def load_adapter(path):
 
 
 def load_saved(path, name):
-    """What our tests save under this name (check_peft.py)."""
+    """Loads the model or adapter that the tests save (check_peft.py)."""
     if name != "model":
         return load_adapter(path)
     return transformers.GPT2LMHeadModel.from_pretrained(path).double().eval()
 
 
-# ---- what they compute ---------------------------------------------------------------------------
+# ---- expected results ------------------------------------------------------------------------------
 def logits_of(model, tokens):
-    return model(input_ids=tokens).logits[:, -tokens.shape[1]:]     # prompts have logits, too
+    return model(input_ids=tokens).logits[:, -tokens.shape[1]:]     # without a prompt adapter's own positions
 
 
 def train(model, tokens, targets, lr):
-    """AdamW by torch.optim; losses are summed over micro-batches and divided once. Clipping is by
-    hand, since torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm."""
+    """Trains with torch.optim.AdamW; losses are summed over micro-batches and divided once. Clips by
+    hand, because torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm."""
     weights = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW([
         {"params": [p for p in weights if p.dim() >= 2], "weight_decay": DECAY},
@@ -179,8 +179,8 @@ def train(model, tokens, targets, lr):
 
 
 def generate(model, prompt):
-    """Greedily, with the key/value cache; the same tokens must come without it, and never by a
-    hair's breadth."""
+    """Generates greedily with the key/value cache. Checks that the same tokens come without a cache,
+    and that no choice is close."""
     made = model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
                           max_new_tokens=NEW, min_new_tokens=NEW, use_cache=True, eos_token_id=None)
     made = made[:, -NEW:]
@@ -207,7 +207,7 @@ def print_array(out, kind, name, values):
 
 
 def inputs():
-    """tokens of the logits, of the trainings with their targets, of the prompt"""
+    """Returns the tokens of the logits, those of the trainings with their targets, and the prompt."""
     numbers = torch.Generator().manual_seed(20240702)
     tokens = torch.randint(0, VOCABULARY - 1, (ROWS, CONTEXT), generator=numbers)
     batch = torch.randint(0, VOCABULARY - 1, (BATCH, LENGTH), generator=numbers)

@@ -158,7 +158,7 @@ static const int32_t llama_generated_adaption[32] = {
     17, 90, 94, 69, 86, 110, 107, 73, 88, 10
 };
 static const struct {
-    const char *name, *base; /* NULL: a model */
+    const char *name, *base; /* NULL for a model */
     const double *losses;
     const int32_t *made;
 } golden_llama[] = {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes llama/ and llama.h: small Llama-like models and adapters as transformers and peft save
-them, and what PyTorch computes with them.
+"""Writes llama/ and llama.h: small Llama-like models and adapters as transformers and peft save them,
+with the results that PyTorch computes.
 
     python3 tests/golden/llama.py
 
-As gpt2.py, whose tokens, trainings and generations these are. The models have random weights but
-real names, types and files: most are BF16, mha is F32, bare is LlamaModel in F16 with the
-frequencies that old files carry, sharded is gqa in several files. expected.safetensors has logits
-and, of each parameter's gradient, the sum of squares and a sum with signs; llama.h losses of
-trainings and generated tokens. Everything is computed in float64: also norms, the softmax of
-attention and the angles of positions, which transformers asks for in float32 (wide, below). Angles
-position are made in float32, as there."""
+Uses the tokens, trainings and generation of gpt2.py. The models have random weights, but real names,
+types and files: most are BF16, mha is F32, bare is LlamaModel in F16 with the frequencies that old
+files contain, sharded is gqa in several files. expected.safetensors has logits and, for each
+parameter's gradient, the sum of squares and a sum with signs; llama.h has losses of trainings and
+generated tokens. Everything is computed in float64, including norms, the softmax of attention and the
+angles of positions, for which transformers requests float32 (see wide). Only the angles per position
+are made in float32, as in transformers."""
 import contextlib
 import importlib
 import json
@@ -34,7 +34,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 256}
-MODELS = {  # model_type, what differs from SIZES
+MODELS = {  # name: (model_type, differences from SIZES)
     "mha": ("llama", dict(num_key_value_heads=4)),
     "gqa": ("llama", dict(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=LLAMA3,
                           rms_norm_eps=1e-5, eos_token_id=[126, 127, 3],
@@ -52,7 +52,7 @@ MODELS = {  # model_type, what differs from SIZES
                                 no_rope_layer_interval=2)),
     "gemma": ("gemma", dict(num_key_value_heads=1, head_dim=16)),
 }
-ADAPTERS = {  # the model they are of, what peft is given
+ADAPTERS = {  # name: (model, keyword arguments of peft's config, ..)
     "lora": ("gqa", lambda: peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8)),
     "patterns": ("mqa", lambda: peft.LoraConfig(
         task_type="CAUSAL_LM", r=3, lora_alpha=6, use_rslora=True, target_modules="all-linear",
@@ -69,7 +69,7 @@ ADAPTERS = {  # the model they are of, what peft is given
     "adaption": ("mistral", lambda: peft.AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=5,
                                                               adapter_layers=1)),
 }
-POSITIONS = {  # of real models: what llama_frequencies makes of it
+POSITIONS = {  # settings of real models, for llama_frequencies
     "Llama 3.2": dict(head_dim=64, max_position_embeddings=131072, rope_parameters={
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
@@ -99,7 +99,7 @@ def folder(name):
 
 # ---- models --------------------------------------------------------------------------------------
 def make_model(name):
-    """Random weights, wide enough that logits differ, in biases and gains, too."""
+    """Random weights, large enough that logits differ; also for biases and gains."""
     kind, differs = MODELS[name]
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **differs})
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -120,7 +120,7 @@ def edit_config(name, change):
 
 
 def as_before(config):
-    """Scaled positions as files have them that transformers 4 wrote."""
+    """Writes scaled positions in the form of transformers 4."""
     del config["rope_parameters"]
     config.update(rope_theta=10000.0, rope_scaling={"type": "linear", "factor": 4.0})
 
@@ -136,8 +136,8 @@ def save_bare(model):
 
 
 def steady(name):
-    """Adam's first updates are as large where a gradient is all but 0, with a sign that rounding
-    decides there: such models are made again."""
+    """Returns whether no gradient is almost 0. For such a gradient Adam's first updates are as large as
+    for others, with a sign that depends on rounding, so the model must be made again."""
     model = load_model(folder(name))
     _, batch, targets, _ = inputs()
     with wide():
@@ -166,8 +166,8 @@ def save_models():
 
 
 def load_model(path):
-    """In float64; made in float32, so that what transformers computes first (scales of embeddings,
-    frequencies) is of that type whatever the file's."""
+    """Loads a model into float64. It is created in float32, so that constants which transformers
+    computes first (scales of embeddings, frequencies) have that type whatever the file's type is."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager")
     return model.double().eval()
@@ -175,7 +175,7 @@ def load_model(path):
 
 # ---- adapters ------------------------------------------------------------------------------------
 def save_adapter(name):
-    """Random values throughout, also where training starts at 0."""
+    """Sets all trained values at random, including those that training starts at 0."""
     base, config = ADAPTERS[name]
     model = peft.get_peft_model(load_model(folder(base)).float(), config())
     with torch.no_grad():
@@ -196,10 +196,10 @@ def save_adapter(name):
 
 
 def load_adapter(path, base):
-    """The adapter in a folder on top of a model; its values can be trained."""
+    """Loads a model and the adapter of a folder; the adapter's values can be trained."""
     model = peft.PeftModel.from_pretrained(load_model(folder(base)), path)
     biases = getattr(model.peft_config["default"], "bias", "none") == "all"
-    for name, p in model.named_parameters():    # a prefix is made in float32
+    for name, p in model.named_parameters():    # peft creates a prefix in float32
         p.data = p.data.double()
         p.requires_grad_(any(part in name for part in ("lora_", "prompt_encoder", "adaption_"))
                          or (biases and name.endswith(".bias")))
@@ -207,13 +207,13 @@ def load_adapter(path, base):
 
 
 def load_saved(path, name):
-    """What our tests save under this name (check_peft.py)."""
+    """Loads the model or adapter that the tests save (check_peft.py)."""
     return load_adapter(path, ADAPTERS[name][0]) if name in ADAPTERS else load_model(path)
 
 
-# ---- what they compute ---------------------------------------------------------------------------
+# ---- expected results ----------------------------------------------------------------------------
 class Wide:
-    """torch, for modules of transformers, but that its float32 is float64."""
+    """Replaces torch in modules of transformers: its float32 is float64."""
     float32 = float = torch.float64
 
     def __getattr__(self, name):
@@ -239,9 +239,9 @@ def wide():
 
 
 def gradients(model, tokens, targets):
-    """Of the mean loss of all targets, a row a parameter, by name: the sum of squares, and the sum
-    of which every value counts with the sign that its place has: minus where bit 15 of place *
-    2654435761 is set."""
+    """Returns a row for each parameter, by name, about the gradient of the mean loss over all targets:
+    the sum of squares, and a sum in which value i counts negative if bit 15 of i * 2654435761 is
+    set."""
     model.zero_grad()
     loss = F.cross_entropy(logits_of(model, tokens).flatten(0, 1), targets.flatten(),
                            ignore_index=-1)
@@ -257,7 +257,7 @@ def gradients(model, tokens, targets):
 
 
 def write_positions(out):
-    """config.json, and what transformers makes of it."""
+    """Writes config.json texts and the frequencies that transformers computes from them."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     rows = ""
     for i, (name, differs) in enumerate(POSITIONS.items()):
@@ -304,7 +304,7 @@ def main():
             print_array(out, "double", "llama_losses_" + name, value)
         for name, value in generated.items():
             print_array(out, "int32_t", "llama_generated_" + name, value.flatten().tolist())
-        out.write("static const struct {\n    const char *name, *base; /* NULL: a model */\n"
+        out.write("static const struct {\n    const char *name, *base; /* NULL for a model */\n"
                   "    const double *losses;\n    const int32_t *made;\n} golden_llama[] = {\n")
         for name in losses:
             base = f'"{ADAPTERS[name][0]}"' if name in ADAPTERS else "NULL"

@@ -1,5 +1,5 @@
-/* llama_saved.h - written by check_peft.py: FNV-1a 64 of files of ours that transformers
- * and peft have loaded, with the right logits; do not edit. */
+/* llama_saved.h - written by check_peft.py: FNV-1a 64 of files that gradckpt saved
+ * and transformers and peft loaded, with the right logits; do not edit. */
 #ifndef GOLDEN_LLAMA_SAVED_H
 #define GOLDEN_LLAMA_SAVED_H
 #include <stdint.h>

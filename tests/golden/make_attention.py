@@ -1,5 +1,6 @@
-"""Heads that share keys, and lengths of the rows' keys, by PyTorch's scaled_dot_product_attention in
-binary64. Inputs are made of a formula, which tests/ops/test_attention.c has, too.
+"""Writes attention.h: attention with shared key heads and with lengths of the rows' keys, computed by
+PyTorch's scaled_dot_product_attention in binary64. tests/ops/test_attention.c computes the inputs by
+the same formula.
 
     python3 tests/golden/make_attention.py > tests/golden/attention.h
 """
@@ -42,7 +43,7 @@ for name, b, t, s, heads, key_heads, causal, lengths in (
     for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
         show("attention_%s_%s" % (name, what), x)
 
-# B, T, S, heads, key_heads, causal, window, cap, scale: as transformers' eager attention of Gemma 2 has them
+# B, T, S, heads, key_heads, causal, window, cap, scale: as in transformers' eager attention of Gemma 2
 for name, b, t, s, heads, key_heads, causal, window, cap, scale in (
         ("window", 1, 6, 6, 2, 1, True, 3, None, None),
         ("capped", 1, 3, 5, 2, 2, False, None, 1.5, None),

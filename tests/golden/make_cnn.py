@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes what tests/files/test_axes.c and docs/from-pytorch.md read: a small convolutional net as PyTorch saves it
-(cnn.safetensors), the same after the lines of docs/from-pytorch.md that put its axes in this library's order
-(cnn_hwio.safetensors), and what it makes of some images (cnn.h; in it, too, a loss with
-class weights and label smoothing, of docs/from-pytorch.md).
+"""Writes the files that tests/files/test_axes.c and docs/from-pytorch.md read: cnn.safetensors, a small
+convolutional net as PyTorch saves it; cnn_hwio.safetensors, the same after the code in docs/from-pytorch.md
+has put its axes into gradckpt's order; cnn.h, the net's results for some images, and the loss with class
+weights and label smoothing of docs/from-pytorch.md.
 
     python3 tests/golden/make_cnn.py
 """
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 torch.manual_seed(1)
 net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 5))
 with torch.no_grad():
-    net(torch.randn(8, 3, 2, 4) + 0.5)  # running statistics, and a count of batches: 1
+    net(torch.randn(8, 3, 2, 4) + 0.5)  # gives running statistics, and a batch count of 1
     net.eval()
     x = (torch.arange(48) * 37 % 23 - 11).float().reshape(2, 3, 2, 4) / 8
     y = net(x)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes convolution.h: PyTorch's conv2d, stride 2, padding 1, and its gradients for test_user_ops.c.
+"""Writes convolution.h: PyTorch's conv2d with stride 2 and padding 1, and its gradients, for
+test_user_ops.c.
 
     python3 tests/golden/make_convolution.py > tests/golden/convolution.h
 
-All numbers are small multiples of 1/64, so every result is exact in float32 in whatever order it is
-added. Needs torch (1.13 was used)."""
+All numbers are small multiples of 1/64, so every result is exact in float32, in any order of addition.
+Needs torch (1.13 was used)."""
 import torch
 
 

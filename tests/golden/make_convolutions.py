@@ -3,8 +3,8 @@
 
     python3 tests/golden/make_convolutions.py > tests/golden/convolutions.h
 
-All numbers are small multiples of 1/64, so every result is exact in float32 in whatever order it is
-added. Needs torch (1.13 was used)."""
+All numbers are small multiples of 1/64, so every result is exact in float32, in any order of addition. Needs
+torch (1.13 was used)."""
 import torch
 import torch.nn.functional as F
 
@@ -39,7 +39,7 @@ for i, (size, o, kernel, stride, padding, dilation, groups, more) in enumerate(C
     x = numbers(37, *size).requires_grad_()
     w = numbers(29, *kernel, o // groups if more else c // groups, c if more else o).requires_grad_()
     b = numbers(5, o).requires_grad_()
-    torch_w = w.permute(axes + 1, axes, *range(axes))  # ours to (O,I,..), or (I,O,..) if transposed
+    torch_w = w.permute(axes + 1, axes, *range(axes))  # from gradckpt's order to (O,I,..), or (I,O,..) if transposed
     f = getattr(F, f"conv_transpose{axes}d" if more else f"conv{axes}d")
     options = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
     if more:

@@ -1,4 +1,4 @@
-"""Writes examples/digits.h: scikit-learn's handwritten digits, a row of characters each.
+"""Writes examples/digits.h: scikit-learn's handwritten digits, as a string of characters per image.
 
     python3 tests/golden/make_digits.py > examples/digits.h
 """

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/gguf_tokenizer/: two small tokenizers as GGUF files, with the keys that llama.cpp's
-convert_hf_to_gguf.py gives such models (get_vocab_base, _create_vocab_sentencepiece), by its package gguf; and what
-the tokenizers package makes of texts with the same tokenizers in the forms that models have (tokenizers 0.23,
-transformers 5.23, sentencepiece 0.2.3, gguf 0.19 were used).
+"""Writes tests/golden/gguf_tokenizer/: two small tokenizers as GGUF files, and the tokens that the tokenizers package
+gives texts with the same tokenizers in the forms of model families. The gguf package writes the files, with the keys
+that llama.cpp's convert_hf_to_gguf.py gives such models (get_vocab_base, _create_vocab_sentencepiece). Versions:
+tokenizers 0.23, transformers 5.23, sentencepiece 0.2.3, gguf 0.19.
 
     python3 tests/golden/make_gguf_tokenizer.py
-    python3 tests/golden/make_gguf_tokenizer.py DIR N [SEED]    DIR/K/model.gguf and cases.jsonl of 40 random ones, N texts
-                                                                each (then build/test_gguf_tokenizer DIR/*)
+    python3 tests/golden/make_gguf_tokenizer.py DIR N [SEED]    DIR/K/model.gguf and cases.jsonl for 40 random ones,
+                                                                N texts each (then build/test_gguf_tokenizer DIR/*)
 
-bpe.gguf is byte-level BPE, spm.gguf SentencePiece's; a form differs from the file by keys, which the test sets. A line
-of bpe.jsonl and spm.jsonl is one of
+bpe.gguf is byte-level BPE, spm.gguf SentencePiece's; other forms use the same file with some keys that the test
+changes. Each line of bpe.jsonl and spm.jsonl is one of
     {"text" or "hex": .., "ids": [..], "plain": [..], "template": [..]}
-        tokens by the file as it is, as in tokenizer/cases.jsonl, and under FORM ids, FORM plain, FORM template by
-        another form, where these differ from "ids"
-    {"decode": [..], "text": ..}    of the file as it is"""
+        tokens by the unchanged file, as in tokenizer/cases.jsonl; FORM ids, FORM plain and FORM template are the tokens
+        by another form, if they differ from "ids"
+    {"decode": [..], "text": ..}    by the unchanged file"""
 import io
 import json
 import os
@@ -28,7 +28,7 @@ from transformers.convert_slow_tokenizer import generate_merges
 TO = sys.argv[1] if len(sys.argv) > 2 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "gguf_tokenizer")
 N = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 33
-with tempfile.TemporaryDirectory() as scratch:  # its texts and designs; what it writes is not wanted
+with tempfile.TemporaryDirectory() as scratch:  # imports its texts and designs; its output is discarded
     sys.argv = ["make_tokenizer.py", scratch, "0", "1"]
     import make_tokenizer as mt
 random.seed(SEED)
@@ -40,7 +40,7 @@ def looks_special(text):
 
 
 # == byte-level ====================================================================================
-PRES = {  # tokenizer.ggml.pre: normalizer, pre_tokenizer, ignore_merges
+PRES = {  # tokenizer.ggml.pre: (normalizer, pre_tokenizer, ignore_merges)
     "gpt-2": (None, mt.byte_level(), False),
     "llama-bpe": (None, mt.sequence("pretokenizers", mt.split(mt.LLAMA3), mt.byte_level(regex=False)), True),
     "qwen2": ({"type": "NFC"}, mt.sequence("pretokenizers", mt.split(mt.QWEN2), mt.byte_level(regex=False)), False),
@@ -57,7 +57,7 @@ def byte_form(made, pre, begins=False, ends=False):
 
 
 def byte_keys(made, size):
-    """As get_vocab_base has them, of so many tokens."""
+    """Returns the keys as get_vocab_base computes them, with `size` tokens."""
     of = Tokenizer.from_str(json.dumps(made | {"post_processor": None}))
     names = {number: name for name, number in of.get_vocab().items()}
     added = {one["id"]: one for one in made["added_tokens"]}
@@ -96,7 +96,7 @@ def finish(w, more):
 
 # == SentencePiece =================================================================================
 def train(size, users, controls, texts):
-    """A model, and of each piece text, score and kind."""
+    """Trains a model; returns text, score and kind of each piece."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["".join(c for c in text if c in " \n" or c in mt.CHARACTERS) for text in texts]), model_writer=out, model_type="bpe", vocab_size=size, byte_fallback=True,
@@ -109,7 +109,8 @@ def train(size, users, controls, texts):
 
 
 def spm_form(pieces, added, form, begins=True, ends=False):
-    """As Hugging Face converts such a model: form is prepend (Llama 2), first (Mistral) or never (Gemma)."""
+    """Returns a tokenizer.json as Hugging Face converts such a model. form: prepend (Llama 2), first (Mistral) or
+    never (Gemma)."""
     ids = {text: i for i, (text, _, _) in enumerate(pieces)}
     scores = {text: score for text, score, _ in pieces}
     merges = generate_merges(ids, scores)
@@ -130,8 +131,8 @@ def spm_form(pieces, added, form, begins=True, ends=False):
 
 
 def write_spm(path, pieces, made, more, scored=True, filler=0):
-    """As _create_vocab_sentencepiece, added_tokens_decoder being the made one's added tokens; not scored: as
-    LlamaHfVocab does where there is no tokenizer.model."""
+    """Writes keys as _create_vocab_sentencepiece does, with the added tokens of `made` as added_tokens_decoder; if
+    not scored, as LlamaHfVocab does without a tokenizer.model."""
     tokens, scores, types = map(list, zip(*pieces))
     for one in made["added_tokens"]:
         if one["id"] == len(tokens):
@@ -164,7 +165,7 @@ def some_texts(count, specials):
 
 
 def write_cases(path, forms, texts, most=20):
-    """forms: name and tokenizer.json; the first is the file's own."""
+    """forms: {name: tokenizer.json}; the first form is that of the unchanged file."""
     of = {name: Tokenizer.from_str(json.dumps(made)) for name, made in forms.items()}
     first = next(iter(of))
     with open(path, "w", encoding="utf-8") as out:
@@ -190,7 +191,7 @@ def write_cases(path, forms, texts, most=20):
 
 def write_random(folder, k):
     global BOS, EOS
-    random.seed(SEED * 1000 + k)  # a design sets it, too
+    random.seed(SEED * 1000 + k)  # each design sets the seed again
     os.makedirs(folder, exist_ok=True)
     begins, ends = random.random() < 0.6, random.random() < 0.3
     more = {"add_bos_token": begins, "add_eos_token": ends}
@@ -244,7 +245,7 @@ else:
     extra += [mt.token(one, False) for one in symbols]
     made = {form: spm_form(pieces, extra, form, True, form == "never") for form in ("first", "prepend", "never")}
     for one in made["prepend"]["added_tokens"]:
-        one["special"] &= one["content"] != "[INST]"  # what tells the two forms apart
+        one["special"] &= one["content"] != "[INST]"  # by this the test tells the forms prepend and first apart
     write_spm(TO + "/spm.gguf", pieces, made["first"], {"add_space_prefix": True, "add_bos_token": True}, True, 2)
     chosen = some_texts(16, [one["content"] for one in extra])
     write_cases(TO + "/spm.jsonl", made, chosen)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes golden.h: what PyTorch computes for every op and for two short trainings of a small GPT.
+"""Writes golden.h: PyTorch's results for every op, and for two short trainings of a small GPT.
 
     python3 tests/golden/make_golden.py > tests/golden/golden.h
 
-Inputs are rounded to float32 first; everything after that is computed in float64 and printed with 9
-digits. Seeds are fixed: the file only changes with this script. Needs torch, 2.0 or newer."""
+Inputs are rounded to float32 first; everything else is computed in float64 and printed with 9 digits. Seeds
+are fixed: the file changes only with this script. Needs torch, 2.0 or newer."""
 import math
 import torch
 import torch.nn.functional as F
@@ -63,7 +63,7 @@ def attention(q, k, v, heads, causal):
 
 
 def rotary(x, heads, base):
-    """The half-split pairing of GPT-NeoX: pair (i, i + D/2) turns by position * base^(-2i/D)."""
+    """Rotates as GPT-NeoX does: columns i and i + D/2 by the angle position * base^(-2i/D)."""
     b, t, c = x.shape
     d = c // heads
     x = x.reshape(b, t, heads, d)
@@ -146,7 +146,7 @@ typedef struct {
     const char *name;
     int inputs;
     golden_tensor in[3];
-    golden_tensor out;          /* n = 0: a loss */
+    golden_tensor out;          /* n is 0 for a loss */
     const float *r;
     double sum;
     int64_t count;
@@ -193,7 +193,7 @@ def print_case(name, inputs, function):
 
 for case in cases:
     print_case(*case)
-# What came later has random values of its own: those of all the rest stay as they are.
+# Later cases draw from another seed, so that the values of all earlier ones stay the same.
 rest = random.get_state()
 random.manual_seed(20261121)
 seen = torch.arange(7)[None, :] <= torch.arange(3)[:, None] + 4  # the last query sees all keys
@@ -205,7 +205,7 @@ print_case("attention_more_keys",
 
 
 def entropy(x, t, w, **options):
-    """Rows weighted; count: those that are not left out."""
+    """Returns the weighted sum over rows, and the number of rows that are not ignored."""
     v = x.shape[-1]
     hard = t.dim() < x.dim()
     rows = F.cross_entropy(x.reshape(-1, v), t.reshape(-1).long() if hard else t.reshape(-1, v),
@@ -218,7 +218,7 @@ def weighted(rows, w):
     return (rows * w.reshape(w.shape + (1,) * (rows.dim() - w.dim()))).sum(), rows.numel()
 
 
-# Losses with weights; those of elements also at their kinks: differences of delta and of nothing.
+# Losses with weights. Those of elements also at their kinks, where the difference is delta or 0.
 random.manual_seed(20261122)
 one = torch.ones(B)
 apart, near = normal(B, 3, 4), normal(B, 3, 4)
@@ -247,7 +247,7 @@ for case in [
      lambda x, y, w: weighted(F.binary_cross_entropy_with_logits(x, y, reduction="none"), w)),
 ]:
     print_case(*case)
-# PyTorch's mean with weights of classes, which divides by the sum of the rows' weights.
+# PyTorch's mean with class weights divides by the sum of the rows' weights.
 classes = (normal(7) ** 2 + 0.25).float().double()
 logits = normal(B, 3, 7, scale=3).requires_grad_()
 mean = F.cross_entropy(logits.reshape(-1, 7), targets.reshape(-1).long(), weight=classes,
@@ -257,12 +257,12 @@ for name, values in (("logits", logits), ("classes", classes), ("gradient", logi
     print_array("float", "golden_weighted_mean_" + name, values)
 print_array("int32_t", "golden_weighted_mean_targets", targets)
 print(f"static const double golden_weighted_mean = {mean.item():.17g};")
-# Norms with an epsilon of their own, rotary of a part of each head by given frequencies.
+# Norms with another epsilon; rotary of a part of each head, by given frequencies.
 random.manual_seed(20261123)
 
 
 def part(x, heads, frequencies, scale):
-    """As rotary, of the first 2 len(frequencies) columns of each head; cos and sin scaled."""
+    """Rotates the first 2 len(frequencies) columns of each head; cos and sin are scaled."""
     r = 2 * len(frequencies)
     x = x.unflatten(2, (heads, -1))
     angle = torch.arange(x.shape[1])[:, None] * torch.tensor(frequencies).float().double()
@@ -288,7 +288,7 @@ LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-3, 0.9, 0.999, 1e-8, 0.1, 1.0
 
 
 def initial_weights():
-    # No bias on q, k, v: the gradient of a key's bias is 0 but for rounding, which Adam amplifies.
+    # q, k, v have no bias: the gradient of a key's bias is 0 except for rounding, which Adam amplifies.
     w = {"wte": normal(VOCAB, DIM, scale=0.4), "wpe": normal(CONTEXT, DIM, scale=0.2)}
     for i in range(LAYERS):
         w[f"h{i}.ln1.gain"] = 1 + normal(DIM, scale=0.1)
@@ -309,7 +309,7 @@ def initial_weights():
 
 
 def gpt_loss(w, tokens, targets):
-    """Sum of the cross-entropy over the tokens that count."""
+    """Returns the sum of the cross-entropy over tokens with a target."""
     x = w["wte"][tokens] + w["wpe"]
     for i in range(LAYERS):
         h = f"h{i}."
@@ -324,8 +324,8 @@ def gpt_loss(w, tokens, targets):
 
 
 def train(start, tokens, targets, micro):
-    """AdamW by torch.optim; gradients accumulated over micro-batches as sums, divided once.
-    Clipping is by hand, since torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm."""
+    """Trains with torch.optim.AdamW; gradients are summed over micro-batches and divided once. Clips by hand,
+    because torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm."""
     w = {name: value.clone().requires_grad_() for name, value in start.items()}
     optimiser = torch.optim.AdamW([
         {"params": [p for p in w.values() if p.dim() >= 2], "weight_decay": DECAY},

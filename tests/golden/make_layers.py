@@ -1,4 +1,5 @@
-"""Writes layers.h: what PyTorch makes of examples/layers.h's layers, by names and shapes of their own.
+"""Writes layers.h: PyTorch's results for the layers of examples/layers.h, whose names and shapes the
+classes here repeat.
 
     python3 tests/golden/make_layers.py > tests/golden/layers.h
 """
@@ -9,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausal
 
 
 def fill(name, t):
-    """Value i of a parameter, as tests/examples/test_train.c has it."""
+    """Sets the values of a parameter as tests/examples/test_train.c does."""
     i = torch.arange(t.numel())
     t.copy_(((i * 37 + len(name) * 11) % 101 - 50).reshape(t.shape) / 100)
 

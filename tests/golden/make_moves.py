@@ -3,8 +3,8 @@
 
     python3 tests/golden/make_moves.py > tests/golden/moves.h
 
-In float32, in which interpolate's places are computed, from small multiples of 1/16, channels last.
-Needs torch (2.15 was used)."""
+Computed in float32, in which interpolate computes source positions, from small multiples of 1/16, channels
+last. Needs torch (2.15 was used)."""
 import torch
 import torch.nn.functional as F
 
@@ -41,7 +41,7 @@ print("/* moves.h - written by make_moves.py with PyTorch; do not edit. */")
 x = numbers(19, 2, 3, 4, 2)
 case("pad", x, lambda x: F.pad(x, (0, 0, 1, 3), value=0.5))
 case("pad_last", x, lambda x: F.pad(x, (2, 0), value=-1.25))
-case("max", x, lambda x: x.max(dim=1).values)      # of 23 values some are greatest twice
+case("max", x, lambda x: x.max(dim=1).values)      # only 23 different values, so some maxima occur twice
 case("max_last", numbers(19, 2, 30), lambda x: x.max(dim=-1).values)
 show("argmax", "int", ["%d" % v for v in x.argmax(dim=2).flatten().tolist()])
 show("argmax_last", "int", ["%d" % v for v in numbers(19, 2, 30).argmax(dim=-1).flatten().tolist()])
@@ -51,8 +51,8 @@ for how in range(3):
     case("one%d" % how, x, lambda x: upsample(x, (1, 4), how))
     case("twice%d" % how, x, lambda x: upsample(x, (6, 8), how))
 
-# Of a line 0, 1, ..: the places that are looked at. Of the first two sizes binary32 and whole numbers disagree about
-# the nearest.
+# Source positions: an upsampled line 0, 1, .. gives them. For the first two sizes, float32 and whole numbers
+# give different nearest pixels.
 pairs = [(26, 22), (4, 166), (7, 3), (100, 33)]
 for k, (m, n) in enumerate(pairs):
     line = torch.arange(m).float().reshape(1, 1, m, 1)

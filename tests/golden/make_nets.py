@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what tests/examples/test_docs.sh compares docs/from-pytorch.md's two nets with: a small ResNet with
-torchvision's names and a small LSTM classifier as PyTorch saves them (resnet.safetensors, lstm.safetensors), and what
-it makes of them: logits, the losses of ten steps, logits behind these (nets.h).
+"""Writes the expected results for the two nets of docs/from-pytorch.md, which tests/examples/test_docs.sh
+compares: a small ResNet with torchvision's names and a small LSTM classifier as PyTorch saves them
+(resnet.safetensors, lstm.safetensors), and nets.h with logits, the losses of ten steps and the logits after
+these.
 
     python3 tests/golden/make_nets.py             writes them
-    python3 tests/golden/make_nets.py FOLDER      loads what the page's programs saved there, strictly, and compares
+    python3 tests/golden/make_nets.py FOLDER      strictly loads the files that the page's programs saved there, and
+compares
 """
 import sys
 import torch
@@ -66,7 +68,7 @@ def data(shape):
 
 
 def steps(net, opt, x, y):
-    """Logits before, ten losses, logits after."""
+    """Returns logits, ten losses, and logits after the ten steps."""
     net.eval()
     with torch.no_grad():
         results = [net(x).flatten().tolist(), []]
@@ -87,7 +89,7 @@ resnet, words = ResNet(2, 1, 6, 5), Words()
 photos = data((8, 16, 16, 3)).float().div(504).sub(1).permute(0, 3, 1, 2)
 tokens, eight = data((8, 12)) % 20, torch.arange(8)
 with torch.no_grad():
-    resnet(2 * photos + 0.5)  # running statistics, and a count of batches: 1
+    resnet(2 * photos + 0.5)  # gives running statistics, and a batch count of 1
 files = ("resnet", resnet), ("lstm", words)
 if len(sys.argv) < 2:
     for name, net in files:

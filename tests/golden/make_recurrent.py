@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes recurrent.h: what PyTorch's nn.GRU, nn.LSTM and gather return, and their gradients.
+"""Writes recurrent.h: results and gradients of PyTorch's nn.GRU, nn.LSTM and gather.
 
     python3 tests/golden/make_recurrent.py > tests/golden/recurrent.h
 
-Inputs are rounded to float32 first; the rest is computed in float64 and printed with 9 digits.
-PyTorch's weights (G,I) are printed transposed; the two biases of nn.LSTM, which are only ever
-added, as their sum, rounded first. Needs torch, 2.0 or newer."""
+Inputs are rounded to float32 first; everything else is computed in float64 and printed with 9 digits.
+PyTorch's weights (G,I) are printed transposed. The two biases of nn.LSTM are only ever added, so their
+sum is printed, rounded first. Needs torch, 2.0 or newer."""
 import torch
 
 torch.set_default_dtype(torch.float64)
@@ -35,7 +35,8 @@ def array(name, tensor):
 
 
 def case(name, module, steps, biases, start):
-    """A layer with weights as we have them; loss: sum(out * r), and of an LSTM's cells, too."""
+    """Runs a layer with weights in gradckpt's layout; the loss is sum(out * r), for an LSTM including
+    cells."""
     lstm = module is torch.nn.LSTM
     layer = module(I, H, batch_first=True, bias=biases)
     with torch.no_grad():
@@ -47,7 +48,7 @@ def case(name, module, steps, biases, start):
     state = [normal(B, H).requires_grad_() for _ in range(2 if lstm else 1)] if start else []
     r = normal(B, steps, 2 * H if lstm else H)
     h, c, outs = (state + [None, None])[0], (state + [None, None])[1], []
-    for t in range(steps):  # step by step, since nn.LSTM shows the last cells only
+    for t in range(steps):  # step by step, since nn.LSTM returns only the last cells
         first = None if h is None else (h[None], c[None]) if lstm else h[None]
         out, last = layer(x[:, t : t + 1], first)
         h, c = (last[0][0], last[1][0]) if lstm else (last[0], None)
@@ -84,7 +85,7 @@ static const struct {
     const char *name;
     int lstm, steps, biases, started;
     const float *out, *r;
-    recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the first state */
+    recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the initial state */
 } recurrent_cases[] = {""")
 print(",\n".join(rows) + "\n};")
 x, index = normal(B, 6, I).requires_grad_(), torch.tensor([[5, 0, 5, 2], [1, 1, 1, 0]])

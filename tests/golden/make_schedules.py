@@ -1,4 +1,4 @@
-"""Writes schedules.h: the learning rates of PyTorch's and transformers' schedulers, step by step, for
+"""Writes schedules.h: learning rates of PyTorch's and transformers' schedulers, step by step, for
 examples/schedule.h.
 
     python3 tests/golden/make_schedules.py > tests/golden/schedules.h

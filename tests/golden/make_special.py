@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes special.h: what PyTorch computes, in float32, for the elementwise ops that have kinks, poles
-and ties: at these, at NaN, infinities, zeros of both signs and subnormals, and at ordinary values.
+"""Writes special.h: PyTorch's results, in float32, for the elementwise ops that have kinks, poles and
+ties: at these, at NaN, infinities, zeros of both signs and subnormals, and at ordinary values.
 
     python3 tests/golden/make_special.py > tests/golden/special.h
 
-Left out is where C's pow, by which gckpt_pow goes, is not PyTorch's: exponents of one half, which it
-computes as roots, at -0 and -inf. Needs torch, 2.15 or newer: clamp had other ends before."""
+Excludes arguments for which C's pow, on which gckpt_pow is based, differs from PyTorch's: exponents of
+one half, which PyTorch computes as roots, at -0 and -inf. Needs torch, 2.15 or newer: earlier versions
+of clamp treat the limits differently."""
 import itertools
 import math
 import torch
@@ -69,7 +70,7 @@ print("""typedef struct {
     float by[2]; /* attributes */
     int inputs, n;
     const float *x[2], *d[2]; /* inputs and their gradients */
-    const float *g, *y;       /* the gradient that comes in, the result */
+    const float *g, *y;       /* the gradient of the result, the result */
 } special_case;
 """)
 one = SPECIAL + normal(11)
@@ -80,7 +81,7 @@ for e in (0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, 2.5, -1.5, 1 / 3, 0.5, -0.5
     values = one
     if abs(e) == 0.5:
         values = [v for v in one if v != -inf and not (v == 0 and math.copysign(1, v) < 0)]
-    e = torch.tensor(e).item()  # a float32
+    e = torch.tensor(e).item()  # the nearest float32
     case("pow", lambda x: x.pow(e), [values], (e, 0.0))
 for low, high in ((-1.0, 2.0), (0.0, inf), (-inf, 0.5), (-inf, inf), (1.0, 1.0), (-0.0, 0.0)):
     case("clamp", lambda x: x.clamp(low, high), [one], (low, high))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/: a small byte-level BPE tokenizer as tokenizer.json and as vocab.json
-and merges.txt, and cases.jsonl: what the tokenizers package (0.23 was used) makes of many texts with it; and
-in folders the same of small tokenizers in the form of each family of models.
+"""Writes tests/golden/tokenizer/: a small byte-level BPE tokenizer as tokenizer.json and as vocab.json and
+merges.txt; cases.jsonl, the tokens that the tokenizers package (0.23 was used) gives many texts with it; and
+in subfolders the same for small tokenizers in the form of each family of models.
 
     python3 tests/golden/make_tokenizer.py
     python3 tests/golden/make_tokenizer.py DIR N [SEED]    all of them in DIR, and 40 of random form: N texts
@@ -9,11 +9,11 @@ in folders the same of small tokenizers in the form of each family of models.
 
 A line of cases.jsonl is one of
     {"text" or "hex": .., "ids": [..], "plain": [..], "files": [..]}
-        the tokens of a text by tokenizer.json; with special tokens taken for text; by the two other
-        files (where these differ from "ids"). Bytes that are no UTF-8 stand in hexadecimal.
+        the tokens of a text by tokenizer.json; with special tokens read as ordinary text; by the two other
+        files (if these differ from "ids"). Bytes that are not UTF-8 are in hexadecimal.
     {"text": .., "ids": [..], "template": [..]}    with the tokens of the template as well
-    {"decode": [..], "text": ..}    the text of tokens, with U+FFFD for what is no UTF-8
-    {"step": I, "sizes": [..], "text": ..}    the bytes of each piece that the pre-tokenizers' step I makes of a text
+    {"decode": [..], "text": ..}    the text of tokens, with U+FFFD for bytes that are not UTF-8
+    {"step": I, "sizes": [..], "text": ..}    bytes of each piece after step I of the pre-tokenizers
     {"classes": [..], "hash": ..}   letters, numbers and spaces of all code points; FNV-1a of the classes
     {"composed": N, "hash": ..}     code points that NFC changes; FNV-1a of the code points that each becomes"""
 import json
@@ -106,7 +106,7 @@ for _ in range(350):
         text = text[:at] + bytes([random.randrange(128, 256)]) + text[at + random.randint(0, 2):]
     texts.append(text)
 
-# == what they become ==============================================================================
+# == expected results ==============================================================================
 with open(HERE + "/cases.jsonl", "w", encoding="utf-8") as out:
     def line(value):
         out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
@@ -154,7 +154,7 @@ def hostile(specials):
     chosen = random.sample(lists, random.randint(1, 4))
     text = "".join(random.choice(random.choice(chosen)) for _ in range(random.choice([3, 3, 6, 6, 12])))
     text = text * random.choice([1, 1, 1, 1, 1, 1, 1, 1, 1, 3])
-    if random.random() < 0.02:  # more marks in a row than are sorted by insertion
+    if random.random() < 0.02:  # more combining marks in a row than insertion sort handles
         text += "".join(chr(random.choice([0x301, 0x323, 0x345, 0x31b, 0x5b0, 0x3099, 0x334])) for _ in range(24))
     data = text.encode()
     if random.random() < 0.1 and data:
@@ -205,9 +205,9 @@ def template(ids, before, behind=()):
 
 
 def design(size, first, added, normalizer, splitter, decoder, after, alphabet=None, model=None, unlike=None):
-    """A tokenizer.json: trained to `size` tokens, the first of them given, with a splitter of another kind, so
-    that it matters where the own one splits; added: tokens as of token(), those that are not in the vocabulary
-    behind it."""
+    """Returns a tokenizer.json. It is trained to `size` tokens, which begin with `first`, with another
+    pre-tokenizer (`unlike`) than its own, so that a test shows where its own one splits. `added` are tokens
+    of token(); those that are not in the vocabulary get the ids after it."""
     trained = Tokenizer(models.BPE())
     helper = Tokenizer.from_str(json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
@@ -240,7 +240,7 @@ LINES = sequence("pretokenizers", {"type": "Split", "pattern": {"String": "."}, 
 CHARACTERS = sorted(set(c for c in TEXT if ord(c) < 0x500 and c != " ") |
                     set("▁\u0301\u0323\u1100\u1161가内存学👨\u200d\u00e1\u1ea1"))
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
-KNOWN = [c for c in LETTERS if c not in "ÀÁõö÷øùúûüýþÿ"]  # without the bytes that UTF-8 has not
+KNOWN = [c for c in LETTERS if c not in "ÀÁõö÷øùúûüýþÿ"]  # without the bytes that never occur in UTF-8
 SPM = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
 SPM_DECODER = [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
 STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -281,7 +281,7 @@ families = {
         sequence("decoders", *SPM_DECODER), lambda ids: template(ids, ["<bos>"]), None, SPM,
         metaspace("never", False)),
 }
-families["odd"] = drop_merges(design(  # all that the others have not
+families["odd"] = drop_merges(design(  # has every feature that the others lack
     440, BEFORE + BYTES[:0xc3] + BYTES[0xd0:0xe2],
     [token("<s>", True, False, True, True), token("ab", False, False, False, True), token("n", False, True, True),
                          token("e\u0301", True, True), token("☃")],
@@ -300,7 +300,7 @@ families["mistral"]["model"]["merges"] = [" ".join(m) for m in families["mistral
 
 # == random forms ===================================================================================
 def random_design():
-    """A tokenizer of any form that is known."""
+    """Returns a tokenizer with random features, among all supported ones."""
     def some(choices, most):
         return [random.choice(choices) for _ in range(random.randint(0, most))]
 
@@ -317,7 +317,7 @@ def random_design():
         splits.append(byte_level(random.random() < 0.5, random.random() < 0.5))
     odd = [token(random.choice(["the", "<s>", "ab", "e\u0301", "▁a", " a", "\n", "n"]), random.random() < 0.5,
                  random.random() < 0.5, random.random() < 0.3, random.random() < 0.3) for _ in range(2)]
-    for one in odd:  # no token may become nothing
+    for one in odd:  # no token may become empty
         one["normalized"] &= not any(step.get("content") == "" for step in normal)
     odd = [one for i, one in enumerate(odd) if one["content"] not in [two["content"] for two in odd[:i]]]
     if spm:
@@ -356,7 +356,7 @@ def put_design(folder, made, count):
             case = {"text": string} if string.encode() == data else {"hex": data.hex()}
             try:
                 case["ids"] = of.encode(string, add_special_tokens=False).ids
-            except BaseException:  # the package panics where white space behind a token is another's
+            except BaseException:  # the package panics if white space after a token belongs to another token
                 continue
             of.encode_special_tokens = True
             others = {"plain": of.encode(string, add_special_tokens=False).ids}
@@ -368,7 +368,7 @@ def put_design(folder, made, count):
                 line({"decode": case["ids"], "text": of.decode(case["ids"], skip_special_tokens=False)})
         steps, i = made["pre_tokenizer"] or {}, -1
         for step in steps.get("pretokenizers", [steps]):
-            i += 2 if step.get("split") else 1  # Metaspace that splits is two steps
+            i += 2 if step.get("split") else 1  # a Metaspace that splits counts as two steps
             if step.get("type") not in ("Split", "Digits"):
                 continue
             by = Tokenizer.from_str(json.dumps(made | {"pre_tokenizer": step})).pre_tokenizer

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes examples/unicode.h: which characters the regular expressions of tokenizers take for letters, numbers
-and space, and Unicode's composed form (NFC).
+"""Writes examples/unicode.h: which characters the regular expressions of tokenizers count as letters, numbers and
+white space, and Unicode's composed form (NFC).
 
     python3 tests/golden/make_unicode.py > examples/unicode.h
 
-It asks the tokenizers package (0.23 was used) about every code point, so the tables are its own: those of its
-regex engine (Unicode 16), of its Digits (17) and of its NFC (9), none of which is that of any Python. Python's
-unicodedata (14 or later) proposes the pairs and the combining classes; what the package does not do is left out."""
+The script queries the tokenizers package (0.23 was used) for every code point, so the tables are those of the
+package: of its regex engine (Unicode 16), its Digits (17) and its NFC (9), none of which is the version of any
+Python. Python's unicodedata (14 or later) proposes the pairs and the combining classes; pairs that the package
+does not compose are dropped."""
 import unicodedata
 from tokenizers import normalizers, pre_tokenizers
 
@@ -26,7 +27,7 @@ for code in CODES:
         late.append(code)
 
 # == the composed form =============================================================================
-singles, pairs = [], []  # (code, what it is), (code, first, second, whether the two compose)
+singles, pairs = [], []  # (code, replacement), (code, first, second, whether the two compose)
 for code in CODES:
     if 0xAC00 <= code < 0xD7A4 or nfd(chr(code)) == chr(code):
         continue
@@ -53,7 +54,7 @@ assert min(moves) == 0x300
 
 # == the file ======================================================================================
 def ranges(value, factor):
-    """Numbers code * factor + value(code) where the value changes."""
+    """Returns numbers code * factor + value(code) for each code at which the value changes."""
     before, numbers = 0, []
     for code in range(0x110000):
         if value(code) != before:

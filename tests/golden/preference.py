@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes preference.h: DPO and distillation of the models of gpt2/ and llama/, by PyTorch in float64.
+"""Writes preference.h: DPO and distillation for the models of gpt2/ and llama/, by PyTorch in float64.
 
-    python3 tests/golden/preference.py          the file
-    python3 tests/golden/preference.py --trl    no file: TRL's DPOTrainer (1.16) beside it, in float32
+    python3 tests/golden/preference.py          writes the file
+    python3 tests/golden/preference.py --trl    compares with TRL's DPOTrainer (1.16) in float32; writes nothing
 
-"rewards" are of the model as it begins: chosen, rejected, accuracies, margins, as TRL logs them.
-DPO is TRL's sigmoid loss: l of an answer is the sum of log-probabilities of its tokens, x = beta
-((l_chosen - l'_chosen) - (l_rejected - l'_rejected)), and the loss the mean over pairs of
--(1 - e) log sigmoid(x) - e log sigmoid(-x). The reference l' is the model as it begins; an adapter
-that begins at values of its own has the model without it. Distillation is alpha times the mean
+"rewards" are those of the initial model: chosen, rejected, accuracies, margins, as TRL logs them. DPO
+is TRL's sigmoid loss. l of an answer is the sum of the log-probabilities of its tokens, x = beta
+((l_chosen - l'_chosen) - (l_rejected - l'_rejected)), and the loss is the mean over pairs of -(1 - e)
+log sigmoid(x) - e log sigmoid(-x). The reference l' is the initial model; for an adapter whose initial
+values are not neutral, it is the model without the adapter. Distillation is alpha times the mean
 cross-entropy of the targets plus (1 - alpha) tau^2 times the mean of KL(teacher || student) over the
 same tokens, by torch.nn.functional.kl_div of logits / tau. Both divide once, over all rows."""
 import contextlib
@@ -26,7 +26,7 @@ from gpt2 import CLIP, DECAY, STEPS, print_array
 PAIRS, LENGTH, MICRO = 5, 16, 2
 BETA, SMOOTHED_BETA, SMOOTHING = 0.1, 0.5, 0.1
 TAU, ALPHA = 2.0, 0.3
-CASES = {  # load, load of the reference, lr, beta, smoothing
+CASES = {  # name: (load, load of the reference, lr, beta, smoothing)
     "gpt2": (lambda: gpt2.load_model("model"), lambda: gpt2.load_model("model"), 5e-4, BETA, 0.0),
     "gpt2_lora": (lambda: gpt2.load_adapter(gpt2.folder("lora")),
                   lambda: gpt2.load_model("model"), 5e-3, BETA, 0.0),
@@ -34,7 +34,7 @@ CASES = {  # load, load of the reference, lr, beta, smoothing
     "llama_lora": (lambda: llama.load_adapter(llama.folder("lora"), "gqa"), lambda: llama.load_model(llama.folder("gqa")), 5e-3,
                    SMOOTHED_BETA, SMOOTHING),
 }
-TAUGHT = {  # student, teacher, lr
+TAUGHT = {  # name: (student, teacher, lr)
     "gpt2": (lambda: gpt2.load_model("model"), lambda: llama.load_model(llama.folder("mqa")), 2e-3),
     "gpt2_lora": (lambda: gpt2.load_adapter(gpt2.folder("lora")), lambda: llama.load_model(llama.folder("mqa")), 5e-3),
     "llama": (lambda: llama.load_model(llama.folder("gqa")), lambda: gpt2.load_model("model"), 2e-3),
@@ -42,7 +42,7 @@ TAUGHT = {  # student, teacher, lr
 
 
 def inputs():
-    """tokens and targets (PAIRS,2,LENGTH): prompts and answers of many lengths"""
+    """Returns tokens and targets (PAIRS,2,LENGTH): prompts and answers of various lengths."""
     numbers = torch.Generator().manual_seed(20261123)
     tokens = torch.zeros(PAIRS, 2, LENGTH, dtype=torch.long)
     targets = torch.full((PAIRS, 2, LENGTH), -1)
@@ -58,7 +58,7 @@ def inputs():
 
 
 def logps(model, tokens, targets):
-    """(B,2,T) -> (B,2)"""
+    """Returns the log-probabilities of answers: (B,2,T) -> (B,2)."""
     flat, want = tokens.flatten(0, 1), targets.flatten(0, 1)
     all = F.log_softmax(gpt2.logits_of(model, flat), -1)
     taken = all.gather(2, want.clamp(min=0)[..., None])[..., 0]
@@ -66,14 +66,14 @@ def logps(model, tokens, targets):
 
 
 def dpo_loss(values, reference, beta, smoothing):
-    """the sum over pairs"""
+    """Returns the sum of the loss over pairs."""
     ratio = values - reference
     x = beta * (ratio[:, 0] - ratio[:, 1])
     return (-(1 - smoothing) * F.logsigmoid(x) - smoothing * F.logsigmoid(-x)).sum()
 
 
 def signed(p):
-    """squares, and a sum with signs + - - + - - .."""
+    """Returns a sum of squares, and a sum with signs + - - + - - .."""
     flat = p.flatten()
     signs = torch.where(torch.arange(len(flat)) % 3 == 0, 1.0, -1.0).double()
     return float((flat ** 2).sum()), float((flat * signs).sum())
@@ -86,7 +86,7 @@ def name_of(name):
 
 
 def train(model, rows, count, loss_of, lr):
-    """As gpt2.train; gradients: of the first step, by name."""
+    """Trains as gpt2.train does; also returns the gradients of the first step, by name."""
     weights = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW([
         {"params": [p for p in weights if p.dim() >= 2], "weight_decay": DECAY},
@@ -163,7 +163,8 @@ def distill(out, name):
 
 # ---- TRL itself ----------------------------------------------------------------------------------
 def beside_trl(name):
-    """Losses of TRL's trainer, in float32, by its collator and its loss; reference precomputed by it."""
+    """Returns losses of TRL's trainer in float32, with its collator and loss; it precomputes the
+    reference."""
     import tempfile
 
     import datasets
@@ -218,7 +219,7 @@ def main():
     with contextlib.ExitStack() as stack:
         if "--trl" in sys.argv:
             for name in CASES:
-                if CASES[name][4] > 0:      # TRL 1.16 smooths in "robust" only, which is another loss
+                if CASES[name][4] > 0:      # TRL 1.16 smooths only in "robust", a different loss
                     continue
                 print(name, *beside_trl(name), sep="\n   ")
             return

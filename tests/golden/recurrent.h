@@ -501,7 +501,7 @@ static const struct {
     const char *name;
     int lstm, steps, biases, started;
     const float *out, *r;
-    recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the first state */
+    recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the initial state */
 } recurrent_cases[] = {
     { "gru", 0, 5, 1, 0, gru_out, gru_r,
       { { gru_x, gru_x_grad }, { gru_wx, gru_wx_grad }, { gru_wh, gru_wh_grad }, { gru_bx, gru_bx_grad }, { gru_bh, gru_bh_grad } } },

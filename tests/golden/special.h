@@ -9,7 +9,7 @@ typedef struct {
     float by[2]; /* attributes */
     int inputs, n;
     const float *x[2], *d[2]; /* inputs and their gradients */
-    const float *g, *y;       /* the gradient that comes in, the result */
+    const float *g, *y;       /* the gradient of the result, the result */
 } special_case;
 
 static const float special_0_x0[32] = {

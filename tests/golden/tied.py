@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tied/ and tied.h: folders whose embeddings and head are one tensor, or should be, and the
-logits that transformers computes with them.
+"""Writes tied/ and tied.h: folders of models whose embeddings and head are one tensor, or should be,
+and the logits that transformers computes with them.
 
     python3 tests/golden/tied.py
 
-differs and gpt2 say tie_word_embeddings and have an lm_head.weight of other values; equal has the
-same values in another type; shared is what safetensors.torch.save_model writes, reversed the same
-with the other name kept; untied says that they are not tied, and has one tensor for both.
+differs and gpt2 set tie_word_embeddings but have an lm_head.weight with other values. equal has the
+same values in another type. shared is the file that safetensors.torch.save_model writes, reversed the
+same with the other name kept. untied says that they are not tied, but has one tensor for both.
 Versions: torch 2.15, transformers 5.24, safetensors 0.8."""
 import os
 import shutil
@@ -35,7 +35,7 @@ def new_model(kind="llama"):
 
 
 def write(name, model, change=None):
-    """Saves a model's folder, with its tensors as change makes them: also the metadata."""
+    """Saves a model's folder. `change` edits the tensors and returns the metadata."""
     path = os.path.join(FOLDER, name)
     model.save_pretrained(path)
     os.remove(os.path.join(path, "generation_config.json"))

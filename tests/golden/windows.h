@@ -124,7 +124,7 @@ static const int32_t windows_generated_prompt[32] = {
 };
 static const struct {
     const char *name, *weights; /* the folder that has them */
-    const char *base; /* of an adapter; NULL: a model */
+    const char *base; /* of an adapter; NULL for a model */
     const double *losses;
     const int32_t *made;
 } golden_windows[] = {

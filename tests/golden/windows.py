@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Writes windows/ and windows.h: models with sliding windows and capped scores (Gemma 2 and 3, and
-windows of llama.py's Mistral, Qwen2, Qwen3 and SmolLM3), adapters of them, and what transformers
-and peft compute with them in float64.
+windows for llama.py's Mistral, Qwen2, Qwen3 and SmolLM3), adapters for them, and the results of
+transformers and peft in float64.
 
     python3 tests/golden/windows.py
 
-As llama.py, by whose functions all of it is made. Windows are of 4 to 6 tokens: shorter than the
-rows of the logits (8), of the trainings (16) and of what is generated (38). A folder of
-VARIANTS has a config.json only: the weights are another folder's, which the config reads in another
-way. expected.safetensors has every eighth logit, and gradients as llama.py has them."""
+Uses the functions of llama.py. Windows have 4 to 6 tokens, fewer than the rows of the logits (8), of
+the trainings (16) and of the generated texts (38). A folder of VARIANTS contains only a config.json,
+under which the weights of another folder give other results. expected.safetensors has every eighth
+logit, and gradients as in llama.py."""
 import json
 import os
 import shutil
@@ -41,7 +41,7 @@ MODELS = {
 
 
 def old_gemma2(config):
-    """Without caps; other keys as files have them that transformers 4 wrote."""
+    """Removes caps; writes other keys in the form of transformers 4."""
     for key in ("rope_parameters", "layer_types"):
         del config[key]
     config.update(rope_theta=2000.0, attn_logit_softcapping=None, final_logit_softcapping=None,
@@ -56,7 +56,7 @@ def old_gemma3(config):
 
 
 def capped_gemma3(config):
-    """The cap of scores is one that transformers' Gemma 3 reads and does not apply."""
+    """Sets a cap of scores, which transformers' Gemma 3 reads but does not apply."""
     config.update(final_logit_softcapping=5.0, attn_logit_softcapping=1.0,
                   layer_types=["full_attention", "sliding_attention"] * 2, sliding_window=4)
     del config["rope_parameters"]
@@ -81,7 +81,7 @@ def window_smollm3(config):
     config.update(use_sliding_window=True, sliding_window=4)
 
 
-VARIANTS = {  # folders of the weights, what changes of their config.json
+VARIANTS = {  # name: (folder of the weights, changes to config.json)
     "gemma2_old": ("windows/gemma2", old_gemma2),
     "gemma3_old": ("windows/gemma3", old_gemma3),
     "gemma3_capped": ("windows/gemma3", capped_gemma3),
@@ -110,7 +110,7 @@ def logits_of(model, tokens):
 
 
 def make_model(name):
-    """As llama.make_model, in which all norms of Gemma's begin at 0."""
+    """Like llama.make_model, but norms of Gemma begin at 0."""
     kind, differs = MODELS[name]
     config = transformers.AutoConfig.for_model(kind, **{**llama.SIZES, **differs})
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -151,7 +151,7 @@ def load(name):
 
 
 def load_saved(path, name):
-    """What test_windows saves under this name (check_peft.py)."""
+    """Loads the model or adapter that test_windows saves (check_peft.py)."""
     if name in ADAPTERS:
         return llama.load_adapter(path, ADAPTERS[name][0])
     return llama.load_model(path)
@@ -178,7 +178,7 @@ def main():
             expected[name + ".trained"] = logits_of(model, tokens)
     save_file({name: value.detach().float().contiguous() for name, value in expected.items()},
               folder("expected.safetensors"))
-    for other in ("gemma2_old", "gemma3_capped"):   # one that changes nothing shows nothing
+    for other in ("gemma2_old", "gemma3_capped"):   # the variant must change the logits, or it would test nothing
         if float((expected[other] - expected[other.split("_")[0]]).abs().max()) < 1e-2:
             sys.exit(f"{other} changes nothing")
     with open(FOLDER + ".h", "w") as out:
@@ -190,7 +190,7 @@ def main():
         for name, value in generated.items():
             print_array(out, "int32_t", "windows_generated_" + name, value.flatten().tolist())
         out.write("static const struct {\n    const char *name, *weights; /* the folder that has "
-                  "them */\n    const char *base; /* of an adapter; NULL: a model */\n"
+                  "them */\n    const char *base; /* of an adapter; NULL for a model */\n"
                   "    const double *losses;\n    const int32_t *made;\n} golden_windows[] = {\n")
         for name in losses:
             weights = VARIANTS[name][0] if name in VARIANTS else "windows/" + name

@@ -1,5 +1,5 @@
-/* windows_saved.h - written by check_peft.py: FNV-1a 64 of files of ours that transformers
- * and peft have loaded, with the right logits; do not edit. */
+/* windows_saved.h - written by check_peft.py: FNV-1a 64 of files that gradckpt saved
+ * and transformers and peft loaded, with the right logits; do not edit. */
 #ifndef GOLDEN_WINDOWS_SAVED_H
 #define GOLDEN_WINDOWS_SAVED_H
 #include <stdint.h>

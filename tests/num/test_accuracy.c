@@ -1,30 +1,30 @@
-/* test_accuracy.c - numbers that are as good as they can be, not only the same everywhere: sums
- * over a million rows, norms of rows far from zero, far positions, scores of minus infinity. Each is
- * held against binary64, and each is the same bits for any split of the batch. */
+/* test_accuracy.c - results are as accurate as binary32 allows, not just the same everywhere: sums over a million rows,
+ * norms of rows far from zero, rotary at large positions, scores of minus infinity. Each is compared with binary64, and
+ * each must have the same bits in every split of the batch. */
 #include "gradckpt.h"
 #include "check.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a training step of one graph, its gradients; or a forward ---- */
+/* ---- one training step with its gradients, or one forward ---- */
 enum { MOST_PARAMS = 6, MOST_ELEMENTS = 2048 };
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
-    gckpt_tensor *x, *y, *out; /* inputs; what a forward gives */
+    gckpt_tensor *x, *y, *out; /* x, y: inputs; out: result of a forward */
     int rows;
     float weight;
 } net;
-typedef gckpt_tensor *(*build)(net *n); /* makes inputs and parameters, returns the loss */
+typedef gckpt_tensor *(*build)(net *n); /* adds inputs and parameters, returns the loss */
 
 typedef struct {
-    float gradient[MOST_PARAMS][MOST_ELEMENTS]; /* divided by the count */
+    float gradient[MOST_PARAMS][MOST_ELEMENTS]; /* mean gradients */
     double loss;
     int64_t count;
 } outcome;
 
-/* batch rows of x and y in micro-batches of `micro`. */
+/* Runs a step on `batch` rows of x and y, in micro-batches of `micro` rows. */
 static void step(build make, float weight, int batch, int micro, const void *x, const void *y,
                  outcome *o)
 {
@@ -68,7 +68,7 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
     gckpt_store_free(n.store);
 }
 
-/* The value of n.out (make returns NULL), or of the loss. */
+/* Returns the loss of a forward, or 0 if `make` returns NULL; copies the value of n.out to out. */
 static double forward(build make, int rows, const void *x, const void *y, float *out)
 {
     net n = { gckpt_store_new(NULL), NULL, NULL, NULL, NULL, rows, 1 };
@@ -114,7 +114,7 @@ static gckpt_tensor *parameter(net *n, const char *name, gckpt_shape s, float va
     return gckpt_param(n->graph, name, s, init);
 }
 
-/* A sum of contributions c, in binary64: s rounded once would be right to 6e-8. */
+/* A sum in binary64, and the sum of magnitudes. Rounding it once to a float costs at most a relative 6e-8. */
 typedef struct {
     double sum, size;
 } sum;
@@ -133,7 +133,7 @@ static void close_to(const char *what, float got, sum s, double by, double own)
               fabs((double)got - want) / fabs(want));
 }
 
-/* ---- gradients of vectors: rows cost no accuracy ---- */
+/* ---- gradients of vectors: accuracy does not decrease with the number of rows ---- */
 enum { ROWS = 1000000, SPLITS = 3 };
 static const int splits[SPLITS] = { ROWS, 125000, 99999 };
 
@@ -185,7 +185,7 @@ static gckpt_tensor *norms(net *n)
     return gckpt_mean_squared_error(h, n->y, NULL);
 }
 
-/* h = layernorm, z = h + 5, r = z / rms(z), g = 2 (r - y) = dr. */
+/* Tests the gradients through h = layernorm(x), z = h + 5, r = z / rms(z), where dr = 2 (r - y). */
 static void test_norms(float *x, float *y)
 {
     static outcome o[SPLITS];
@@ -218,7 +218,7 @@ static void test_norms(float *x, float *y)
             add(&other[j], g[j] * z[j] * rstd);
             add(&gain[j], dz * h[j]);
             add(&bias[j], dz);
-            gain[j].size += fabs(rstd * g[j] * h[j]); /* dz is a difference of such */
+            gain[j].size += fabs(rstd * g[j] * h[j]); /* dz is a difference of terms of this size */
             bias[j].size += fabs(rstd * g[j]);
         }
     }
@@ -226,7 +226,7 @@ static void test_norms(float *x, float *y)
         step(norms, 1, ROWS, splits[i], x, y, &o[i]);
         CHECK_MSG(!memcmp(&o[i], &o[0], sizeof o[0]), "norms: split %d: other bits", i);
     }
-    for (int j = 0; j < 4; j++) { /* contributions themselves are float results */
+    for (int j = 0; j < 4; j++) { /* the contributions themselves are rounded to floats */
         close_to("gain", o[0].gradient[0][j], gain[j], 4. * ROWS, 3e-7);
         close_to("bias", o[0].gradient[1][j], bias[j], 4. * ROWS, 3e-7);
         close_to("other", o[0].gradient[2][j], other[j], 4. * ROWS, 1e-7);
@@ -262,7 +262,7 @@ static void test_places(float *x)
         close_to("middle", o[0].gradient[1][j], middle, 4. * ROWS, 1e-10);
 }
 
-/* ---- a user's op that sums, x m as broadcasting has it, against gckpt_mul ---- */
+/* ---- a user-defined op that sums a gradient over rows must be as accurate as gckpt_mul ---- */
 static gckpt_result user_mul_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -377,7 +377,7 @@ static void test_layernorm(float *x, float *y)
         }
     }
     CHECK_MSG(worst < 1e-6, "rows far from zero: off by %.2g deviations", worst);
-    for (int first = 0; first < 2; first++) { /* an outlier costs its neighbours no digits */
+    for (int first = 0; first < 2; first++) { /* an outlier must not cost other elements digits */
         for (int j = 0; j < MANY; j++)
             x[j] = j == (first ? 0 : 5) ? 1e6f : 1 + sinf((float)j) / 8;
         double mean = 0, variance = 0, wrong = 0;
@@ -399,7 +399,7 @@ static void test_layernorm(float *x, float *y)
         CHECK_MSG(out[i] == 0, "equal elements: %g", (double)out[i]);
 }
 
-/* ---- rotary at far positions ---- */
+/* ---- rotary at large positions ---- */
 enum { DISTANT = 100001 };
 static gckpt_tensor *distant(net *n)
 {
@@ -411,13 +411,13 @@ static gckpt_tensor *distant_slow(net *n)
     n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 2, .base = 500000 });
     return NULL;
 }
-static gckpt_tensor *distant_fast(net *n) /* frequencies above a turn */
+static gckpt_tensor *distant_fast(net *n) /* more than one turn per position */
 {
     n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 1, .base = 0.001f });
     return NULL;
 }
 
-/* Frequencies of 2^96 turns and more count as none: the second pair stays where it is. */
+/* A frequency of 2^96 turns or more counts as 0, so the second pair is not rotated. */
 static gckpt_tensor *beyond(net *n)
 {
     n->out = gckpt_rotary(input(n, gckpt_shape3(0, 3, 4)), &(gckpt_rotary_desc){ .heads = 1, .base = 1e-38f * 1e-3f });
@@ -460,7 +460,7 @@ static gckpt_tensor *classes(net *n)
     return gckpt_cross_entropy(gckpt_add(x, b), n->y, NULL, 0);
 }
 
-/* The logits are x times 1e30, of which -1e38 becomes -inf. */
+/* The logits are x times 1e30; -1e38 becomes -inf. */
 static gckpt_tensor *linear_classes(net *n)
 {
     gckpt_tensor *x = input(n, gckpt_shape2(0, 1));
@@ -503,7 +503,7 @@ static void test_classes(float *x, float *y)
     forward(probabilities, 1, x, NULL, y);
     for (int i = 0; i < V; i++)
         CHECK(i < 1024 ? y[i] == 0 : fabs((double)y[i] - exp((double)(i % 3)) / total) < 1e-7);
-    for (int i = 0; i < V; i++) /* nothing is left: probabilities of 0, an infinite loss */
+    for (int i = 0; i < V; i++) /* no class remains: all probabilities are 0, the loss is infinite */
         x[i] = -INFINITY;
     step(classes, 1, 1, 1, x, target, &o);
     CHECK_MSG(o.loss > 1e300, "no class: loss %g", o.loss);
@@ -520,7 +520,7 @@ static void test_classes(float *x, float *y)
 enum { KEYS = 130 };
 static gckpt_tensor *keys(net *n)
 {
-    gckpt_tensor *x = input(n, gckpt_shape3(0, KEYS, 3)); /* q, k, v of one column each */
+    gckpt_tensor *x = input(n, gckpt_shape3(0, KEYS, 3)); /* q, k, v have one column each */
     gckpt_tensor *w = parameter(n, "w", gckpt_shape1(3), 1);
     x = gckpt_mul(x, w);
     gckpt_tensor *q = gckpt_slice(x, 2, 0, 1), *k = gckpt_slice(x, 2, 1, 2);
@@ -530,7 +530,7 @@ static gckpt_tensor *keys(net *n)
 static void test_keys(float *x)
 {
     static outcome o;
-    for (int hidden = 64; hidden <= KEYS; hidden += KEYS - 64) { /* a tile of keys; all */
+    for (int hidden = 64; hidden <= KEYS; hidden += KEYS - 64) { /* a whole tile of keys is masked, then all keys */
         double mean = 0;
         for (int j = 0; j < KEYS; j++) {
             x[3 * j] = 1e20f;
@@ -542,7 +542,7 @@ static void test_keys(float *x)
         CHECK_MSG(fabs(o.loss - mean) < 1e-6, "%d hidden keys: %.9g, not %.9g", hidden, o.loss,
                   mean);
         CHECK_MSG(fabs((double)o.gradient[0][2] - mean) < 4e-6,
-                  /* chains over 130 queries */ "%d hidden keys: dv %.9g", hidden,
+                  /* sums over 130 queries */ "%d hidden keys: dv %.9g", hidden,
                   (double)o.gradient[0][2]);
         CHECK_MSG(o.gradient[0][0] == 0, "%d hidden keys: dq %g", hidden, (double)o.gradient[0][0]);
     }

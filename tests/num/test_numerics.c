@@ -1,9 +1,8 @@
-/* test_numerics.c - floor num against libm, against definitions, and against committed
+/* test_numerics.c - tests the functions of src/num against libm, against their definitions, and against committed
  * hashes.
  *
- * The hashes at the end are the point: every compiler, flag and machine must print the same two
- * numbers. Built again with GCKPT_FORCE_SOFT_FMA, it tests the emulated fma and the integer square
- * root. */
+ * The hashes at the end matter most: every compiler, flag and machine must print the same two numbers. A second build
+ * with GCKPT_FORCE_SOFT_FMA tests the emulated fma and the integer square root. */
 #include "num/num.h"
 #include "check.h"
 #include <math.h>
@@ -30,13 +29,13 @@ static int same(float a, float b)
     return (a != a && b != b) || gckpti_bits(a) == gckpti_bits(b);
 }
 
-/* |got - want| in units of the float spacing at want */
+/* Returns |got - want| in units of the spacing of floats at want. */
 static double ulps(float got, double want)
 {
     int e;
     if (got != got || want != want)
         return got != got && want != want ? 0 : 1e30;
-    if (fabs(want) >= 340282356779733661637539395458142568448.0) /* rounds to infinity */
+    if (fabs(want) >= 340282356779733661637539395458142568448.0) /* this rounds to infinity */
         return fabs((double)got) > 3.4028235e38 && (got > 0) == (want > 0) ? 0 : 1e30;
     if (fabs((double)got) > 3.4028235e38)
         return 1e30;
@@ -45,7 +44,7 @@ static double ulps(float got, double want)
 }
 
 /* ---- fma ---- */
-static float fma_reference(float a, float b, float c) /* always rounds to odd */
+static float fma_reference(float a, float b, float c) /* always rounds to odd in double, then to float */
 {
     volatile double p = (double)a * (double)b, s = p + (double)c, t = s - p, w = s - t;
     volatile double e = (p - w) + ((double)c - t);
@@ -62,7 +61,7 @@ static void fma_check(float a, float b, float c)
     float got = gckpti_fma(a, b, c), want = fma_reference(a, b, c);
     int ok = same(got, want);
 #ifdef __GLIBC__
-    ok = ok && same(got, fmaf(a, b, c)); /* other libms err */
+    ok = ok && same(got, fmaf(a, b, c)); /* other C libraries have inexact fmaf */
 #endif
     if (!ok && fma_bad++ < 5)
         fprintf(stderr, "fma(%08x, %08x, %08x) = %08x, want %08x\n", (unsigned)gckpti_bits(a),
@@ -84,14 +83,14 @@ static void test_fma(void)
             fma_check(gckpti_float(special[i % n] | signs << 31),
                       gckpti_float(special[i / n % n] | signs >> 1 << 31),
                       gckpti_float(special[i / n / n] | signs >> 2 << 31));
-    for (int i = 0; i < most; i++) /* anything at all */
+    for (int i = 0; i < most; i++) /* arbitrary bits */
         fma_check(gckpti_float(random32()), gckpti_float(random32()), gckpti_float(random32()));
     for (int i = 0; i < most; i++) { /* comparable magnitudes */
         uint32_t e = 100 + random32() % 55, f = 100 + random32() % 55;
         float a = with_exponent(random32(), e), b = with_exponent(random32(), f);
         fma_check(a, b, with_exponent(random32(), e + f - 127 - 30 + random32() % 60));
     }
-    for (int i = 0; i < most; i++) { /* near ties: few bits */
+    for (int i = 0; i < most; i++) { /* few bits, so that results lie near ties */
         uint32_t e = 80 + random32() % 90, mask = 0xffffffffu << (random32() % 24);
         float a = with_exponent(random32() & mask, e),
               b = with_exponent(random32() & ~(mask >> 12), 127);
@@ -111,8 +110,8 @@ static void test_fma(void)
         fma_check(a, b, gckpti_float((random32() & 0x80000fffu)));
         fma_check(a, b, 0.0f);
     }
-    for (uint32_t j = 0; j < 200000; j++) {        /* next to subnormal ties */
-        uint32_t k = 1 + j % 1500, sign = j << 31; /* a*b = 2^-150 (1 - 2k^2 2^-46) roughly */
+    for (uint32_t j = 0; j < 200000; j++) {        /* next to ties of subnormals */
+        uint32_t k = 1 + j % 1500, sign = j << 31; /* a*b is about 2^-150 (1 - 2k^2 2^-46) */
         float a = gckpti_float(0x20000000u - 2 * k), b = gckpti_float((0x14000000u + k) | sign);
         fma_check(a, b, gckpti_float((random32() & 0x807fffffu) | 0x00400000u));
         fma_check(a, gckpti_float(0x14000000u | sign), gckpti_float(random32() & 0x807fffffu));
@@ -141,7 +140,7 @@ static void test_sqrt(void)
                r = gckpti_sqrt_double(d);
         bad_double += !(d != d ? r != r : gckpti_bits64(r) == gckpti_bits64(sqrt(d)));
     }
-    for (uint32_t i = 1; i < 4096; i++) { /* squares and neighbours */
+    for (uint32_t i = 1; i < 4096; i++) { /* squares and their neighbours */
         float x = (float)i * (float)i;
         for (uint32_t j = 0; j < 3; j++) {
             float y = gckpti_float(gckpti_bits(x) - 1 + j);
@@ -159,14 +158,14 @@ static void test_sqrt(void)
 
 /* ---- transcendentals ---- */
 
-/* Beyond this sin and cos are no reference: MinGW's are the x87's, whose pi has 66 bits. */
+/* Beyond this, sin and cos of libm are no reference: MinGW uses the x87's, whose pi has 66 bits. */
 #if defined(_WIN32)
 static const float max_angle = 1e6f;
 #else
 static const float max_angle = INFINITY;
 #endif
 
-/* Largest error over random arguments of every binade, and over a sweep of [low, high]. */
+/* Measures the largest error over random arguments of every binade, and over a sweep of [low, high]. */
 static void accuracy(const char *name, float (*f)(float), double (*g)(double), float low,
                      float high, int odd, double limit)
 {
@@ -251,7 +250,7 @@ static void test_accuracy(void)
         }
         if (x != x)
             continue;
-        if (k % 3 == 0) { /* negative, which needs a whole exponent */
+        if (k % 3 == 0) { /* a negative base, which needs a whole exponent */
             x = -x;
             y = (float)(int32_t)y;
         }
@@ -268,7 +267,7 @@ static void test_accuracy(void)
 static void test_dense(void)
 {
     double worst_exp = 0, worst_tanh = 0;
-    long order = 0; /* steps where exp grows as -x falls */
+    long order = 0; /* steps at which exp(-x) grows although x does */
     for (uint32_t u = 0x3c000000u; u < 0x42d00000u; u += 173) { /* 2^-7 .. 104 */
         float x = gckpti_float(u);
         double e = ulps(gckpti_exp(-x), exp(-(double)x));
@@ -286,7 +285,7 @@ static void test_dense(void)
     CHECK(order == 0);
 }
 
-/* Annex F of C: every pair of what is special, and of neighbours of what changes. */
+/* Annex F of the C standard: all pairs of special values and of the neighbours of values at which results change. */
 static void test_pow_cases(void)
 {
     const float inf = INFINITY, tiny = gckpti_float(1);
@@ -354,7 +353,7 @@ static void test_special_values(void)
 static void test_philox(void)
 {
     static const uint32_t known[3][10] = {
-        /* Random123's kat_vectors */
+        /* from Random123's kat_vectors */
         { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
         { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d,
           0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
@@ -427,7 +426,7 @@ static void test_reductions(void)
           gckpti_fnv(FNV_START, "\1\2\3\4", 4));
 }
 
-/* Every function over a fixed sweep of bit patterns: one number for all compilers and machines. */
+/* Hashes every function over a fixed sweep of bit patterns: one number for all compilers and machines. */
 static void test_golden(void)
 {
     uint64_t hash = FNV_START;

@@ -1,6 +1,6 @@
-/* convolve.h - one forward and backward of a convolution, whichever, by public calls: for the tests of
- * gckpt_conv1d and its like (test_convolutions.c) and of one of the user's (test_user_ops.c). Include after
- * gradckpt.h. */
+/* convolve.h - one forward and one backward pass of a convolution op, through the public API. Shared by
+ * the tests of gckpt_conv1d and the other convolutions (test_convolutions.c) and of a user-defined
+ * convolution (test_user_ops.c). Include after gradckpt.h. */
 #ifndef TESTS_CONVOLVE_H
 #define TESTS_CONVOLVE_H
 #include "util.h"
@@ -11,12 +11,13 @@ typedef struct {
     gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                         const gckpt_window *window);
     gckpt_window window;
-    gckpt_shape x, w, y; /* y.n 0: whatever comes; convolve says what came */
-    int64_t o;           /* of the bias; 0: none */
+    /* if y.n is 0, any shape is accepted; convolve() sets y to the result's shape */
+    gckpt_shape x, w, y;
+    int64_t o;           /* elements of the bias, or 0 without a bias */
     float x_data[CONVOLVE_CAPACITY], w_data[CONVOLVE_CAPACITY], b_data[CONVOLVE_CAPACITY],
         target[CONVOLVE_CAPACITY];
     float values[CONVOLVE_CAPACITY], dx[CONVOLVE_CAPACITY], dw[CONVOLVE_CAPACITY],
-        db[CONVOLVE_CAPACITY]; /* dw, db: divided by the count */
+        db[CONVOLVE_CAPACITY]; /* dw and db are means: sums divided by `count` */
     double count;
 } problem;
 
@@ -27,14 +28,14 @@ static inline float *parameter(gckpt_store *s, const char *name)
     return p.values;
 }
 
-/* Small multiples of 1/8: their products have exact sums. */
+/* Fills x with small multiples of 1/8, whose products have exact sums. */
 static inline void fill(float *x, int64_t n, int64_t step)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)(i * step % 23 - 11) / 8.0f;
 }
 
-/* Operands by their shapes, as golden/ has them. */
+/* Fills operands and target with the numbers that the scripts in tests/golden/ use. */
 static inline void fill_operands(problem *z)
 {
     fill(z->x_data, count_of(&z->x), 37);
@@ -43,7 +44,8 @@ static inline void fill_operands(problem *z)
     fill(z->b_data, z->o, 5);
 }
 
-/* Of sum(y * target), so that the gradient of y is the target. 0: not built, or another shape of y. */
+/* Runs forward and backward of the loss sum(y * target), so that the gradient of y is the target.
+ * Returns 0 if the op was refused or y has another shape than expected. */
 static inline int convolve(problem *z, gckpt_isa isa, int threads)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -93,7 +95,7 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     return good;
 }
 
-/* How many of `got` times `by` differ from the expected values. */
+/* Returns how many elements of `got`, multiplied by `by`, differ from the expected values. */
 static inline int differ(const float *got, const double *want, int64_t n, double by)
 {
     int wrong = 0;

@@ -1,5 +1,5 @@
-/* ref.c - double-precision references of all ops; see ref.h. Indices are computed from scratch for
- * every element: slow, and easy to believe. */
+/* ref.c - double-precision references of all ops; see ref.h. Every element computes its indices from scratch: slow, but
+ * easy to check by reading. */
 #include "ref.h"
 #include <math.h>
 #include <stdlib.h>
@@ -30,7 +30,8 @@ ref_value *ref_new(int n, const long *d)
         b->value.d[i] = d[i];
         elements *= d[i];
     }
-    b->value.v = (double *)calloc((size_t)elements + 2, sizeof(double));    /* + 2: losses */
+    /* a loss has no elements, but stores a sum and a count */
+    b->value.v = (double *)calloc((size_t)elements + 2, sizeof(double));
     if (!b->value.v)
         exit(2);
     return &b->value;
@@ -49,7 +50,8 @@ static long last(const ref_value *x)
     return x->n ? x->d[x->n - 1] : 1;
 }
 
-/* Index in x of element `at` (per axis) of a value of n axes; axes of size 1 or missing repeat. */
+/* Returns the index in x of element `at` of a broadcast result with n axes; axes of x that have size 1 or are missing
+ * repeat. */
 static long broadcast_index(const ref_value *x, int n, const long *at)
 {
     long index = 0;
@@ -98,7 +100,7 @@ ref_value *ref_gather(const ref_value *x, const ref_value *index)
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* h wh + bias of gate column j; h NULL: 0 */
+/* Returns element j of h wh + bias; if h is NULL, only the bias. */
 static double of_state(const double *h, const ref_value *wh, const ref_value *bias, long j)
 {
     double sum = bias ? bias->v[j] : 0;
@@ -153,7 +155,7 @@ ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0
     return y;
 }
 
-/* a (..,M,K), b (..,K,N), or (..,N,K) when transposed. */
+/* a (..,M,K), b (..,K,N); if transposed, b is (..,N,K). */
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed)
 {
     ref_value *y;
@@ -194,7 +196,8 @@ ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *b
     return y;
 }
 
-/* Each x times each tap goes where they meet; the transpose has x and y exchanged. */
+/* Adds each input pixel times each weight to the output pixel that it reaches; a transposed convolution exchanges the
+ * roles of x and y. */
 ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_value *bias,
                            const ref_window *z)
 {
@@ -432,8 +435,6 @@ ref_value *ref_log_softmax(const ref_value *x)
     return y;
 }
 
-/* q (B,T,C), k and v (B,S,K); head h has columns h*D .. h*D + D-1, of k and v those of its key head. causal: the last
- * query sees all keys of its row. */
 static double capped(double x, double cap) { return cap > 0 ? cap * tanh(x / cap) : x; }
 
 ref_value *ref_cap(const ref_value *x, double cap)
@@ -444,6 +445,8 @@ ref_value *ref_cap(const ref_value *x, double cap)
     return y;
 }
 
+/* q (B,T,C), k and v (B,S,K). Head h uses columns h*D .. h*D + D-1 of q; of k and v those of the key head it shares. If
+ * causal, the last query is aligned with the last key. */
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o)
 {
     ref_value *y, *s;
@@ -547,7 +550,7 @@ ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_v
     long at[6];
     if (!condition || !a || !b)
         return NULL;
-    y = ref_binary('+', ref_binary('+', condition, a), b); /* its shape */
+    y = ref_binary('+', ref_binary('+', condition, a), b); /* only its shape is used: the broadcast of all three */
     for (long i = 0; i < ref_elements(y); i++) {
         unravel(y, i, at);
         y->v[i] = condition->v[broadcast_index(condition, y->n, at)] != 0
@@ -719,7 +722,8 @@ ref_value *ref_max(const ref_value *x, int axis, int number)
     return y;
 }
 
-/* Where result i of n looks in a source of `size`: *part of the way from *low to *high. */
+/* Finds the source position of result i of n in a line of `size` elements: the value is interpolated between elements
+ * *low and *high, with weight *part for *high. */
 static void look(int how, long size, long n, long i, long *low, long *high, double *part)
 {
     double at = how == 0   ? (double)(i * size / n)

@@ -1,7 +1,7 @@
-/* test_attention.c - gckpt_attention_with by itself: compared with PyTorch (golden/make_attention.py), with the formula
- * in binary64 (windows, caps, scales, over tiles), and with heads and rows written out with gckpt_attention; masked
- * keys change nothing. On every instruction set of this machine, in fp32 and bf16 plans, on threads, whole and row by
- * row, saved and recomputed. */
+/* test_attention.c - gckpt_attention compared with PyTorch (golden/make_attention.py), with the formula in
+ * binary64 (windows, caps, scales, several tiles), and with key heads that are repeated by hand; masked keys must
+ * change no bit. Runs on every instruction set of this machine, in fp32 and bf16 plans, with one and several threads,
+ * with whole batches and row by row, with values kept and recomputed. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/attention.h"
@@ -14,7 +14,7 @@ typedef struct {
     int64_t b, t, s, d;
     int heads, key_heads, causal;
     const int32_t *lengths;
-    int repeat; /* keys are repeated by hand, and gckpt_attention is called */
+    int repeat; /* if nonzero, the graph repeats key heads by slices */
     int64_t window;
     float cap, scale;
 } problem;
@@ -37,14 +37,14 @@ static int64_t elements_of(const problem *p, int which)
     return p->b * (of_keys ? p->s * p->key_heads : p->t * p->heads) * p->d;
 }
 
-static void fill(const problem *p, arrays *a) /* as numbers() of make_attention.py */
+static void fill(const problem *p, arrays *a) /* the same numbers as numbers() of make_attention.py */
 {
     for (int which = Q; which <= G; which++)
         for (int64_t i = 0; i < elements_of(p, which); i++)
             a->x[which][i] = (float)((i * 37 + (which + 1) * 11) % 101 - 50) / 32;
 }
 
-/* Each head of keys `group` times, by slices that are joined. */
+/* Repeats each key head for all its query heads, by slices and concatenation. */
 static gckpt_tensor *repeated(const problem *p, gckpt_tensor *x)
 {
     gckpt_tensor *all = NULL;
@@ -56,7 +56,7 @@ static gckpt_tensor *repeated(const problem *p, gckpt_tensor *x)
     return all;
 }
 
-/* out, and the gradients of q, k and v for the gradient g that comes in. */
+/* Computes out, and the gradients of q, k and v when the gradient of out is g. */
 static void solve(const problem *p, const way *w, arrays *a)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -93,7 +93,7 @@ static void solve(const problem *p, const way *w, arrays *a)
     util_free(e, plan, g, s);
 }
 
-/* ---- against PyTorch ---- */
+/* ---- compared with PyTorch ---- */
 static void near_golden(const char *name, const problem *p, const double *const *want)
 {
     static arrays a;
@@ -132,8 +132,8 @@ static void pytorch(void)
     GOLDEN(window_capped, 2, 5, 5, 3, 2, 1, 1, NULL, 0, 2, 2, 0.75f);
 }
 
-/* ---- against the formula in binary64 ---- */
-/* Head h of row b: out, and its terms of the gradients. */
+/* ---- compared with the formula in binary64 ---- */
+/* Computes out of head h of row b, and adds this head's terms to the gradients. */
 static void head_written_out(const problem *p, const arrays *a, double (*to)[CAPACITY], int64_t b, int h)
 {
     static double probability[300];
@@ -204,7 +204,7 @@ static void written_out(void)
         }
 }
 
-/* ---- the same bits: all ways; heads repeated by hand; rows that have but their keys ---- */
+/* ---- the same bits: every way to run it; repeated heads; rows without their masked keys ---- */
 static int differ(const float *x, const float *y, int64_t n) { return memcmp(x, y, (size_t)n * sizeof *x) != 0; }
 
 static void same_ways(const problem *p, gckpt_precision precision)
@@ -238,13 +238,14 @@ static void repeated_heads(const problem *p, const way *w)
     solve(&by_hand, w, &want);
     solve(p, w, &got);
     CHECK_MSG(!differ(want.x[OUT], got.x[OUT], elements_of(p, Q)) && !differ(want.x[DQ], got.x[DQ], elements_of(p, Q)),
-              "%s, precision %d: heads repeated by hand have other bits", gckpt_isa_name(w->isa), (int)w->precision);
-    for (int which = DK; which <= DV; which++) /* summed up in another order */
+              "%s, precision %d: repeated key heads give other bits", gckpt_isa_name(w->isa), (int)w->precision);
+    for (int which = DK; which <= DV; which++) /* dk and dv are summed in another order, so their bits may differ */
         for (int64_t i = 0; i < elements_of(p, K) && w->precision == GCKPT_FP32; i++)
             CHECK(fabsf(want.x[which][i] - got.x[which][i]) < 1e-5f * (1 + fabsf(want.x[which][i])));
 }
 
-/* Masked keys and values are arbitrary, here NaN, infinities and large numbers; their gradients are +0. */
+/* Masked keys and values may be anything, here NaN, infinities and large numbers: their gradients are +0, and each row
+ * gives the same bits as when it is computed alone, without its masked keys. */
 static void rows_alone(const problem *p, const way *w)
 {
     static arrays all, one;
@@ -266,9 +267,10 @@ static void rows_alone(const problem *p, const way *w)
             words |= bits_of(dk[i]) | bits_of(dv[i]);
         for (int64_t i = 0; keys == 0 && i < p->t * c; i++)
             words |= bits_of(all.x[OUT][q + i]) | bits_of(all.x[DQ][q + i]);
-        CHECK_MSG(words == 0, "%s, precision %d: row %d of %d keys is not +0", gckpt_isa_name(w->isa),
-                  (int)w->precision, (int)b, (int)keys);
-        if (keys == 0 || (p->causal && keys < p->s)) /* causal: other queries see the last key */
+        CHECK_MSG(words == 0, "%s, precision %d: row %d with %d keys: a masked gradient is not +0",
+                  gckpt_isa_name(w->isa), (int)w->precision, (int)b, (int)keys);
+        /* causal with fewer keys: queries would align with other keys, so the row alone is another problem */
+        if (keys == 0 || (p->causal && keys < p->s))
             continue;
         memcpy(one.x[Q], all.x[Q] + q, (size_t)(p->t * c) * sizeof(float));
         memcpy(one.x[G], all.x[G] + q, (size_t)(p->t * c) * sizeof(float));
@@ -277,7 +279,7 @@ static void rows_alone(const problem *p, const way *w)
         solve(&alone, &whole, &one);
         CHECK_MSG(!differ(one.x[OUT], all.x[OUT] + q, p->t * c) && !differ(one.x[DQ], all.x[DQ] + q, p->t * c) &&
                       !differ(one.x[DK], dk, keys * kc) && !differ(one.x[DV], dv, keys * kc),
-                  "%s, precision %d: row %d of %d keys differs from one that has no more", gckpt_isa_name(w->isa),
+                  "%s, precision %d: row %d of %d keys differs from the row computed alone", gckpt_isa_name(w->isa),
                   (int)w->precision, (int)b, (int)keys);
     }
 }
@@ -309,7 +311,7 @@ static void bits(void)
         }
 }
 
-/* ---- what is fed is looked at before anything runs; what one call takes, the other does ---- */
+/* ---- lengths are checked before anything runs; default options give the same plan as the older function ---- */
 static void refusals(void)
 {
     float x[2 * 3 * 4] = { 0 };
@@ -334,7 +336,7 @@ static void refusals(void)
             util_free(e, NULL, NULL, NULL), e = gckpt_exec_new(p, s, NULL);
     }
     util_free(e, p, g, NULL);
-    /* no more is said of a call than gckpt_attention says: the plan is the same one */
+    /* key_heads equal to heads is the default: the same plan */
     in = gckpt_input(old, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     desc.lengths = NULL, desc.key_heads = 2;
     g = gckpt_graph_new(s, NULL);
@@ -348,7 +350,7 @@ static void refusals(void)
     CHECK(same_file(&one, &two));
     free(one.bytes), free(two.bytes);
     gckpt_plan_free(q);
-    desc.cap = -1; /* of two mistakes, q's graph gets the error of q */
+    desc.cap = -1; /* of two mistakes, the one reported is that q belongs to another graph */
     CHECK(!gckpt_attention(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
     CHECK(gckpt_error(g) == GCKPT_E_ARG && strstr(gckpt_error_text(g), "belongs to another graph"));
     util_free(NULL, same, g, NULL);

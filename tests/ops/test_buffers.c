@@ -1,12 +1,12 @@
-/* test_buffers.c - pools, groupnorm and batchnorm against PyTorch (golden/make_norms.py); the norms again from the
- * contract, equal values exactly 0; running statistics: once a step, right whatever plan, optimiser and way of feeding,
- * nothing when nothing is to change, saved, frozen, printed. */
+/* test_buffers.c - pools, group norm and batch norm compared with PyTorch (golden/make_norms.py); the norms also bit
+ * for bit with the manual's rounding rules. Running statistics change once per step, to the same bits in every plan,
+ * optimiser and way of feeding; they stay when frozen or when the step fails; they can be saved and printed. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/norms.h"
 #include <math.h>
 
-/* Small multiples of 1/16, as make_norms.py has them, plus `base`. */
+/* Returns n small multiples of 1/16, plus `base`: the numbers of make_norms.py. */
 static float *numbers(int step, int64_t n, float base)
 {
     float *x = (float *)malloc((size_t)n * sizeof *x);
@@ -15,7 +15,7 @@ static float *numbers(int step, int64_t n, float base)
     return x;
 }
 
-/* |a - b| / |b| over n numbers. */
+/* Returns |a - b| / |b| over n numbers. */
 static double distance(const float *a, const double *b, int64_t n)
 {
     double d = 0, size = 0;
@@ -26,13 +26,13 @@ static double distance(const float *a, const double *b, int64_t n)
     return sqrt(d / size);
 }
 
-/* == ops against PyTorch ======================================================================= */
+/* == ops compared with PyTorch ================================================================= */
 enum { MAX, MAX_1D, AVERAGE, AVERAGE_1D, GLOBAL, GROUP, GROUP_BIAS, GROUP_NONE, BATCH, BATCH_NONE, CASES };
 static const struct {
     const char *name;
     gckpt_shape x;
     const double *golden;
-    int step, leaves; /* leaves: inputs (C) after x */
+    int step, leaves; /* leaves: number of further inputs of shape (C), gain and bias */
 } cases[CASES] = {
     { "max", { 4, { 2, 5, 6, 3 } }, golden_max, 19, 0 },
     { "max_1d", { 3, { 2, 7, 4 } }, golden_max_1d, 13, 0 },
@@ -56,7 +56,8 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_shape s = gckpt_shape_of(x);
     const gckpt_window windows[4] = { { .size = { 3, 2 }, .stride = { 2, 2 }, .padding = { 1, 0 } },
-                                      { .size = { 9, 3 }, .stride = { 9, 1 }, .padding = { 9, 1 } }, /* [1] counts */
+                                      /* of a signal, only [1] is used; [0] must be ignored */
+                                      { .size = { 9, 3 }, .stride = { 9, 1 }, .padding = { 9, 1 } },
                                       { .size = { 2, 3 }, .stride = { 1, 2 }, .padding = { 0, 1 } },
                                       { .size = { 0, 2 } } };
     switch (i) {
@@ -72,7 +73,8 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
     }
 }
 
-/* y and gradients of sum(y r): those of x and of constants are fetched, so that they are sums. */
+/* Tests y, and the gradients of the loss sum(y r). The gradients of x and of constants are fetched; those are sums, not
+ * means. */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -113,7 +115,7 @@ static void test_case(int i)
         free(data[k]);
 }
 
-/* The first greatest of each window, or the first NaN, has the gradient; 40 channels alike. */
+/* The gradient of a max pool goes to the first maximum of each window, or to its first NaN; 40 equal channels. */
 static void test_greatest(gckpt_isa isa)
 {
     const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
@@ -144,11 +146,12 @@ static void test_greatest(gckpt_isa isa)
     util_free(e, p, g, s);
 }
 
-/* == the contract's mean of images (manual, 5q), and equal values =============================== */
-/* Item i of a group of m channels at c: place by place, channel by channel. */
+/* == the mean in group and batch norm as the manual (5q) defines it; groups of equal values ===== */
+/* Returns element i of a group of m channels whose first element is x; channels vary fastest. */
 static float *item(float *x, int64_t channels, int64_t m, int64_t i) { return x + i / m * channels + i % m; }
 
-/* The sum over places of each channel (5e), of those by lanes (5d): of x, or of its squares. */
+/* Sums each channel over all pixels with compensation (manual, 5e), then the channels in 32 lanes (5d). Sums x, or if
+ * `squares` its squares. */
 static float group_sum(const float *x, int64_t places, int64_t m, int squares)
 {
     float lane[32] = { 0 };
@@ -167,7 +170,7 @@ static float group_sum(const float *x, int64_t places, int64_t m, int squares)
     return lane[0];
 }
 
-/* y of a group at x. */
+/* Normalises the group that begins at x into y. */
 static void group_norm(float *x, float *y, int64_t places, int64_t channels, int64_t m, const float *bias)
 {
     const int64_t n = places * m;
@@ -183,12 +186,13 @@ static void group_norm(float *x, float *y, int64_t places, int64_t channels, int
     free(d);
 }
 
-/* One random norm (groups 0: batchnorm). equal: every group is one number, of any size, and y is the bias, or 0. */
+/* Tests one random norm; groups = 0 means batch norm. If `equal`, each group repeats one number of any magnitude, and y
+ * must be the bias, or 0. */
 static void test_mean(gckpt_isa isa, int equal)
 {
     const int groups = between(0, 4);
     const int64_t m = groups ? between(1, chance(20) ? 150 : 20) : 1, rows = between(1, 4), drawn = between(1, 70);
-    const int64_t places = drawn + (drawn * m * (groups ? 1 : rows) == 1); /* of one value there is no norm */
+    const int64_t places = drawn + (drawn * m * (groups ? 1 : rows) == 1); /* a norm needs two values */
     const int64_t c = groups ? groups * m : between(1, 70), images = groups ? rows : 1, each = rows / images * places;
     const int64_t micro = groups ? between(1, (int)rows) : rows, n = rows * places * c;
     float *x = (float *)malloc((size_t)n * sizeof *x), *y = (float *)malloc((size_t)n * sizeof *y);
@@ -197,7 +201,7 @@ static void test_mean(gckpt_isa isa, int equal)
     for (int64_t b = 0; b < images; b++)
         for (int64_t k = 0; k < c; k += m) {
             float *group = x + b * each * c + k, size = float_of(below(2) << 31 | below(255) << 23 | below(1 << 23));
-            for (int64_t i = 0; i < each * m; i++) /* or, three times in four, large */
+            for (int64_t i = 0; i < each * m; i++) /* three channel groups out of four get values of 33 to 101 */
                 *item(group, c, m, i) = equal ? size : ((float)below(1000) / 999 + (float)(k % 4 * 100)) / 3;
             group_norm(group, y + b * each * c + k, each, c, m, bias ? bias + k : NULL);
             for (int64_t i = 0; equal && i < each * m; i++)
@@ -232,8 +236,8 @@ static void test_mean(gckpt_isa isa, int equal)
     free(x), free(y), free(bias);
 }
 
-/* Only the bias is trained: its sums need neither x nor statistics, which are NULL then (no pointer arithmetic on NULL,
- * which a sanitizer reports). */
+/* Trains only the bias: its gradient needs neither x nor the statistics, so the kernel gets NULL for them and must do
+ * no pointer arithmetic on NULL, which a sanitizer would report. */
 static void bias_alone(void)
 {
     float x[2 * 3 * 4] = { 1, 2, 3 };
@@ -249,7 +253,7 @@ static void bias_alone(void)
     gckpt_parameter q = { 0 };
     CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && gckpt_store_get(s, 0, &q) == GCKPT_OK);
     for (int i = 0; i < 4 && q.values; i++)
-        CHECK(q.values[i] == -0.25f); /* 6 of the 24 elements */
+        CHECK(q.values[i] == -0.25f); /* mean gradient: 6 elements of 24 use this bias */
     util_free(e, p, g, s);
 }
 
@@ -332,7 +336,7 @@ static double evaluate(net *n, int64_t rows, gckpt_isa isa)
     gckpt_feed feeds[2] = { { gckpt_id(v.x), x_data[0] }, { gckpt_id(v.t), t_data[0] } };
     gckpt_report report = { 0 };
     const char *op = "";
-    CHECK(gckpt_plan_split_exact(p, &op) && !op); /* nothing mixes here */
+    CHECK(gckpt_plan_split_exact(p, &op) && !op); /* no op here mixes rows */
     CHECK_MSG(gckpt_forward(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
     util_free(e, p, v.g, NULL);
     return report.loss;
@@ -347,7 +351,7 @@ static void test_golden_net(void)
     gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
     const char *op = NULL;
     CHECK_MSG(!gckpt_plan_split_exact(p, &op) && op && !strcmp(op, "batchnorm"), "split: %s", op ? op : "exact");
-    file c = { 0 }; /* a printed plan has each momentum, 0.25 and 0.5 */
+    file c = { 0 }; /* a printed plan contains each momentum, 0.25 and 0.5 */
     CHECK(gckpt_plan_c(p, "net", file_write, &c) == GCKPT_OK &&
           strstr((char *)c.bytes, "{ 0U, 0U, 0U }, 1048576000U,"));
     CHECK(strstr((char *)c.bytes, "{ 0U, 0U, 1065353216U }, 1056964608U,") != NULL);
@@ -375,13 +379,13 @@ static void test_golden_net(void)
     util_free(e, p, n.g, n.s);
 }
 
-/* == the same bits, whatever is chosen ========================================================= */
+/* == the same bits in every configuration ====================================================== */
 typedef struct {
     int64_t micro, stream;
     int pieces;
     gckpt_optimiser optimiser;
     gckpt_mode mode;
-    int least, in_backward, stage, offload, threads, file, plain; /* least: OPTIMAL's bytes */
+    int least, in_backward, stage, offload, threads, file, plain; /* least: the smallest budget of GCKPT_OPTIMAL */
     gckpt_precision precision;
     unsigned debug;
     float clip;
@@ -421,7 +425,7 @@ static gckpt_plan *plan_of(const net *n, const way *w)
     return q;
 }
 
-/* Trains; returns the store's hash. */
+/* Trains `steps` steps and returns the store's hash. */
 static uint64_t train(const way *w, int steps)
 {
     net n;
@@ -436,7 +440,7 @@ static uint64_t train(const way *w, int steps)
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
     }
     int slots = w->optimiser == GCKPT_ADAMW ? 2 : w->optimiser == GCKPT_MOMENTUM;
-    size_t state = (size_t)slots * 4 * (IN * C + 2 * C + C * C); /* none for statistics */
+    size_t state = (size_t)slots * 4 * (IN * C + 2 * C + C * C); /* optimiser state; running statistics have none */
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == state);
     CHECK(gckpt_store_bytes(n.s) == state + 4 * (IN * C + 2 * C + C * C + 4 * C));
     if (w->debug & GCKPT_DEBUG_MEASURE)
@@ -474,7 +478,7 @@ static void test_ways(void)
         for (int i = 1, all = k % 2 ? 5 : 10; i < all; i++) {
             w = k % 2 ? loops[i] : ways[i];
             w.optimiser = optimisers[k / 2];
-            if (k > 1 && i % 3) /* a few will do */
+            if (k > 1 && i % 3) /* for the later optimisers every third way is enough */
                 continue;
             CHECK_MSG(train(&w, STEPS) == hash, "optimiser %d, micro-batches of %d: way %d has other bits", k / 2,
                       (int)w.micro, i);
@@ -487,7 +491,7 @@ static void test_ways(void)
     CHECK(hash != train(&loops[0], STEPS) && hash == train(&narrow[1], STEPS) && hash == train(&narrow[2], STEPS));
 }
 
-/* == when nothing is to change, nothing does =================================================== */
+/* == a step that is cancelled, skipped or fails changes no running statistic =================== */
 static int cancel(void *user, const gckpt_progress *p)
 {
     (void)user;
@@ -515,7 +519,7 @@ static void test_nothing(void)
     CHECK(gckpt_gradients(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK && report.grad_norm > 0);
     CHECK(gckpt_store_hash(n.s) == hash);
     CHECK_MSG(gckpt_check_gradients(e, feeds, 2, BATCH_ROWS, &check) == GCKPT_OK, "%s", gckpt_error_text(e));
-    CHECK_MSG(check.directions == 8, "%d directions", check.directions); /* two of each trained one */
+    CHECK_MSG(check.directions == 8, "%d directions", check.directions); /* two for each of the 4 trained parameters */
     CHECK(gckpt_store_hash(n.s) == hash);
     x_data[1][7] = float_of(0x7f800000);
     CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_SKIPPED);
@@ -523,14 +527,14 @@ static void test_nothing(void)
     CHECK(gckpt_store_hash(n.s) == hash);
     x_data[1][7] = before;
     CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
-    CHECK(gckpt_store_hash(n.s) == train(&(way){ .micro = 3 }, 2)); /* as if nothing had been */
+    CHECK(gckpt_store_hash(n.s) == train(&(way){ .micro = 3 }, 2)); /* as if only the two good steps had run */
     gckpt_exec_free(cancels);
     gckpt_exec_free(finite);
     util_free(e, p, n.g, n.s);
 }
 static double seconds(void *user) { return ++*(double *)user / 1000; }
 
-/* == one net of one running pair: counts of 0, freezing, momentum, fetches, two readers ========== */
+/* == a net with one pair of running statistics: counts of 0, freezing, momentum, fetches, two readers == */
 enum { ROWS = 4 };
 typedef struct {
     gckpt_store *s;
@@ -542,7 +546,7 @@ typedef struct {
 
 static float small_x[ROWS * 3] = { 1, 2, 3, -4, 5, 6, 7, -8, 9, 0, 1, 5 };
 
-/* twice: x and 2 x are normalised by the same statistics. trains: w does. */
+/* If `twice`, a second batch norm of 2 x updates the same statistics. If `trains` is 0, w is frozen. */
 static void small_new(small *n, float momentum, int twice, int trains)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -581,35 +585,37 @@ static int three(small *n, const char *name, double a, double b, double c)
                      (double)x[1], (double)x[2], a, b, c);
 }
 
-/* Means of small_x are 1, 0, 5.75; unbiased variances 62/3, 94/3, 74.75/... of three differences. */
+/* The channel means of small_x are 1, 0, 5.75; `variance` has its unbiased variances. */
 static void test_small(void)
 {
     const double variance[3] = { (49 + 16 + 1 - 4) / 3.0, (4 + 25 + 64 + 1) / 3.0, (9 + 36 + 81 + 25 - 132.25) / 3 };
     small n = { 0 };
     gckpt_report report;
     small_new(&n, 1, 0, 1);
-    CHECK(small_step(&n, -1, &report) == GCKPT_OK && report.count == 0 && report.step == 0); /* count 0 */
+    /* no target counts, so nothing changes */
+    CHECK(small_step(&n, -1, &report) == GCKPT_OK && report.count == 0 && report.step == 0);
     three(&n, "mean", 0.5, 0.5, 0.5);
     CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1);
-    three(&n, "mean", 1, 0, 5.75); /* momentum 1: the batch's statistic, which is the fetched gradient */
+    three(&n, "mean", 1, 0, 5.75); /* 1 replaces the old statistic; the new one is also the fetched gradient */
     three(&n, "variance", variance[0], variance[1], variance[2]);
     const float *g = gckpt_fetch(n.e, gckpt_id(n.mean), 1);
     CHECK(g && g[0] == 1 && g[1] == 0 && g[2] == 5.75f);
-    CHECK(gckpt_store_freeze(n.s, "mean", 1) == GCKPT_OK); /* the plan was made before */
+    CHECK(gckpt_store_freeze(n.s, "mean", 1) == GCKPT_OK); /* too late for this plan */
     CHECK(small_step(&n, 2, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(n.e), "frozen after planning"));
     util_free(n.e, n.p, n.g, NULL);
-    small_new(&n, 0.5f, 0, 1); /* what is frozen stays */
+    small_new(&n, 0.5f, 0, 1); /* a step must not change frozen statistics */
     CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
     three(&n, "mean", 1, 0, 5.75);
     util_free(n.e, n.p, n.g, n.s);
     memset(&n, 0, sizeof n);
-    small_new(&n, 0.25f, 0, 0); /* nothing is trained, and yet it measures */
+    small_new(&n, 0.25f, 0, 0); /* no parameter is trained, but the statistics are still measured */
     CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1 && report.grad_norm == 0);
     three(&n, "mean", 0.625, 0.375, 0.5 + 5.25 / 4);
     three(&n, "variance", 0.75 + variance[0] / 4, 0.75 + variance[1] / 4, 0.75 + variance[2] / 4);
     util_free(n.e, n.p, n.g, n.s);
     memset(&n, 0, sizeof n);
-    small_new(&n, 0.5f, 1, 1); /* two measure: the mean of x and 2 x, of 1 and 4 times the variance */
+    /* two norms measure: the statistics of x and of 2 x are averaged */
+    small_new(&n, 0.5f, 1, 1);
     CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
     three(&n, "mean", 0.25 + 0.75, 0.25, 0.25 + 0.75 * 5.75);
     three(&n, "variance", 0.5 + 1.25 * variance[0], 0.5 + 1.25 * variance[1], 0.5 + 1.25 * variance[2]);
@@ -623,8 +629,9 @@ static void test_small(void)
     util_free(n.e, n.p, n.g, n.s);
 }
 
-/* == one value per channel ======================================================================= */
-/* Two batch norms of (rows,2,C) and, after a mean over the 2, of (rows,C), which has one value per row. */
+/* == one value per channel is refused ============================================================ */
+/* Builds two batch norms: of (rows,2,C) and, after a mean over the axis of 2, of (rows,C), where each channel has one
+ * value per row. */
 static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 2, C)), *h = x;
@@ -638,7 +645,8 @@ static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user
     return 1;
 }
 
-/* No plan trains over one value per channel; a step whose last micro-batch has one changes nothing. */
+/* No plan trains with one value per channel. A step whose last micro-batch has only one row is refused and changes
+ * nothing. */
 static void test_one_value(void)
 {
     static const float data[9 * 2 * C] = { 1, 2, 3, -4, 5, 6, 7 };
@@ -650,7 +658,7 @@ static void test_one_value(void)
     CHECK_MSG(!p && gckpt_error(g) == GCKPT_E_SHAPE && strstr(gckpt_error_text(g), "\"flat\"") &&
                   strstr(gckpt_error_text(g), "one value per channel"), "one row: %s", gckpt_error_text(g));
     p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
-    CHECK_MSG(p != NULL, "inference: %s", gckpt_error_text(g)); /* it has the running statistics */
+    CHECK_MSG(p != NULL, "inference: %s", gckpt_error_text(g)); /* inference uses the running statistics */
     util_free(NULL, p, g, NULL);
     static const struct { int leaves; int64_t batch, micro, rows; int is_refused; } steps[] = {
         { 1, 9, 4, 9, 1 }, { 1, 9, 4, 5, 1 }, { 1, 9, 4, 1, 1 }, { 1, 9, 4, 8, 0 }, { 1, 9, 4, 7, 0 },
@@ -695,7 +703,7 @@ static void test_one_value(void)
     gckpt_store_free(s);
 }
 
-/* == saved, and gone on with ==================================================================== */
+/* == saving and resuming ======================================================================== */
 static void test_resume(void)
 {
     const gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f };
@@ -716,7 +724,7 @@ static void test_resume(void)
     free(f.bytes);
 }
 
-/* == what is refused ============================================================================ */
+/* == refused calls ============================================================================== */
 static void refused(gckpt_graph **g, gckpt_store *s, const gckpt_tensor *t, gckpt_result result, const char *text)
 {
     CHECK_MSG(!t && gckpt_error(*g) == result && strstr(gckpt_error_text(*g), text), "refused: %d \"%s\", not \"%s\"",
@@ -764,7 +772,7 @@ static void test_refusals(void)
     REFUSED(gckpt_batchnorm(x, p, NULL, p, p), GCKPT_E_ARG, "is measured, not trained");
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
     REFUSED(gckpt_add(x, gckpt_reshape(p, gckpt_shape2(1, 6))), GCKPT_E_ARG, "gckpt_detach");
-    x = X4, p = running(g, "r6", 6, 0, 0.1f); /* but that is fine, as are two values per group */
+    x = X4, p = running(g, "r6", 6, 0, 0.1f); /* with gckpt_detach it is accepted, and so are two values per group */
     CHECK(gckpt_groupnorm(x, 6, NULL, NULL) &&
           gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL));
     CHECK_MSG(gckpt_add(x, gckpt_detach(p)) != NULL, "%s", gckpt_error_text(g));

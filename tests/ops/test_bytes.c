@@ -1,6 +1,6 @@
-/* test_bytes.c - inputs of bytes: what gckpt_from_u8 makes of all 256 of them; a training that is fed bytes has the
- * bits of one that is fed these floats, whatever plan, split, precision and debug mode, from a quarter of the memory;
- * a saved plan; ops of a user's that read bytes; what is refused. */
+/* test_bytes.c - u8 inputs: gckpt_from_u8 of all 256 bytes; training on bytes gives the same bits as training on the
+ * converted floats in every plan, split, precision and debug mode, while feeds take a quarter of the memory. Also a
+ * saved plan, user-defined ops that read bytes, and refused calls. */
 #include "gradckpt.h"
 #include "util.h"
 #include <math.h>
@@ -8,7 +8,7 @@
 typedef gckpt_tensor T;
 enum { ROWS = 5, H = 3, W = 7, C = 4, PIXELS = H * W * C };
 
-/* == all 256, and operands of all sizes ========================================================= */
+/* == all 256 bytes, and operands of all sizes =================================================== */
 static void test_all(void)
 {
     static const float scales[] = { 1.0f / 255, 0.0078125f, -3.7f, 1e-38f, 3e38f, 1.0000001f, 0 };
@@ -47,7 +47,7 @@ typedef struct {
     gckpt_term term;
 } model;
 
-/* fed: bytes, bytes in one row that is reshaped, or floats */
+/* fed: 0 bytes, 1 bytes as one row that the graph reshapes, 2 floats */
 static model model_new(int fed, int rows)
 {
     const gckpt_init some = { 0.3f, 0, 0 };
@@ -123,7 +123,8 @@ static void test_training(void)
         }
 }
 
-/* A quarter of the copies, and less cost; the id of the input's type. */
+/* Copied feeds take a quarter of the memory; floats make the cheaper plan, since nothing is converted. The input's type
+ * can be queried. */
 static void test_memory(void)
 {
     size_t need[2];
@@ -143,13 +144,13 @@ static void test_memory(void)
               need[1]);
 }
 
-/* == an op of a user's ========================================================================== */
+/* == a user-defined op ========================================================================== */
 static gckpt_result counts_shape(gckpt_call *call)
 {
     call->shape = gckpt_shape2(call->in[0].shape.d[0], 2);
     return GCKPT_OK;
 }
-/* (B,N) u8, (B) f32 -> (B,2): the sum of a row's bytes, and the row's float */
+/* (B,N) u8, (B) f32 -> (B,2): the sum of the row's bytes, and the row's float */
 static void counts_forward(const gckpt_call *call)
 {
     const int64_t n = call->in[0].shape.d[1];
@@ -165,7 +166,7 @@ static void counts_forward(const gckpt_call *call)
 static const gckpt_op counts = { .name = "counts", .shape = counts_shape, .forward = counts_forward,
                                  .needs = { GCKPT_IS_U8 } };
 
-/* no later op depends on the bytes */
+/* an op after `counts`, which must not receive the bytes */
 static gckpt_result plain_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -194,7 +195,7 @@ static void test_user(void)
     util_free(e, p, g, s);
 }
 
-/* == what is refused ============================================================================ */
+/* == refused calls ============================================================================== */
 #define REFUSED(text, call)                                                                                            \
     do {                                                                                                               \
         gckpt_store *s = gckpt_store_new(NULL);                                                                        \

@@ -1,5 +1,6 @@
-/* test_convolutions.c - conv2d, conv1d and their transposes: values and gradients against PyTorch's, bits
- * against the chains that the manual (5o) writes down, what is refused and with which words. */
+/* test_convolutions.c - conv2d, conv1d and their transposes: values and gradients compared with PyTorch's,
+ * bits with the sums in the order that the manual (5o) defines. Wrong calls must be refused with the right
+ * error text. */
 #include "gradckpt.h"
 #include "convolve.h"
 #include "golden/convolutions.h"
@@ -21,7 +22,7 @@ static gckpt_shape shape_of(const int64_t *d, int n)
     return s;
 }
 
-/* ---- PyTorch's ---- */
+/* ---- compared with PyTorch ---- */
 static void test_golden(int number, gckpt_isa isa, int threads)
 {
     static problem z;
@@ -42,8 +43,8 @@ static void test_golden(int number, gckpt_isa isa, int threads)
               wrong[0], wrong[1], wrong[2], wrong[3]);
 }
 
-/* ---- the chains of the manual (5o), from its text, of any floats ---- */
-/* Value c of place (i, j) of row b of t; 0 beyond it. */
+/* ---- bits: the chains of the manual (5o), written from its text, for arbitrary floats ---- */
+/* Returns channel c of pixel (i, j) of row b of t; 0 outside the image. */
 static float at(const gckpt_shape *s, const float *t, int64_t b, int64_t i, int64_t j, int64_t c)
 {
     if (i < 0 || i >= s->d[1] || j < 0 || j >= s->d[2])
@@ -51,7 +52,9 @@ static float at(const gckpt_shape *s, const float *t, int64_t b, int64_t i, int6
     return t[((b * s->d[1] + i) * s->d[2] + j) * s->d[3] + c];
 }
 
-/* What a chain of place (i, j), channel o, is by the window; then the pixel's, by those of its places. */
+/* The three sums, term by term: down_chain gives an element of the smaller side (y, or x of a transposed convolution)
+ * from the window of the larger side, up_chain an element of the larger side from all windows that contain it, dw_chain
+ * an element of dw. */
 static float down_chain(const problem *z, const gckpt_shape *s, const float *image, int64_t b, int64_t i, int64_t j,
                         int64_t o, float sum)
 {
@@ -97,7 +100,7 @@ static void test_chains(problem *z, const char *how)
     const int transposed = z->op == gckpt_conv2d_transposed;
     const gckpt_shape *image = transposed ? &z->y : &z->x, *places = transposed ? &z->x : &z->y;
     int wrong[3] = { 0, 0, 0 };
-    for (int side = 0; side < 2; side++) { /* y, dx */
+    for (int side = 0; side < 2; side++) { /* y, then dx */
         const gckpt_shape *s = side ? &z->x : &z->y, *from = side ? &z->y : &z->x;
         const float *data = side ? z->target : z->x_data, *got = side ? z->dx : z->values;
         for (int64_t k = 0; k < count_of(s); k++) {
@@ -115,7 +118,7 @@ static void test_chains(problem *z, const char *how)
               wrong[1], wrong[2]);
 }
 
-enum { MOST_ELEMENTS = 8000 }; /* of an operand: more than any has */
+enum { MOST_ELEMENTS = 8000 }; /* upper bound of an operand's elements in these tests */
 static void some_floats(float *x, int wild)
 {
     static const float rare[] = { 0.0f, -0.0f, 1e-42f, -1e-39f, 3e38f, INFINITY, -INFINITY, NAN };
@@ -152,7 +155,7 @@ static void test_contract(int seed)
         }
 }
 
-/* ---- refusals: the text has all of `words`, apart by '|' ---- */
+/* ---- refused calls: the error text contains each part of `words`, separated by '|' ---- */
 static void refused(int axes, int transposed, gckpt_shape xs, gckpt_shape ws, int bias, gckpt_window window,
                     gckpt_result result, const char *words)
 {

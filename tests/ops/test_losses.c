@@ -1,6 +1,7 @@
-/* test_losses.c - the promises of losses with weights, apart from right numbers (see test_ops, test_golden,
- * tests/contract): weights of 1 and a smoothing of 0 change no bit, a weight of 0 ignores the values, counts are those
- * without weights, bf16 plans round as documented, and wrong shapes are refused with the shapes. */
+/* test_losses.c - what losses with weights guarantee besides correct values (those: test_ops,
+ * test_golden, tests/contract). Weights of 1 and a smoothing of 0 change no bit, a weight of 0 ignores
+ * the values, counts ignore weights, bf16 plans round as documented, and wrong shapes are refused with
+ * an error that names them. */
 #include "num/num.h"
 #include "backend.h"
 #include "util.h"
@@ -12,9 +13,9 @@ static const char *const kinds[KINDS] = { "cross_entropy_with", "soft_cross_entr
                                           "mean_squared_error_with", "huber",
                                           "binary_cross_entropy" };
 
-/* A loss of x, y (or targets) and weights, and what it gives. */
+/* One loss: its inputs x, y (or targets) and weights, and its results. */
 typedef struct {
-    int kind, axes, micro; /* axes of the weights, 0: none */
+    int kind, axes, micro; /* axes: leading axes that weights have, 0 for none */
     float smoothing;
     gckpt_precision precision;
     gckpt_isa isa;
@@ -33,7 +34,7 @@ static int64_t weights_of(const trial *o)
 
 static trial trial_of(int kind, int axes)
 {
-    static trial o; /* zeroed */
+    static trial o; /* zeroed, since static */
     trial t = o;
     t.kind = kind, t.axes = axes, t.micro = B;
     uint64_t state = 5;
@@ -59,7 +60,7 @@ static gckpt_tensor *loss_of(const trial *o, gckpt_tensor *x, gckpt_tensor *y, g
     }
 }
 
-/* A step; gradients are fetched where the batch is one micro-batch. */
+/* Runs one step; fetches the gradients if the batch is one micro-batch. */
 static void run(trial *o)
 {
     const gckpt_init ones = { 0, 0, 1 };
@@ -120,7 +121,7 @@ static int all_finite(const float *a, int64_t n)
     return 1;
 }
 
-/* ---- weights of 1 are no weights; all kernels and splits give the same ---- */
+/* ---- weights of 1 equal no weights, for all kernels and splits ---- */
 static void weights_of_one(int kind)
 {
     trial plain = trial_of(kind, 0);
@@ -139,13 +140,13 @@ static void weights_of_one(int kind)
         }
 }
 
-/* ---- on a backend with memory of its own, which has kernels for them or has not ---- */
+/* ---- the same bits on a backend with separate memory, with and without kernels for the loss ---- */
 static void elsewhere(int kind)
 {
     device d;
     gckpt_backend backend;
     if (!device_start(&d, &backend, "elsewhere", GCKPT_ISA_PLAIN))
-        return; /* there are no such pages */
+        return; /* this machine cannot provide the protected pages */
     for (int axes = 0; axes < 3; axes++)
         for (int lacks = 0; lacks < 2; lacks++) {
             trial here = trial_of(kind, axes), there = here;
@@ -162,7 +163,7 @@ static void elsewhere(int kind)
     device_end(&d);
 }
 
-/* The ops without weights, which the others become where they ask for nothing more. */
+/* Without weights and smoothing, the builders add the plain ops. */
 static void become_plain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -178,7 +179,7 @@ static void become_plain(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* ---- a weight of 0, and one of a row that is ignored ---- */
+/* ---- a weight of 0 hides NaN and infinities; so does a target of -1 ---- */
 static void left_out(int kind)
 {
     static const float harm[] = { NAN, INFINITY, -INFINITY, 3e38f };
@@ -199,16 +200,16 @@ static void left_out(int kind)
             CHECK_MSG(o.loss == clean.loss && all_finite(o.dx, ALL) && same(o.dx, clean.dx, ALL),
                       "%s, %d axes, harm %d: loss %g", kinds[kind], axes, k, o.loss);
             CHECK(same(o.dy, clean.dy, ALL) && o.count == clean.count);
-            for (int64_t i = 0; i < after; i++) /* and what it was is not passed on */
+            for (int64_t i = 0; i < after; i++) /* nor does a gradient reach the hidden values */
                 CHECK(o.dx[n / 2 * after + i] == 0 && o.dy[n / 2 * after + i] == 0);
         }
-    trial o = trial_of(kind, 1); /* a weight of NaN is none of 0 */
+    trial o = trial_of(kind, 1); /* a weight of NaN, in contrast, must show in its row */
     o.w[1] = NAN;
     run(&o);
     CHECK(o.loss != o.loss && o.dx[(T + 1) * V] != o.dx[(T + 1) * V] && o.dx[0] == o.dx[0]);
 }
 
-/* The gradient of a weight of 0 is still the loss that it multiplies: it can be trained. */
+/* A weight of 0 still has a gradient, the loss that it multiplies, so it can be trained. */
 static void weight_gradient(int kind)
 {
     trial o = trial_of(kind, 1), one = o;
@@ -226,13 +227,13 @@ static void ignored_rows(void)
     run(&o), run(&other);
     CHECK(o.loss == other.loss && o.count == other.count && same(o.dx, other.dx, ALL) &&
           same(o.dw, other.dw, ROWS) && all_finite(o.dx, ALL));
-    for (int i = 0; i < ROWS; i++) /* none counts: nothing is lost */
+    for (int i = 0; i < ROWS; i++) /* if no row counts, loss and count are 0 */
         o.targets[i] = -1;
     run(&o);
     CHECK(o.loss == 0 && o.count == 0);
 }
 
-/* A class that is masked by -inf does no harm where its soft target is 0, and all where it is not. */
+/* A logit of -inf (a masked class) is harmless if its soft target is 0; otherwise the loss is huge. */
 static void masked_class(void)
 {
     for (int isa = 0; isa < 2; isa++) {
@@ -251,7 +252,7 @@ static void masked_class(void)
     }
 }
 
-/* ---- bf16 plans: what is kept is rounded, the loss computes in binary32 ---- */
+/* ---- bf16 plans round stored values; the loss itself computes in binary32 ---- */
 static void bf16(int kind)
 {
     for (int axes = 0; axes <= (kind < SQUARED ? 2 : 3); axes++)
@@ -278,9 +279,10 @@ static void bf16(int kind)
         }
 }
 
-/* ---- a user's loss that counts rows: unit is what shape() says, and it must be kept ---- */
+/* ---- a user's loss that counts rows: the count must match elements_per_count from its shape function
+ * ---- */
 typedef struct {
-    int declared, counted; /* rows it says, rows it counts: 1; elements: 0 */
+    int declared, counted; /* 1 for rows, 0 for elements */
 } rule;
 
 static gckpt_result rows_shape(gckpt_call *call)
@@ -312,7 +314,8 @@ static const gckpt_op rows_op = { "rows",        rows_shape,    rows_forward, ro
 static void user_counts(void)
 {
     static const float data[12] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
-    for (int k = 0; k < 8; k++) { /* first or second loss; says rows, counts rows */
+    /* k selects: the op is the first or second loss; it declares rows; it counts rows */
+    for (int k = 0; k < 8; k++) {
         const gckpt_init ones = { 0, 0, 1 };
         const rule r = { k >> 1 & 1, k & 1 };
         const int first = k >> 2, right = r.declared == r.counted;
@@ -334,7 +337,7 @@ static void user_counts(void)
         CHECK(!right || report.count == (!first || r.counted ? 4 : 12));
         CHECK(right || has(gckpt_error_text(e), r.counted ? "counted 4; its feeds say 12"
                                                          : "counted 12; its feeds say 4"));
-        double whole = report.loss; /* streaming knows that both count rows, or refuses */
+        double whole = report.loss; /* streaming works only if both losses are known to count rows */
         result = gckpt_step_begin(e, &still);
         CHECK_MSG(result == (r.declared ? GCKPT_OK : GCKPT_E_ARG), "%d: %s", k, gckpt_error_text(e));
         CHECK(r.declared || has(gckpt_error_text(e), "has a count of its own"));
@@ -349,7 +352,7 @@ static void user_counts(void)
     }
 }
 
-/* ---- what does not fit ---- */
+/* ---- refused calls ---- */
 #define REFUSED(result, text, call)                                                                \
     do {                                                                                           \
         gckpt_store *s = gckpt_store_new(NULL);                                                    \
@@ -398,7 +401,7 @@ static void refusals(void)
           !gckpt_mean_squared_error(NULL, NULL, NULL));
 }
 
-/* ---- log(1 + x): to 2.5 ulp ---- */
+/* ---- log(1 + x) is right to 2.5 ulp ---- */
 static void log_of_one_and(void)
 {
     double worst = 0;

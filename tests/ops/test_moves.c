@@ -1,6 +1,6 @@
 /* test_moves.c - pad, max, argmax and upsample compared with PyTorch (golden/make_moves.py): values, gradients, source
- * positions; NaN, infinities and equal values; indices from argmax: the same bits whatever plan and split, fetched,
- * collected, in bf16 plans, in a saved plan, after other ops; refused calls. */
+ * positions; NaN, infinities and equal values. Indices from argmax are the same bits in every plan and split, when
+ * fetched or collected, in bf16 plans and saved plans, and as operands of later ops. Also refused calls. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/moves.h"
@@ -9,7 +9,7 @@
 typedef gckpt_tensor T;
 static const gckpt_init some = { 0.5f, 0, 0 };
 
-/* Small multiples of 1/16, as make_moves.py has them. */
+/* Returns n small multiples of 1/16: the numbers of make_moves.py. */
 static float *numbers(int step, int64_t n)
 {
     float *x = (float *)malloc((size_t)n * sizeof *x);
@@ -18,7 +18,7 @@ static float *numbers(int step, int64_t n)
     return x;
 }
 
-/* == against PyTorch =========================================================================== */
+/* == compared with PyTorch ===================================================================== */
 enum { PAD, PAD_LAST, MAX, MAX_LAST, LARGER, SMALLER, ONE, TWICE };
 static const struct {
     const char *name;
@@ -48,7 +48,7 @@ static T *apply(int i, T *x)
                               : gckpt_upsample(x, size[0], size[1], (gckpt_upsampling)cases[i].how);
 }
 
-/* y and the gradient of sum(y r). */
+/* Tests y, and the gradient of the loss sum(y r). */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -78,7 +78,8 @@ static void test_case(int i)
     util_free(e, p, g, s);
 }
 
-/* Where in a line of m numbers 0, 1, .. the n results look: the nearest, exactly. */
+/* Upsamples m pixels, whose values are their positions, to n: each result is its source position, exact for the nearest
+ * pixel. */
 static void test_places(int m, int n, int how, const double *golden)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -124,8 +125,8 @@ static void test_argmax(void)
     util_free(e, p, g, s);
 }
 
-/* == the first greatest, or the first NaN ====================================================== */
-/* Of 3 values along an axis, in 40 columns (inner), or one after the other. */
+/* == the first maximum, or the first NaN ======================================================= */
+/* Tests 3 values along an axis, in 40 adjacent columns (inner), or along the last axis. */
 static void test_greatest(gckpt_isa isa, int inner)
 {
     const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
@@ -159,7 +160,7 @@ static void test_greatest(gckpt_isa isa, int inner)
     util_free(e, p, g, s);
 }
 
-/* == indices that an op gives ================================================================== */
+/* == indices computed by an op ================================================================= */
 enum { ROWS = 6, STEPS = 5, WIDE = 7 };
 
 typedef struct {
@@ -169,7 +170,8 @@ typedef struct {
     gckpt_term terms[2];
 } net;
 
-/* Rows of a table and of a tensor by argmax, lengths, targets of three losses; all of it trains. */
+/* Builds a net whose argmax indexes a table and a tensor and serves as lengths and as targets of three losses; every
+ * part is trained. */
 static void build(net *n, int64_t rows)
 {
     n->s = gckpt_store_new(NULL);
@@ -194,7 +196,7 @@ static void build(net *n, int64_t rows)
     };
 }
 
-/* The weights after three steps, and of the last one the loss; rows a micro-batch. */
+/* Trains three steps with `rows` rows per micro-batch and returns a hash of the weights and of the last loss. */
 static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt_isa isa, int saved)
 {
     net n;
@@ -202,7 +204,7 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
     build(&n, rows);
     gckpt_plan_desc d = *by;
     d.batch = ROWS;
-    if (d.mode == GCKPT_OPTIMAL) { /* in a tenth more than the least bytes */
+    if (d.mode == GCKPT_OPTIMAL) { /* OPTIMAL with a tenth more than the bytes of MEMORY_POOR */
         d.mode = GCKPT_MEMORY_POOR;
         gckpt_plan *poor = gckpt_plan_new(n.g, n.terms, 2, &d);
         d.budget = gckpt_plan_bytes(poor) / 10 * 11, d.mode = GCKPT_OPTIMAL;
@@ -260,7 +262,7 @@ static void test_indices(gckpt_precision precision)
     CHECK(train(&d, 4, 0, GCKPT_ISA_AUTO, 0) == want);
 }
 
-/* Of a bf16 plan, too, i32 values are whole: columns of 300, which bf16 could not number. */
+/* Indices are exact even in bf16 plans: these are above 256, where bf16 has gaps. */
 static void test_fetched(gckpt_precision precision)
 {
     enum { N = 300 };
@@ -272,7 +274,8 @@ static void test_fetched(gckpt_precision precision)
     gckpt_fetch_spec fetches[2] = { { at, 0 }, { w, 1 } };
     gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .precision = precision, .batch = 5 };
     for (int fetched = 1; fetched >= 0; fetched--) {
-        fetches[0] = fetches[fetched ? 0 : 1], d.fetches = 1 + fetched; /* otherwise it may be placed anywhere */
+        /* without a fetch, the planner may place the indices anywhere */
+        fetches[0] = fetches[fetched ? 0 : 1], d.fetches = 1 + fetched;
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         float data[5 * 2 * N] = { 0 };
@@ -298,7 +301,7 @@ static void test_fetched(gckpt_precision precision)
     gckpt_store_free(s);
 }
 
-/* == what is refused =========================================================================== */
+/* == refused calls ============================================================================= */
 #define REFUSED(result, text, call)                                                                                    \
     do {                                                                                                               \
         gckpt_store *s = gckpt_store_new(NULL);                                                                        \
@@ -341,7 +344,7 @@ static void test_refusals(void)
     CHECK(!gckpt_pad(NULL, 0, 0, 0, 0) && !gckpt_max(NULL, 0) && !gckpt_argmax(NULL, 0) &&
           !gckpt_upsample(NULL, 1, 1, GCKPT_NEAREST));
 
-    net n; /* no gradient of what is i32 */
+    net n; /* i32 values have no gradient */
     build(&n, 2);
     gckpt_fetch_spec fetch = { n.at, 1 };
     CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 }));

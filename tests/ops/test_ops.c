@@ -1,16 +1,18 @@
-/* test_ops.c - every op three ways: values against double precision (ref.c), gradients against
- * central differences of that reference, bits against bits over plans, splits, kernels and threads.
+/* test_ops.c - tests every op in three ways: values compared with double precision (ref.c), gradients
+ * compared with central differences of that reference, and bits compared over plans, splits, kernels and
+ * threads.
  *
  *     test_ops [-v] [part of a case's name]        -v prints the error of each case
  *
- * A case is a function that is written once and run twice: with a graph it builds tensors, without
- * one it evaluates the reference (calls with NULL return NULL on both sides). Needs ref.c, -lm. */
+ * A case is one builder function that runs twice: with a graph it builds tensors, without one it evaluates
+ * the reference (every op takes a pair of a tensor and a reference value, and passes NULL through). Needs
+ * ref.c, -lm. */
 #include "gradckpt.h"
 #include "util.h"
 #include "ref.h"
 #include <math.h>
 
-/* == cases, leaves and the two sides =========================================================== */
+/* == cases, leaves, and pairs of tensor and reference ========================================== */
 typedef struct { gckpt_tensor *t; ref_value *r; } pair;
 static const pair none = { NULL, NULL };
 
@@ -18,47 +20,51 @@ typedef struct net net;
 typedef struct {
     const char *name;
     void (*build)(net *n, const int *a);
-    int a[8];                   /* sizes and options of the builder */
+    int a[8];                   /* sizes and options, as the builder's comment lists them */
     int batch;
     unsigned flags;
-    double ulps, grad_ulps;     /* allowed errors in 2^-24 of the greatest value; 0: see below */
+    /* allowed errors in 2^-24 of the largest value; 0 selects the defaults below */
+    double ulps, grad_ulps;
 } test_case;
-enum { MIXES = 1,               /* rows are mixed: micro-batches are not exact */
-       NO_REF = 2,              /* no reference (random): bits only */
-       NO_STREAM = 4,           /* losses with counts of their own */
-       FLAT = 8,                /* some gradients are 0 but for rounding, at most of rsqrt(1e-5) */
-       OTHER = 16 };            /* inference plans compute something else */
+enum { MIXES = 1,               /* ops that mix rows: micro-batches are not exact */
+       NO_REF = 2,              /* random values: no reference, only bits are compared */
+       NO_STREAM = 4,           /* losses that count differently: streaming is refused */
+       /* some gradients are 0 except for rounding errors (at most those of rsqrt(1e-5)) */
+       FLAT = 8,
+       OTHER = 16 };            /* inference computes something else than training */
 
-/* Justification: an elementwise op rounds a few times; a chain of n fma loses about sqrt(n) to n/2 units of the sum of
- * magnitudes. The cases keep n near 64, and set more where an operand (scores of 200, a tower of ops, caps whose
- * derivatives 1 - y y cancel) requires it. Most need a tenth (-v). Wrong formulas show as thousands. */
+/* Why these defaults: an elementwise op rounds a few times; a sum of n fma loses about sqrt(n) to n/2 units
+ * of the sum of magnitudes. The cases keep n near 64 and set larger bounds where needed (scores of 200, many
+ * ops in a row, caps whose derivatives 1 - y y cancel). Most errors are a tenth of the bound (-v); wrong
+ * formulas give thousands. */
 #define DEFAULT_ULPS 8.0
 #define DEFAULT_GRAD_ULPS 24.0
 
 typedef struct {                /* an input ('x' f32, 'i' i32), parameter ('p') or constant ('c') */
     char name[16], kind;
-    gckpt_shape shape;          /* axis 0 of inputs: the whole batch */
+    gckpt_shape shape;          /* axis 0 of an input is the whole batch */
     int64_t elements;
     float *values;
     int32_t *index;
-    gckpt_tensor *t;            /* in the graph that was built last; id: also when it is gone */
+    gckpt_tensor *t;            /* t: tensor in the graph that was built last; id stays valid without it */
     int id;
 } leaf;
 struct net {
     const test_case *c;
-    gckpt_graph *graph;         /* NULL: evaluate the reference */
-    int64_t rows;               /* axis 0 of the inputs         */
+    gckpt_graph *graph;         /* if NULL, the builder evaluates the reference */
+    int64_t rows;               /* axis 0 of the inputs */
     leaf leaves[24];
     int n_leaves;
-    gckpt_tensor *probes[8];    /* activations whose gradients are checked */
+    gckpt_tensor *probes[8];    /* activations whose gradients are compared */
     long probe_elements[8];
     int n_probes;
-    unsigned fixed;             /* bit i: the i-th tensor that could have a gradient has none */
-    int n_bearers;              /* how many there are */
-    int bump_leaf, bump_probe;  /* in the reference, this one's element += bump; or -1 */
+    unsigned fixed;             /* bit i: the i-th tensor that could have a gradient gets none */
+    int n_bearers;              /* number of tensors that could have a gradient */
+    /* leaf or probe of which the reference adds `bump` to one element, or -1 */
+    int bump_leaf, bump_probe;
     long bump_element;
     double bump;
-    pair out;                   /* fetched and compared */
+    pair out;                   /* the result that is fetched and compared */
     gckpt_term terms[3];
     ref_value *sums[3];
     int n_terms;
@@ -69,7 +75,7 @@ static double uniform(uint64_t *state)
     return (double)(next_random(state) >> 40) / 16777216.0;
 }
 
-/* Sizes up to the first 0, with the batch in front when rows > 0. */
+/* Returns a shape of the sizes up to the first 0, after an axis of `rows` if rows > 0. */
 static gckpt_shape sizes(int64_t rows, int a, int b, int c)
 {
     gckpt_shape s = gckpt_shape1(1);
@@ -83,8 +89,8 @@ static gckpt_shape sizes(int64_t rows, int a, int b, int c)
     return s;
 }
 
-/* Finds or makes the leaf and returns its two sides. Values: about normal times scale; integers:
- * 0..top-1, and one in `ignored` of them -1 (0: none). */
+/* Finds or adds the leaf and returns its pair. Values are about normal, times scale; integers are 0..top-1,
+ * and if `ignored` is nonzero, about one in `ignored` of them is -1. */
 static pair use_leaf(net *n, char kind, const char *name, gckpt_shape shape, double scale, int top,
                      int ignored)
 {
@@ -141,7 +147,7 @@ static pair use_leaf(net *n, char kind, const char *name, gckpt_shape shape, dou
     return p;
 }
 
-/* A parameter, or a constant when it is one of the fixed. */
+/* Returns a parameter, or a constant if its bit in n->fixed is set. */
 static pair param(net *n, const char *name, double scale, int a, int b, int c)
 {
     char kind = n->fixed >> n->n_bearers++ & 1 ? 'c' : 'p';
@@ -156,7 +162,7 @@ static pair indices(net *n, const char *name, int a, int top, int ignored)
     return use_leaf(n, 'i', name, sizes(n->rows, a, 0, 0), 1, top, ignored);
 }
 
-/* Marks an activation: its gradient is compared with differences too. */
+/* Marks an activation, so that its gradient is also compared. */
 static pair mark(net *n, pair x)
 {
     int k = n->n_probes++;
@@ -169,13 +175,13 @@ static pair mark(net *n, pair x)
         x.r->v[n->bump_element] += n->bump;
     return x;
 }
-/* The same, unless what it comes from may be fixed. */
+/* Like mark, but does nothing if any tensor is fixed, since x might then have no gradient. */
 static pair probe(net *n, pair x)
 {
     return n->fixed ? x : mark(n, x);
 }
 
-/* == ops on both sides ========================================================================= */
+/* == ops on pairs of tensor and reference ====================================================== */
 static pair both(gckpt_tensor *t, ref_value *r)
 {
     pair p;
@@ -185,7 +191,7 @@ static pair both(gckpt_tensor *t, ref_value *r)
 }
 enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX,
        LOG_SOFTMAX, EXP, LOG, SQRT, ABS, RECIPROCAL, POW, CLAMP, LEAKY_RELU, SOFTPLUS, SIN, COS };
-/* by: an exponent, leaky_relu's slope, or a limit on both sides, in eighths */
+/* by: exponent, slope of leaky_relu, or limit of clamp (-by to by), in eighths */
 static pair unary_by(int kind, pair x, int by)
 {
     const double eighths = by / 8.0;
@@ -262,7 +268,7 @@ static pair linear(pair x, pair w, pair b, int transposed)
     return both(transposed ? gckpt_linear_transposed(x.t, w.t, b.t) : gckpt_linear(x.t, w.t, b.t),
                 ref_linear(x.r, w.r, b.r, transposed));
 }
-/* axes: 1 for signals */
+/* axes: 2 for images, 1 for signals */
 static pair convolution(pair x, pair w, pair b, const ref_window *z, int axes)
 {
     gckpt_window to = { .groups = z->groups };
@@ -320,7 +326,8 @@ static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int
     const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
-/* Causal, with a window (0: none), a cap and a scale in hundredths (0: none, usual). */
+/* Causal attention; a[] holds the window and, in hundredths, the cap and the scale; 0 selects the
+ * default. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
     const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
@@ -355,7 +362,8 @@ static pair permute(pair x, int n, int a, int b, int c, int d)
 static pair slice(pair x, int axis, int begin, int end)
 {
     const gckpt_shape s = gckpt_shape_of(x.t);
-    const int at = axis < 0 ? axis + s.n : axis, size = at < 0 ? 0 : (int)s.d[at]; /* 0: no tensor */
+    /* if there is no tensor, 0 */
+    const int at = axis < 0 ? axis + s.n : axis, size = at < 0 ? 0 : (int)s.d[at];
     return both(gckpt_slice(x.t, axis, begin - size, end < size ? end - size : end), ref_slice(x.r, axis, begin, end));
 }
 static pair concat(pair a, pair b, pair c, int axis)
@@ -424,7 +432,7 @@ static pair error(int kind, pair p, pair t, pair w)
 }
 static pair sum_loss(pair x) { return both(gckpt_sum_loss(x.t), ref_sum_loss(x.r)); }
 
-/* Adds a term to what is minimised. */
+/* Adds a term to the loss. */
 static void term(net *n, pair loss, double weight, int regulariser)
 {
     gckpt_term *t = &n->terms[n->n_terms];
@@ -434,8 +442,8 @@ static void term(net *n, pair loss, double weight, int regulariser)
     n->sums[n->n_terms++] = loss.r;
 }
 
-/* Input times parameter: an activation that differs from row to row and has a gradient; or just the
- * input when it is one of the fixed. */
+/* Returns an input times a parameter: an activation that has a gradient and differs from row to row. If its
+ * bit in n->fixed is set, returns just the input. */
 static pair batched(net *n, const char *name, int a, int b, int c)
 {
     char weight[16];
@@ -447,7 +455,7 @@ static pair batched(net *n, const char *name, int a, int b, int c)
                        use_leaf(n, 'p', weight, sizes(0, a, b, c), 1, 0, 0)));
 }
 
-/* The loss is sum(y * r) for an input r of y's shape; a batch-invariant y is repeated over the rows. */
+/* Adds the loss sum(y * r) for an input r of y's shape; a batch-invariant y is repeated for all rows. */
 static void finish(net *n, pair y, int has_batch)
 {
     int64_t d[6] = { 0, 0, 0, 0, 0, 0 };
@@ -464,7 +472,7 @@ static void finish(net *n, pair y, int has_batch)
     term(n, sum_loss(mul(input(n, "r", (int)d[0], (int)d[1], (int)d[2]), y)), 1, 0);
 }
 
-/* == an op and a loss from outside ============================================================= */
+/* == user-defined ops and losses =============================================================== */
 /* square: y = x^2 */
 static gckpt_result square_shape(gckpt_call *call)
 {
@@ -495,7 +503,7 @@ static const gckpt_op wrong_op = {
     { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
-/* noisy: gives something else each time it is called, as a forward with hidden state would. */
+/* noisy: returns other values at each call, like a forward with hidden state. */
 static void noisy_forward(const gckpt_call *call)
 {
     static int calls;
@@ -508,7 +516,8 @@ static const gckpt_op noisy_op = {
     { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
-/* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row; s is saved; the row passes through the workspace. */
+/* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row. s is saved for the backward; the row is copied to
+ * the workspace, to test it. */
 static gckpt_result unit_norm_shape(gckpt_call *call)
 {
     const gckpt_shape *s = &call->in[0].shape;
@@ -559,7 +568,7 @@ static const gckpt_op unit_norm_op = {
     { GCKPT_IN(0) | GCKPT_SAVED }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
 };
 
-/* fourth: sum of (a - b)^4, count = elements */
+/* fourth: a loss, sum of (a - b)^4; its count is the number of elements */
 static gckpt_result fourth_shape(gckpt_call *call)
 {
     if (count_of(&call->in[0].shape) != count_of(&call->in[1].shape))
@@ -621,8 +630,8 @@ static pair fourth(pair a, pair b)
     return both(gckpt_apply(&fourth_op, in, 2, NULL, 0), ref_sum_loss(power));
 }
 
-/* == builders ================================================================================== */
-/* kind, T, C, factor, the argument of unary_by, 1: of positive values */
+/* == builders; the comment before each lists the meaning of a[0], a[1], .. ===================== */
+/* kind, T, C, factor, the argument of unary_by; a last 1 makes x positive */
 static void build_unary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0);
@@ -632,13 +641,13 @@ static void build_unary(net *n, const int *a)
         x = unary(SIGMOID, x);
     finish(n, unary_by(a[0], x, a[4]), 1);
 }
-/* kind, rows, C: a function of parameters only */
+/* kind, rows, C; no input: a function of parameters */
 static void build_unary_free(net *n, const int *a)
 {
     finish(n, unary(a[0], param(n, "w", 2, a[1], a[2], 0)), 0);
 }
-/* op, then the sizes after the batch of a (T,C) and of b (T,C), then the kind of b: 0 batched, 1 parameter, 2 parameter
- * on the left, 3 constant */
+/* op; T and C of x; T and C of y; kind of y: 0 batched, 1 parameter, 2 parameter as the left operand, 3
+ * constant */
 static void build_binary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0), y;
@@ -650,7 +659,7 @@ static void build_binary(net *n, const int *a)
         y = param(n, "p", 1, a[3], a[4], 0);
     finish(n, a[5] == 2 ? binary((char)a[0], y, x) : binary((char)a[0], x, y), 1);
 }
-/* the same sizes: x over what is positive */
+/* T and C of x; T and C of y; whether y is a parameter. x is divided by a positive function of y. */
 static void build_ratio(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0);
@@ -667,13 +676,13 @@ static void build_same_free(net *n, const int *a)
     pair w = param(n, "w", 1, 3, 5, 0);
     finish(n, binary((char)a[0], w, w), 0);
 }
-/* (3,1) op (1,4) of parameters */
+/* op; parameters of shapes (3,1) and (1,4) */
 static void build_binary_free(net *n, const int *a)
 {
     finish(n, binary((char)a[0], param(n, "u", 1, 3, 1, 0), param(n, "v", 1, 1, 4, 0)), 0);
 }
-/* 1: of i32, else computed; T, C of the condition, of a, of b: 0 as they are, 1 (1,C), 2 (T,1), 3 a
- * parameter (C), 4 a parameter (1), 5 the other one */
+/* whether the condition is an i32 input (else computed); its T and C; kinds of a and b: 0 (T,C), 1 (1,C), 2
+ * (T,1), 3 a parameter (C), 4 a parameter (1), 5 (b only) the same tensor as a */
 static pair chosen(net *n, const char *name, int kind)
 {
     return kind == 3   ? param(n, name, 1, 4, 0, 0)
@@ -691,15 +700,15 @@ static void build_scale(net *n, const int *a)
 {
     finish(n, scale(batched(n, "x", 4, 5, 0), a[0] / 8.0), 1);
 }
-/* T (0: none), I, O, bias, transposed */
+/* T (0 for no such axis), I, O, bias, transposed */
 static void build_linear(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
     pair w = a[4] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
     finish(n, linear(x, w, a[3] ? param(n, "b", 1, a[2], 0, 0) : none, a[4]), 1);
 }
-/* H, W, rows and columns of w, whether x is a parameter, number of the window. A signal's
- * reference has an axis more. */
+/* H, W, rows and columns of w, whether x is a parameter, index in `list`. The reference of a signal has one
+ * axis more, H = 1. */
 static void build_convolution(net *n, const int *a)
 {
     static const struct { ref_window z; int i, o, bias, axes; } list[] = {
@@ -709,12 +718,12 @@ static void build_convolution(net *n, const int *a)
         { { { 2, 1 }, { 1, 1 }, { 1, 1 }, 2, { 0, 0 }, 0 }, 4, 6, 1, 2 },
         { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 5, { 0, 0 }, 0 }, 5, 5, 1, 2 },  /* depthwise */
         { { { 2, 2 }, { 3, 2 }, { 2, 1 }, 3, { 0, 0 }, 0 }, 3, 6, 0, 2 },
-        { { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0, 0 }, 1 }, 3, 2, 1, 2 },  /* transposed */
+        { { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0, 0 }, 1 }, 3, 2, 1, 2 },  /* from here on transposed */
         { { { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 1, 0 }, 1 }, 3, 2, 1, 2 },
         { { { 3, 2 }, { 1, 0 }, { 2, 2 }, 2, { 2, 1 }, 1 }, 4, 6, 0, 2 },
         { { { 4, 6 }, { 0, 1 }, { 6, 4 }, 2, { 0, 0 }, 1 }, 2, 4, 1, 2 },
         { { { 2, 1 }, { 1, 2 }, { 1, 2 }, 3, { 0, 0 }, 1 }, 3, 3, 1, 2 },
-        { { { 1, 2 }, { 0, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 1 },  /* signals */
+        { { { 1, 2 }, { 0, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 1 },  /* from here on signals */
         { { { 1, 3 }, { 0, 1 }, { 1, 2 }, 2, { 0, 1 }, 1 }, 4, 2, 1, 1 },
     };
     const ref_window *z = &list[a[5]].z;
@@ -728,13 +737,13 @@ static void build_convolution(net *n, const int *a)
     x = convolution(x, w, b, z, axes);
     finish(n, reshape(x, a[4] ? 2 : n->graph ? (int)n->rows : n->c->batch, -1, 0, 0), !a[4]);
 }
-/* rows, I, O, transposed: parameters only */
+/* rows, I, O, transposed; no input */
 static void build_linear_free(net *n, const int *a)
 {
     pair w = a[3] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
     finish(n, linear(param(n, "x", 1, a[0], a[1], 0), w, param(n, "b", 1, a[2], 0, 0), a[3]), 0);
 }
-/* the same weight as linear and as linear_transposed, and the bias on both */
+/* width; one weight is used by linear and by linear_transposed, one bias by both */
 static void build_linear_tied(net *n, const int *a)
 {
     pair w = param(n, "w", 0.4, a[0], a[0], 0), b = param(n, "b", 1, a[0], 0, 0);
@@ -760,7 +769,7 @@ static void build_matmul_free(net *n, const int *a)
     pair w = param(n, "w", 1, 4, 4, 0);
     finish(n, matmul(w, matmul(w, param(n, "u", 1, 4, 4, 0), a[0]), a[0]), 0);
 }
-/* T (0: index without it), V, C */
+/* T (0 if the index has no such axis), V, C */
 static void build_embed(net *n, const int *a)
 {
     pair table = param(n, "table", 1, a[1], a[2], 0);
@@ -772,9 +781,7 @@ static void build_embed_tied(net *n, const int *a)
     pair x = positions(embed(table, indices(n, "tokens", 5, a[0], 0)), param(n, "wpe", 1, 8, 4, 0), 0);
     finish(n, linear(unary(GELU, x), table, none, 1), 1);
 }
-/* T, C, gain, bias, rms */
-/* N, C, M */
-/* High (0: signals), wide, channels, average, windows as in `windows`. */
+/* H (0 for signals), W, C, average, index in `windows` */
 static void build_pool(net *n, const int *a)
 {
     static const gckpt_window windows[] = {
@@ -786,7 +793,7 @@ static void build_pool(net *n, const int *a)
     finish(n, probe(n, pool(x, &windows[a[4]], a[3])), 1);
 }
 
-/* Places (0: none), channels, groups (0: batchnorm), gain, bias. */
+/* pixels (0 for no such axis), C, groups (0 for batchnorm), gain, bias */
 static void build_channels(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
@@ -800,7 +807,7 @@ static void build_gather(net *n, const int *a)
     pair x = batched(n, "x", a[0], a[1], 0);
     finish(n, probe(n, gather(x, indices(n, "index", a[2], a[0], 0))), 1);
 }
-/* T, I, H, biases (2: of x only), first state (2: its h and c are one tensor), lstm */
+/* T, I, H, biases (2 for only that of x), initial state (2 if h0 and c0 are the same tensor), lstm */
 static void build_layer(net *n, const int *a)
 {
     int gates = a[5] ? 4 * a[2] : 3 * a[2];
@@ -813,7 +820,7 @@ static void build_layer(net *n, const int *a)
     pair y = a[5] ? lstm(x, wx, wh, bx, h0, c0) : gru(x, wx, bx, wh, bh, h0);
     finish(n, probe(n, y), 1);
 }
-/* A row made of parameters, whose state is one of them; wh is wx, too. */
+/* lstm. The sequence, its initial state and the weights are parameters; wh and wx are the same one. */
 static void build_layer_free(net *n, const int *a)
 {
     int gates = a[0] ? 16 : 12;
@@ -828,7 +835,7 @@ static void build_norm(net *n, const int *a)
     pair bias = a[3] ? param(n, "bias", 1, a[1], 0, 0) : none;
     finish(n, a[4] ? rmsnorm(x, gain) : layernorm(x, gain, bias), 1);
 }
-/* width, rmsnorm; the epsilon is large against the row's variance */
+/* width, rmsnorm; epsilon is large compared with the row's variance */
 static void build_norm_epsilon(net *n, const int *a)
 {
     pair x = scale(batched(n, "x", 3, a[0], 0), 0.0625), gain = param(n, "gain", 1, a[0], 0, 0);
@@ -853,7 +860,7 @@ static void build_attention(net *n, const int *a)
         q = scale(q, a[5]);
     finish(n, attention(q, k, v, a[3], a[4]), 1);
 }
-/* T, C, heads, causal, which inputs are the same (3: all, 2: k and v, 1: q and k) */
+/* T, C, heads, causal, equal inputs (3 all, 2 k and v, 1 q and k) */
 static void build_attention_same(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0), y = a[4] == 3 ? x : batched(n, "y", a[0], a[1], 0);
@@ -862,8 +869,8 @@ static void build_attention_same(net *n, const int *a)
     else
         finish(n, attention(x, y, y, a[2], a[3]), 1);
 }
-/* T, S, heads, key_heads, D, causal, greatest length (0: all keys), which inputs are the same (1: k
- * and v, 2: all, of which heads read all and only the first key_heads are keys) */
+/* T, S, heads, key_heads, D, causal, largest length (0 for no lengths), equal inputs (1 k and v; 2 k and v are
+ * the first columns of q) */
 static void build_attention_with(net *n, const int *a)
 {
     const int keys = (a[3] ? a[3] : a[2]) * a[4];
@@ -873,7 +880,7 @@ static void build_attention_with(net *n, const int *a)
     pair v = a[7] ? k : batched(n, "v", a[1], keys, 0);
     finish(n, attention_with(q, k, v, a[2], a[3], a[5], lengths), 1);
 }
-/* T, S, heads, key_heads, D, window (below 0: and lengths), cap and scale in hundredths */
+/* T, S, heads, key_heads, D, window (negative if lengths are given as well), cap and scale in hundredths */
 static void build_attention_more(net *n, const int *a)
 {
     const int keys = (a[3] ? a[3] : a[2]) * a[4];
@@ -888,12 +895,12 @@ static void build_attention_free(net *n, const int *a)
     pair k = param(n, "k", 1, 2, 5, 4);
     finish(n, attention(param(n, "q", 1, 2, 5, 4), k, k, 2, a[0]), 0);
 }
-/* T, C, heads, base, first */
+/* T, C, heads, base, first position */
 static void build_rotary(net *n, const int *a)
 {
     finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3], a[4]), 1);
 }
-/* T, C, heads, rotated columns, first, eighths of a scale (even: frequencies are given) */
+/* T, C, heads, rotated columns, first position, scale in eighths (if even, frequencies are given) */
 static void build_rotary_with(net *n, const int *a)
 {
     static const float frequencies[4] = { 1.0f, 0.0f, 0.37f, 2.5e-3f };
@@ -907,7 +914,7 @@ static void build_rotary_free(net *n, const int *a)
 {
     finish(n, rotary(param(n, "x", 1, 2, 3, 4), a[0], 0, 0), 0);
 }
-/* T, Tmax, first */
+/* T, length of the table, first position */
 static void build_positions(net *n, const int *a)
 {
     finish(n, positions(batched(n, "x", a[0], 4, 0), param(n, "wpe", 1, a[1], 4, 0), a[2]), 1);
@@ -918,7 +925,7 @@ static void build_reshape(net *n, const int *a)
     if (a[0] == 0)
         x = reshape(x, -1, 24, 0, 0);
     else if (a[0] == 1)
-        x = reshape(unary(TANH, reshape(x, -1, 6, 0, 0)), -1, 4, 6, 0); /* merged, split */
+        x = reshape(unary(TANH, reshape(x, -1, 6, 0, 0)), -1, 4, 6, 0); /* merges axes, then splits them */
     else
         x = reshape(x, -1, 2, 3, 4);
     finish(n, square(x), 1);
@@ -965,7 +972,7 @@ static void build_concat_free(net *n, const int *a)
     pair u = param(n, "u", 1, 2, 3, 0), v = param(n, "v", 1, 2, 3, 0);
     finish(n, concat(u, v, u, a[0]), 0);
 }
-/* axis, mean, sizes */
+/* axis, mean (else sum), sizes of three axes */
 static void build_reduce(net *n, const int *a)
 {
     finish(n, reduce(batched(n, "x", a[2], a[3], a[4]), a[0], a[1]), 1);
@@ -979,7 +986,7 @@ static void build_reduce_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, reduce(x, 0, a[0])), 1);
 }
-/* axis, before, after, value in eighths */
+/* axis, elements before, elements after, value in eighths */
 static void build_pad(net *n, const int *a)
 {
     finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[3] / 8.0)), 1);
@@ -994,7 +1001,7 @@ static void build_pad_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 1), 0, 0, (int)n->c->batch)), 1);
 }
-/* axis, sizes, its users: 2 */
+/* axis, sizes of three axes; if a[4], two ops use the argument x */
 static void build_max(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], a[3]);
@@ -1010,8 +1017,8 @@ static void build_max_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, greatest(x, a[0])), 1);
 }
-/* What argmax gives: rows of a table; of x; targets, of logits, or in chunks; rows of a parameter,
- * by itself; of the axis of the batch. */
+/* how the indices from argmax are used: 0 rows of a table, 1 rows of x, 2 targets of cross_entropy, 3 targets
+ * of linear_cross_entropy, 4 argmax of a parameter, 5 argmax of an input without further axes */
 static void build_argmax(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] < 5 ? 5 : 0, 0);
@@ -1024,26 +1031,26 @@ static void build_argmax(net *n, const int *a)
         term(n, cross_entropy(linear(n->out, param(n, "v", 1, 5, 6, 0), none, 0), argmax(x, -1)), 1, 0);
     else if (a[0] == 3)
         n->out = mul(x, x), term(n, linear_cross_entropy(x, param(n, "v", 1, 7, 5, 0), argmax(n->out, 2)), 1, 0);
-    else if (a[0] == 4) { /* of a parameter */
+    else if (a[0] == 4) {
         pair w = param(n, "w", 1, 3, 5, 0);
         finish(n, mul(x, embed(w, argmax(w, 0))), 1);
     } else
         finish(n, mul(x, embed(param(n, "w", 1, 6, 5, 0), argmax(x, 0))), 1);
 }
-/* High, wide, channels, to, how */
+/* H, W, C, new H, new W, how, whether x is squared first */
 static void build_upsample(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], a[2]);
     finish(n, probe(n, upsample(a[6] ? mul(x, x) : x, a[3], a[4], a[5])), 1);
 }
-/* T (0: none), V, factor, one in this many ignored */
+/* T (0 for no such axis), V, factor, one target in how many is ignored */
 static void build_cross_entropy(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
     n->out = scale(x, a[2]);
     term(n, cross_entropy(n->out, indices(n, "targets", a[0], a[1], a[3])), 1, 0);
 }
-/* T, C, V, factor, one in this many ignored, fused, then cap in hundredths (0: none) */
+/* T, C, V, factor, one target in how many is ignored, fused, cap in hundredths (0 for none) */
 static void build_head(net *n, const int *a)
 {
     pair x = scale(batched(n, "x", a[0], a[1], 0), a[3]), w = param(n, "w", 0.5, a[2], a[1], 0);
@@ -1069,22 +1076,23 @@ static void build_mean_squared_error(net *n, const int *a)
     term(n, mean_squared_error(n->out, a[0] == 1 ? batched(n, "y", 3, 4, 0)
                                        : a[0] == 2 ? n->out : input(n, "y", 3, 4, 0)), 1, 0);
 }
-/* Weights of the first so many axes of (B,T,C); 0: none. */
+/* Returns weights for the first `axes` axes of (B,T,C), or none if 0. */
 static pair loss_weights(net *n, int axes, int t, int c)
 {
     return axes ? batched(n, "w", axes > 1 ? t : 0, axes > 2 ? c : 0, 0) : none;
 }
-/* T, V, factor, one in this many ignored (-1: soft targets), weights' axes, smoothing in percent */
+/* T, V, factor, one target in how many is ignored (-1 for soft targets), axes of the weights, smoothing in
+ * percent */
 static void build_cross_entropy_with(net *n, const int *a)
 {
     int soft = a[3] < 0;
-    int t = a[0] ? a[0] : a[1], v = a[0] ? a[1] : 0; /* (B,T,V) or (B,V) */
+    int t = a[0] ? a[0] : a[1], v = a[0] ? a[1] : 0; /* sizes of (B,T,V) or (B,V) */
     n->out = scale(batched(n, "x", t, v, 0), a[2]);
     pair targets = soft ? batched(n, "t", t, v, 0) : indices(n, "targets", a[0], a[1], a[3]);
     pair w = loss_weights(n, a[4], a[0], 0);
     term(n, cross_entropy_with(n->out, targets, w, soft, a[5] / 100.0), 1, 0);
 }
-/* kind, T, C, weights' axes, target: 0 fed, 1 with a gradient, 2 the prediction */
+/* kind, T, C, axes of the weights, target (0 fed, 1 with a gradient, 2 the prediction itself) */
 static void build_error(net *n, const int *a)
 {
     n->out = scale(batched(n, "x", a[1], a[2], 0), 2);
@@ -1092,7 +1100,7 @@ static void build_error(net *n, const int *a)
            : a[4] == 2 ? n->out : input(n, "y", a[1], a[2], 0);
     term(n, error(a[0], n->out, y, loss_weights(n, a[3], a[1], a[2])), 1, 0);
 }
-/* Losses of functions of parameters only. */
+/* whether Huber (else cross-entropy); a loss of parameters alone, as a regulariser */
 static void build_weighted_regulariser(net *n, const int *a)
 {
     pair w = param(n, "w", 1, 3, 5, 0), u = param(n, "u", 1, 3, 0, 0);
@@ -1100,8 +1108,8 @@ static void build_weighted_regulariser(net *n, const int *a)
     term(n, a[0] ? error(HUBER, w, param(n, "v", 1, 3, 5, 0), u)
                  : cross_entropy_with(w, param(n, "v", 1, 3, 5, 0), u, 1, 0), 0.3, 1);
 }
-/* A class, rows and elements, each with its own count; same: soft cross-entropy and a binary one over as many rows,
- * which streaming can distinguish. */
+/* Losses with different counts: rows or elements. If a[0], all three count rows, so that streaming is
+ * possible. */
 static void build_counts(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 6, 0), targets = indices(n, "targets", 3, 6, 3);
@@ -1123,7 +1131,7 @@ static void build_sum_loss(net *n, const int *a)
     n->out = scale(batched(n, "x", a[0], 4, 0), 0.75);
     term(n, sum_loss(n->out), 0.5, 0);
 }
-/* A classifier with a reconstruction loss (its own count) and a regulariser. */
+/* whether with a reconstruction loss, which counts differently; whether with a regulariser */
 static void build_terms(net *n, const int *a)
 {
     pair w = param(n, "w", 0.5, 6, 5, 0), b = param(n, "b", 1, 5, 0, 0);
@@ -1136,7 +1144,7 @@ static void build_terms(net *n, const int *a)
     if (a[1])
         term(n, sum_loss(mul(w, w)), 0.01, 1);
 }
-/* Two losses with the same targets. */
+/* one target in how many is ignored; two losses have the same targets */
 static void build_deep_supervision(net *n, const int *a)
 {
     pair head = param(n, "head", 0.5, 9, 5, 0), targets = indices(n, "targets", 3, 9, a[0]);
@@ -1145,7 +1153,7 @@ static void build_deep_supervision(net *n, const int *a)
     n->out = add(h, linear(h, param(n, "w", 0.5, 5, 5, 0), none, 0));
     term(n, linear_cross_entropy(n->out, head, targets), 0.25, 0);
 }
-/* One tensor with many users, among them the same op twice. */
+/* One tensor has many users, among them one op that reads it twice. */
 static void build_fan_out(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 5, 0), y = unary(TANH, x);
@@ -1153,7 +1161,7 @@ static void build_fan_out(net *n, const int *a)
     y = add(add(mul(x, x), y), mul(y, x));
     finish(n, add(binary('-', y, scale(x, 0.5)), add(x, x)), 1);
 }
-/* A recurrent net: every weight is used `steps` times; pins and small segments in between. */
+/* steps of a recurrent net, which use the same weights; one value must be kept, one must be recomputed */
 static void build_recurrent(net *n, const int *a)
 {
     pair w = param(n, "w", 0.6, 6, 6, 0), u = param(n, "u", 0.6, 4, 6, 0);
@@ -1169,7 +1177,8 @@ static void build_recurrent(net *n, const int *a)
     }
     finish(n, h, 1);
 }
-/* Pins: 0 all let go (a recompute then asks for further ones), 1 every other kept, 2 all kept. */
+/* policies: 0 every value must be recomputed (a recompute then needs further ones), 1 every other is kept, 2
+ * all are kept */
 static void build_policies(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 5, 0), w = param(n, "w", 0.6, 5, 5, 0);
@@ -1184,7 +1193,7 @@ static void build_policies(net *n, const int *a)
     }
     finish(n, x, 1);
 }
-/* A weight that is itself computed: w = direction * gain / |..| by ops without a batch axis. */
+/* whether the computed weight is used twice. It is v * gain / |v|, by ops without a batch axis. */
 static void build_computed_weight(net *n, const int *a)
 {
     pair v = param(n, "v", 1, 6, 5, 0), gain = param(n, "gain", 1, 5, 0, 0);
@@ -1192,7 +1201,7 @@ static void build_computed_weight(net *n, const int *a)
     h = linear(unary(GELU, h), a[0] ? w : v, none, 1);
     finish(n, h, 1);
 }
-/* GPT: T, C, heads, V, layers, tied */
+/* T, C, heads, V, layers, whether the head is tied to the embedding */
 static pair gpt_block(net *n, pair x, int layer, int c, int heads)
 {
     static const char *const names[8] = { "g1.", "wq.", "wk.", "wv.", "wo.", "g2.", "up.", "dn." };
@@ -1251,7 +1260,7 @@ static void build_user(net *n, const int *a)
         finish(n, add(square(x), square(x)), 1);
 }
 
-/* == the table ================================================================================= */
+/* == the table of cases ======================================================================== */
 static const test_case cases[] = {
     { "relu", build_unary, { RELU, 5, 7 }, 3, 0, 0, 0 },
     { "gelu", build_unary, { GELU, 5, 7 }, 3, 0, 0, 0 },
@@ -1671,7 +1680,7 @@ static void set_parameters(const net *n, gckpt_store *store)
     }
 }
 
-/* Feeds from row `row` on; returns how many. */
+/* Fills feeds[] for the rows from `row` on; returns their number. */
 static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 {
     const net *n = (const net *)user;
@@ -1688,7 +1697,7 @@ static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
     return k;
 }
 
-/* Fetches the gradients of all parameters; returns how many. */
+/* Requests the gradients of all parameters; returns their number. */
 static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
 {
     int k = 0;
@@ -1699,12 +1708,12 @@ static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
     return k;
 }
 
-/* == (a) values and (b) gradients against the reference ======================================== */
+/* == (a) values and (b) gradients compared with the reference ================================== */
 static int verbose;
-static int recomputing;                         /* plans that recompute anything */
-static double worst_value, worst_gradient;      /* of this case, in 2^-24 of the greatest value */
+static int recomputing;                         /* number of plans that recompute anything */
+static double worst_value, worst_gradient;      /* of this case, in 2^-24 of the largest value */
 
-/* What is minimised, by the reference; *count is the first loss's. */
+/* Returns the total loss of the reference; *count receives the count of the first loss. */
 static double ref_loss(net *n, double *count)
 {
     double total = 0;
@@ -1719,7 +1728,8 @@ static double ref_loss(net *n, double *count)
     return total;
 }
 
-/* Derivative by the bump that is set, from four points: the error is about h^4 and 1e-16 / h. */
+/* Returns the derivative by the element that is bumped, from four points: the error is about h^4 + 1e-16 /
+ * h. */
 static double difference(net *n)
 {
     const double h = 2.5e-4;
@@ -1732,13 +1742,13 @@ static double difference(net *n)
     return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * h);
 }
 
-/* Compares up to 16 elements of a gradient (units of the mean loss times factor). */
+/* Compares up to 16 elements of a gradient; g is `factor` times the gradient of the mean loss. */
 static void check_gradient(net *n, const char *what, const float *g, int64_t elements,
                            double factor)
 {
     double limit = (n->c->grad_ulps > 0 ? n->c->grad_ulps : DEFAULT_GRAD_ULPS) / 16777216.0;
     double most = 0, worst = 0, want_worst = 0, got_worst = 0;
-    /* where the true gradient is nothing: 1e-9 is what the differences are good for */
+    /* error allowed where the true gradient is 0, about the accuracy of the differences */
     double floor = n->c->flags & FLAT ? 316.0 * 4 / 16777216.0 : 1e-9 * factor;
     int64_t step = elements <= 16 ? 1 : elements / 16 + 1, worst_at = 0;
     if (!CHECK_MSG(g != NULL, "%s: no gradient of %s", n->c->name, what))
@@ -1784,7 +1794,7 @@ static void check_values(net *n, const char *what, const float *y, const ref_val
 static void test_reference(const test_case *c, unsigned fixed)
 {
     static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_INFERENCE };
-    float *out = NULL;                          /* what the first mode gave */
+    float *out = NULL;                          /* result of the first mode */
     double loss = 0;
     for (int m = 0; m < 3; m++) {
         gckpt_store *store = gckpt_store_new(NULL);
@@ -1842,7 +1852,8 @@ static void test_reference(const test_case *c, unsigned fixed)
                 double limit = (c->ulps > 0 ? c->ulps : DEFAULT_ULPS) / 16777216.0;
                 double size = fabs(want);
                 check_values(&n, "output", y, n.out.r);
-                for (long i = 0; i < ref_elements(n.out.r); i++)     /* sums of both signs cancel */
+                /* the loss may cancel, so its error is relative to the largest element */
+                for (long i = 0; i < ref_elements(n.out.r); i++)
                     size = fabs(n.out.r->v[i]) > size ? fabs(n.out.r->v[i]) : size;
                 CHECK_MSG(fabs(report.loss - want) <= limit * size, "%s: loss %.9g, not %.9g",
                           c->name, report.loss, want);
@@ -1875,23 +1886,23 @@ enum { ROW_BY_ROW = 1, PIECES = 2, NO_CLIP = 4, IN_BACKWARD = 8, LEAST_BUDGET = 
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    int micro;                  /* rows of the graph; 0: the whole batch */
+    int micro;                  /* rows of the graph; 0 for the whole batch */
     unsigned debug;
     int threads;
     unsigned how;
-    int random;                 /* seed of a random schedule             */
+    int random;                 /* seed of a random schedule */
     int group;
 } run_config;
-static gckpt_isa kernels = GCKPT_ISA_AUTO;      /* that trainings use */
+static gckpt_isa kernels = GCKPT_ISA_AUTO;      /* kernels that train() uses */
 typedef struct {
     double loss[STEPS], norm[STEPS];
     int64_t count[STEPS];
     uint64_t hash;
-    float *gradients;           /* of all parameters, of the last step   */
+    float *gradients;           /* of all parameters, in the last step */
     size_t n_gradients;
 } outcome;
 
-/* One training of STEPS steps. Returns 0 when it failed (and has said so). */
+/* Trains STEPS steps. If that fails, reports it and returns 0. */
 static int train(const test_case *c, const run_config *v, unsigned fixed, outcome *o)
 {
     enum { MOST = 20000 };
@@ -1935,7 +1946,7 @@ static int train(const test_case *c, const run_config *v, unsigned fixed, outcom
     recomputing += gckpt_plan_recompute(plan) > 0;
     if (plan && v->how & LEAST_BUDGET)
         CHECK_MSG(gckpt_plan_bytes(plan) <= desc.budget, "%s: over the budget", c->name);
-    gckpt_graph_free(graph);                    /* a plan outlives its graph */
+    gckpt_graph_free(graph);                    /* a plan does not need its graph any more */
 
     gckpt_exec_desc exec_desc = { .debug = v->debug,
             .parallel_for = v->threads > 1 ? any_order : NULL, .isa = kernels };
@@ -2005,7 +2016,7 @@ static void compare(const test_case *c, const run_config *v, const outcome *a, c
 #define HASH GCKPT_DEBUG_RECOMPUTE
 #define MEASURE GCKPT_DEBUG_MEASURE
 #define PLAIN GCKPT_DEBUG_PLAIN
-static const run_config run_configs[] = {     /* each against plain kernels, store-all, one micro-batch */
+static const run_config run_configs[] = {     /* each must match plain kernels, store-all, one micro-batch */
     { "store-all", GCKPT_STORE_ALL, 0, 0, 0, 0, 0, 0 },
     { "store-all, measured", GCKPT_STORE_ALL, 0, HASH | MEASURE, 0, 0, 0, 0 },
     { "store-all, plain, painted", GCKPT_STORE_ALL, 0, PAINT | PLAIN, 0, 0, 0, 0 },
@@ -2045,7 +2056,7 @@ static const run_config of_each_isa[] = {
     { "rows of 2", GCKPT_SEGMENTS, 2, PAINT, 0, 0, 0, 0 }
 };
 
-/* The instruction sets that are not the automatic one. */
+/* Trains with each instruction set that GCKPT_ISA_AUTO does not choose. */
 static void test_each_isa(const test_case *c, const outcome *want)
 {
     int automatic = GCKPT_ISA_COUNT - 1;
@@ -2068,7 +2079,7 @@ static void test_each_isa(const test_case *c, const outcome *want)
         }
 }
 
-static unsigned sweep; /* counts the cases of test_bits and test_fixed */
+static unsigned sweep; /* counts the configurations of test_bits and test_fixed, of which a sample runs */
 static void test_bits(const test_case *c)
 {
     outcome want, got;
@@ -2080,7 +2091,7 @@ static void test_bits(const test_case *c)
             if (v->micro && c->flags & MIXES)
                 continue;
             if (v->how & ROW_BY_ROW && (c->flags & NO_STREAM || v->micro >= c->batch))
-                continue;               /* a batch that fits into one micro-batch does not stream */
+                continue;               /* streaming needs at least two micro-batches */
             if (train(c, v, 0, &got))
                 compare(c, v, &want, &got);
             free(got.gradients);
@@ -2110,8 +2121,8 @@ static void test_bits(const test_case *c)
     free(want.gradients);
 }
 
-/* Kernels must cope with any subset of required gradients: each case again with some of its tensors fixed (constants
- * and plain inputs), compared with the reference and, in a short run, bit for bit. */
+/* Kernels must cope with any subset of required gradients. Runs the case again with some tensors fixed
+ * (constants and plain inputs), compares with the reference and, in a short run, bits with bits. */
 static void test_fixed(const test_case *c)
 {
     static const run_config some[3] = {
@@ -2143,7 +2154,7 @@ static void test_fixed(const test_case *c)
 }
 
 /* == single tests ============================================================================== */
-/* The fused head gives the bits of its parts (manual, 5i). */
+/* A fused head gives the same bits as linear and cross_entropy (manual, 5i). */
 static void test_fused(void)
 {
     static const test_case heads[3][2] = {
@@ -2166,7 +2177,8 @@ static void test_fused(void)
     }
 }
 
-/* Dropout keeps about 1 - p, scales it, has the mask's gradient, and another mask at each step. */
+/* Dropout keeps about 1 - p of the values and scales them; the gradient uses the same mask; each step draws
+ * another mask. */
 static void test_dropout(void)
 {
     enum { ROWS = 8, COLUMNS = 500, N = ROWS * COLUMNS };
@@ -2217,8 +2229,9 @@ static void test_dropout(void)
     util_free(exec, plan, graph, store);
 }
 
-/* sum(r h detach(f(w x))) with h = u x: u's gradient is as if the other operand was fed; w has none, none of the ops
- * between is run backward, and detaching takes no bytes. A gradient above a detached tensor can be fetched. */
+/* Tests sum(r h detach(f(w x))) with h = u x. The gradient of u is the same as if the detached operand were
+ * fed; w has none, no op before detach runs backward, and detach takes no memory. The gradient of a tensor
+ * before detach can be fetched. */
 static void test_detach(void)
 {
     enum { ROWS = 3, C = 40, N = ROWS * C };
@@ -2255,7 +2268,7 @@ static void test_detach(void)
             CHECK(at.kind != GCKPT_BACKWARD || at.id == gckpt_id(h) || at.id > gckpt_id(f));
         bytes[cut] = gckpt_plan_arena(plan);
         util_free(exec, plan, graph, store);
-        /* all that is trained lies above: refused, as without parameters */
+        /* all parameters are detached: refused, like a graph without parameters */
         store = gckpt_store_new(NULL), graph = gckpt_graph_new(store, NULL);
         w = gckpt_param(graph, "w", gckpt_shape1(C), some);
         in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
@@ -2266,12 +2279,13 @@ static void test_detach(void)
                   gckpt_error_text(graph));
         util_free(NULL, plan, graph, store);
     }
-    /* in addition to the arena of frozen w: w's accumulator, which is zeroed and divided like all */
+    /* the arena exceeds that of a frozen w only by w's accumulator, which is zeroed and scaled like any
+     * other */
     CHECK_MSG(bytes[1] - bytes[0] <= C * sizeof(float) + 64, "detached: %zu bytes, frozen: %zu",
               bytes[1], bytes[0]);
 }
 
-/* gckpt_check_gradients on a whole case: small for right gradients, and weights are as before. */
+/* gckpt_check_gradients finds a small error for right gradients, and restores the weights. */
 static void test_check_gradients(void)
 {
     static const test_case nets[] = {
@@ -2307,7 +2321,7 @@ static void test_check_gradients(void)
     }
 }
 
-/* sum(op(x w) r) with an op that is wrong on purpose. */
+/* Builds sum(op(x w) r), where op may be wrong on purpose. */
 static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, gckpt_store *store,
                            gckpt_plan **plan, gckpt_feed *feeds)
 {
@@ -2336,7 +2350,8 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
 static void test_bad_ops(void)
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
-    for (int i = 0; i < 4; i++) {       /* square, wrong_square; noisy, also with the debug aid */
+    /* square and wrong_square; noisy twice, without and with the recompute check */
+    for (int i = 0; i < 4; i++) {
         gckpt_store *store = gckpt_store_new(NULL);
         gckpt_plan *plan;
         gckpt_feed feeds[1];
@@ -2348,7 +2363,7 @@ static void test_bad_ops(void)
             gckpt_check_gradients(exec, feeds, 1, 3, &check);
             CHECK_MSG(i == 0 ? check.worst > 0 && check.worst < 0.01 : check.worst > 0.02,
                       "%s backward: worst %g (%s)", op->name, check.worst, gckpt_error_text(exec));
-            if (i == 1)             /* the wrong gradient arrives at the parameter before the op */
+            if (i == 1)             /* the wrong gradient shows first at the parameter below the op */
                 CHECK_MSG(strstr(gckpt_error_text(exec), "weight_a") != NULL, "%s",
                           gckpt_error_text(exec));
         } else if (exec) {

@@ -1,5 +1,6 @@
-/* test_recurrent.c - gather, gru and lstm against PyTorch (golden/make_recurrent.py), sequences in
- * pieces, what is not finite, and what is refused. Their bits are test_kernels' and test_ops'. */
+/* test_recurrent.c - gather, gru and lstm compared with PyTorch (golden/make_recurrent.py); sequences cut into pieces;
+ * NaN and large values; gradients of weights that come from the batch; refused calls. Their exact bits are tested by
+ * test_kernels and test_ops. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/recurrent.h"
@@ -7,9 +8,9 @@
 
 enum { B = RECURRENT_ROWS, I = RECURRENT_INPUTS, H = RECURRENT_UNITS, LEAVES = 7 };
 
-/* |a - b| / |b|: see test_golden.c. Of bf16 plans, whose roundings are 2^-9: 2 %. */
+/* Bound on |a - b| / |b|: as in test_golden.c; for bf16 plans, which round to 2^-9, 2 %. */
 static double tolerance;
-static uint64_t hash; /* of what was compared */
+static uint64_t hash; /* of all compared values */
 static void near(const float *a, const float *b, int64_t n, const char *name, const char *what)
 {
     double difference = 0, norm = 0;
@@ -24,7 +25,7 @@ static void near(const float *a, const float *b, int64_t n, const char *name, co
               what, sqrt(difference), sqrt(norm));
 }
 
-/* A layer of constants between inputs: leaves in the order of recurrent.h. */
+/* Builds a recurrent layer with constant weights; leaf[] gets x, weights and states in the order of recurrent.h. */
 static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf)
 {
     const int lstm = recurrent_cases[k].lstm, both = recurrent_cases[k].biases && !lstm;
@@ -47,7 +48,7 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
                 : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], start[0]);
 }
 
-/* The loss sum(out * r), and all gradients, in micro-batches of so many rows. */
+/* Tests the output and all gradients of the loss sum(out * r), with `rows` rows per micro-batch. */
 static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mode mode)
 {
     const char *name = recurrent_cases[k].name;
@@ -117,10 +118,10 @@ static void test_gather(int64_t rows)
     near(all, gather_out, B * 4 * I, "gather", "the output");
     near(gradient, gather_grad, B * 6 * I, "gather", "the gradient");
     const float large[B * 4 * I] = { [0] = 1, [I] = 1e8f, [2 * I] = -1e8f };
-    const int32_t same[B * 4] = { 0 }; /* (1 + 1e8) - 1e8, in this order, is 0 */
+    const int32_t same[B * 4] = { 0 }; /* gradients are added in index order: (1 + 1e8) - 1e8 is 0 */
     feed[1].data = same, feed[2].data = large;
     CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_OK && gradient[0] == 0);
-    for (int i = 0; i < 2; i++) { /* each index is looked at before anything runs */
+    for (int i = 0; i < 2; i++) { /* indices are checked before anything runs */
         memcpy(wrong, gather_index, sizeof wrong);
         wrong[B * 4 - 1] = i ? 6 : -1;
         feed[1].data = wrong;
@@ -130,7 +131,8 @@ static void test_gather(int64_t rows)
     util_free(e, p, g, s);
 }
 
-/* Six steps at once, and three with the state of the three before: the same bits. */
+/* Runs six steps at once, then in two halves, the second of which begins with the final state of the first: the same
+ * bits. */
 static void test_pieces(int lstm)
 {
     enum { T = 6, UNITS = 21 };
@@ -165,7 +167,8 @@ static void test_pieces(int lstm)
     util_free(e, p, g, s);
 }
 
-/* One number in a row that is not: in this row, from there on, and nowhere else. */
+/* A NaN in the input spoils its own row, from its step on, and nothing else; large inputs saturate the gates without
+ * overflow. */
 static void test_not_finite(int lstm)
 {
     enum { T = 4, UNITS = 5 };
@@ -184,7 +187,7 @@ static void test_not_finite(int lstm)
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I] = { 0 };
     gckpt_feed feed = { gckpt_id(x), data };
-    for (int i = 0; i < 3; i++) { /* NaN; the ends of the gates, where nothing overflows */
+    for (int i = 0; i < 3; i++) { /* NaN, then values at which the gates saturate */
         data[(T + 2) * I] = i == 0 ? NAN : i == 1 ? 1e30f : -1e30f;
         CHECK(gckpt_forward(e, &feed, 1, 3, NULL) == GCKPT_OK);
         const float *out = gckpt_fetch(e, gckpt_id(y), 0);
@@ -206,8 +209,8 @@ static void refused(gckpt_graph **g, gckpt_store *s, gckpt_tensor *t, gckpt_resu
     *g = gckpt_graph_new(s, NULL);
 }
 
-/* Weights that are values of the batch, as many rows of it as units: their gradients begin at +0, like
- * those of constants, in memory that holds anything. */
+/* Weights that are fed with the batch (a batch of as many rows as wh has units) have the same gradients as constant
+ * weights. Poisoned memory shows that gradient buffers start at +0. */
 static void test_weights_of_the_batch(int lstm, int plain)
 {
     enum { T = 5, U = 4 };
@@ -216,7 +219,7 @@ static void test_weights_of_the_batch(int lstm, int plain)
     float data[4][U * 4 * U * T], got[2][2][U * 4 * U];
     for (int i = 0; i < 4 * U * 4 * U * T; i++)
         data[i / (U * 4 * U * T)][i % (U * 4 * U * T)] = (float)((i * 37) % 23 - 11) / 7.0f;
-    for (int i = 0; i < U * 4 * U; i++) /* rows of h's bias, whose mean is that of a constant */
+    for (int i = 0; i < U * 4 * U; i++) /* equal rows, so that their mean is the constant's bias */
         data[2][i] = data[2][i % gates];
     for (int fed = 0; fed < 2; fed++) {
         gckpt_store *s = gckpt_store_new(NULL);
@@ -257,8 +260,8 @@ static void test_weights_of_the_batch(int lstm, int plain)
               "bias of the batch, lstm %d, plain %d: another gradient", lstm, plain);
 }
 
-/* A bias of the batch that has as many elements as the output (3 H = steps H): three gradients are summed up all the
- * same, and compensated (manual, 5e), on all kernels: the bits of a constant's. */
+/* A bias that is fed with the batch and has as many elements as the output: its gradient is still a sum over the steps,
+ * with compensation (manual, 5e). All kernels must give the bits of a constant bias. */
 static void test_few_rows(void)
 {
     enum { U = 2, PLAIN_PLAN = GCKPT_ISA_COUNT, CONSTANT };
@@ -340,7 +343,7 @@ static void test_refusals(void)
     gckpt_store_free(s);
 }
 
-/* What forward needs for itself does not grow with the steps. */
+/* Returns the workspace of the forward, which must not grow with the number of steps. */
 static size_t workspace_of(int lstm, int64_t steps)
 {
     const gckpt_init init = { 0.1f, 0, 0 };

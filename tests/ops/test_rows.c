@@ -1,4 +1,5 @@
-/* test_rows.c - op rows: the list of the header's own, how printed C names them, what a backward is worth. */
+/* test_rows.c - op descriptors: the header's list of built-in ops is complete, the C code of a printed plan names each
+ * op rightly, and the planner takes the right costs for backwards. */
 #include "ops/ops.h"
 #include "plan/plan.h"
 #include "check.h"
@@ -6,7 +7,7 @@
 
 typedef gckpt_tensor T;
 
-/* ---- every op of the header, as its builder makes it, is printed as the header's own ---- */
+/* ---- printed plans refer to each built-in op by the name in the header's list ---- */
 typedef struct {
     char *bytes;
     size_t size;
@@ -22,7 +23,8 @@ static size_t to_text(void *user, const void *bytes, size_t size)
     return size;
 }
 
-/* The names in the header's list, each with a blank on both sides; 0: no such file. */
+/* Reads the op names in the header's list into `names`, each between blanks; returns their number, or 0 if the file is
+ * missing. */
 static int listed(char *names, size_t room)
 {
     char line[256];
@@ -45,7 +47,6 @@ static int listed(char *names, size_t room)
     return n;
 }
 
-/* A parameter. */
 static T *param(gckpt_graph *g, const char *name, int64_t a, int64_t b)
 {
     gckpt_init init = { 0.1f, 0, 0 };
@@ -59,7 +60,7 @@ static T *weight(gckpt_graph *g, int64_t a, int64_t b)
     return param(g, name, a, b);
 }
 
-/* A graph in which each op stands at least once. */
+/* Builds a graph that contains every op. */
 static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
 {
     T *ids = gckpt_input(g, "ids", GCKPT_I32, gckpt_shape2(2, 4));
@@ -113,7 +114,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     return p;
 }
 
-/* What only an INFERENCE plan can have. */
+/* Returns a plan with the ops that only INFERENCE plans may have. */
 static gckpt_plan *cached(gckpt_graph *g)
 {
     gckpt_fetch_spec fetch = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
@@ -147,7 +148,7 @@ static void names(void)
     gckpt_plan_free(q);
     gckpt_graph_free(caches);
     CHECK_MSG(n >= 40, "%d ops are listed", n);
-    /* what is printed is listed, and vice versa */
+    /* the printed names are the listed ones */
     for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
         size_t have = strlen(printed), length = strcspn(at += 7, ",");
         CHECK_MSG(!strncmp(at, "gckpti_op_", 10), "%.*s is printed as the user's", (int)length, at);
@@ -159,7 +160,7 @@ static void names(void)
     CHECK_MSG(used == n, "%d of %d listed ops are printed:%s", used, n, printed);
     gckpt_plan_free(p);
     gckpt_graph_free(g);
-    /* the user's: a row called as one of ours, a copy of one of ours under another name */
+    /* user-defined ops: one with the name of a built-in op, and a copy of a built-in op with another name */
     gckpt_op copy = gckpti_op_tanh;
     copy.name = "curve";
     for (int i = 0; i < 2; i++) {
@@ -176,7 +177,7 @@ static void names(void)
     free(t.bytes);
 }
 
-/* ---- flops_backward ---- */
+/* ---- cost of backwards: flops_backward, or the rule for ops without it ---- */
 enum { FLOPS = 10000000 };
 static uint64_t forward_flops(const gckpt_call *call) { return FLOPS + (uint64_t)call->shape.d[0]; }
 static uint64_t backward_flops(const gckpt_call *call)
@@ -189,7 +190,8 @@ static uint64_t backward_flops(const gckpt_call *call)
 
 static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->info[gckpt_id(t)].cost; }
 
-/* An op of three inputs; bit i of wanted: input i is trained. */
+/* Returns the planner's cost of the backward of an op with three inputs; bit i of `wanted` makes input i a trained
+ * weight. */
 static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *), uint64_t *work)
 {
     gckpt_op op = { "mine", same_shape, nothing, nothing, forward_flops, NULL, { 0 }, 0, NULL, NULL, flops, NULL };
@@ -200,7 +202,7 @@ static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *)
         in[i] = wanted >> i & 1 ? weight(g, 4, 4)
                                 : gckpt_input(g, i ? i > 1 ? "c" : "b" : "a", GCKPT_F32, gckpt_shape2(4, 4));
     T *y = gckpt_apply(&op, in, 3, NULL, 0);
-    in[3] = gckpt_mul(y, weight(g, 4, 4)); /* there is something to train, and data */
+    in[3] = gckpt_mul(y, weight(g, 4, 4)); /* so that every plan has a parameter and depends on an input */
     loss = gckpt_sum_loss(gckpt_mul(in[3], gckpt_input(g, "d", GCKPT_F32, gckpt_shape2(4, 4))));
     gckpt_term term = { loss, 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
@@ -230,7 +232,8 @@ static void users(void)
     }
 }
 
-/* Attention computes half its forward again, linear_cross_entropy all of it: with one gradient, with more. */
+/* The backward of attention costs half a forward more than its gradients, that of linear_cross_entropy a whole forward,
+ * with one gradient or two. */
 static void own_backward_costs(void)
 {
     for (int frozen = 0; frozen < 2; frozen++) {

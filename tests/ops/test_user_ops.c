@@ -1,16 +1,17 @@
-/* test_user_ops.c - what users' kernels have: gckpt_parallel, gckpt_fma, gckpt_dot, gckpt_product;
- * and the convolution that examples/convolution.h makes of them. Public names only. On every
- * executor: plain and vector kernels, one thread or some, OpenMP's or the program's own. With GCKPT_OPENBLAS all products
- * are of whole numbers, whose sums are exact in any order; what is trained has other bits, and is left out. */
+/* test_user_ops.c - the functions that user-defined kernels may call (gckpt_parallel, gckpt_fma, gckpt_dot,
+ * gckpt_product), and the convolution that examples/convolution.h builds from them. Only the public API, on plain and
+ * vector kernels, with one and several threads, from OpenMP or from the program's own pool. With GCKPT_OPENBLAS all
+ * products are of whole numbers, whose sums are exact in any order, and the training test, whose bits would differ, is
+ * skipped. */
 #include "gradckpt.h"
 #include "convolve.h"
 #include "examples/convolution.h"
 #include "golden/convolution.h"
 
-/* ---- where a call comes from: an op that runs `inside` in its forward, on each executor ---- */
+/* ---- the harness: an op whose forward calls `inside`, run on every kind of executor ---- */
 static void (*inside)(const gckpt_call *call);
 static size_t (*inside_workspace)(const gckpt_call *call);
-static long jobs; /* given to the program's own pool */
+static long jobs; /* calls of the program's own thread pool */
 
 static gckpt_result probe_shape(gckpt_call *call)
 {
@@ -51,7 +52,7 @@ typedef struct {
     int threads, plain, pool; /* pool: 1 last_first, 2 at_once */
 } executor;
 
-/* Of executor i; 0: there are no more. */
+/* Describes executor i in *e; returns 0 if there are no more. */
 static int executor_at(int i, executor *e)
 {
     static const gckpt_isa isas[] = { GCKPT_ISA_PLAIN, GCKPT_ISA_C, GCKPT_ISA_NEON, GCKPT_ISA_AVX2,
@@ -116,7 +117,7 @@ static void count_item(void *context, int64_t i, int64_t worker)
         t->wrong = 1;
         return;
     }
-    int *mine = &t->busy[worker]; /* its own: no other item has it meanwhile */
+    int *mine = &t->busy[worker]; /* belongs to this worker: no other item may use it at the same time */
     *mine += 1;
     if (t->nested && i % 100 == 0) {
         gckpt_call one = *t->call;
@@ -175,7 +176,7 @@ static void check_numbers(const gckpt_call *call)
     }
 }
 
-/* ---- gckpt_product: any strides, against the chain written out ---- */
+/* ---- gckpt_product: any strides, compared with the sums written out ---- */
 enum { BUFFER = 900000, GUARD = 1024 };
 static float buffer_a[BUFFER], buffer_b[BUFFER], buffer_c[BUFFER], buffer_d[BUFFER];
 static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50, 17 },
@@ -183,7 +184,8 @@ static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50
                                     { 3, 4, 700 },     { 20, 30, 0 },   { 70, 70, 70 },
                                     { 260, 530, 130 }, { 600, 40, 720 } };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
-/* Those with a last vector that is not full: on the stack, and in the scratch; what of A, B, C lies how. */
+/* `edges`: sizes whose last vector is partial, with scratch on the stack or in the workspace. `over`: for A, B and C, a
+ * way of strides() each; these overlap, repeat or run backwards. */
 static const int16_t edges[][3] = { { 64, 47, 128 }, { 240, 191, 384 }, { 9, 49, 17 }, { 1, 40, 9 }, { 40, 1, 9 } };
 static const char over[][3] = { { 3, 3, 0 }, { 3, 3, 1 }, { 0, 3, 0 }, { 3, 0, 1 }, { 1, 3, 0 },
                                 { 3, 1, 1 }, { 4, 4, 0 }, { 4, 5, 1 }, { 5, 4, 0 }, { 5, 5, 1 },
@@ -203,9 +205,9 @@ static size_t product_scratch(const gckpt_call *call)
     return most + GUARD;
 }
 
-/* Strides of (rows, cols): no element twice, rows or columns adjacent, or neither; 3: each row one element after the
- * last, 4: all rows one, 5: all columns one, 6: backwards from the end, 7: its rows alone. Returns the first element's
- * position. */
+/* Sets the strides of a (rows, cols) matrix in the buffer and returns its first element. Ways 0 to 2 use no element
+ * twice: adjacent columns, adjacent rows, or neither. 3: each row begins one element after the last; 4: all rows are
+ * one row; 5: all columns are one column; 6: backwards from the buffer's end; 7: only the rows go backwards. */
 static float *strides(float *buffer, int way, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
 {
     const int64_t across[] = { cols + 3, 1, 2 * cols + 1, 1, 0, 1, -cols - 3, -cols - 3 };
@@ -222,7 +224,8 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
                              .accumulate = accumulate,
                              .workspace = call->workspace };
     size_t workspace = gckpt_product_workspace(call, t.m, t.n, t.k);
-    unsigned char *guard = (unsigned char *)call->workspace + workspace; /* after the scratch */
+    /* must not be written: the bytes after the scratch */
+    unsigned char *guard = (unsigned char *)call->workspace + workspace;
     int wrong = 0;
     memset(guard, 0x5a, GUARD);
     t.a = strides(buffer_a, a, t.m, t.k, &t.a_row, &t.a_col);
@@ -244,13 +247,13 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
         }
     for (int i = 0; i < GUARD; i++)
         wrong += guard[i] != 0x5a;
-    for (int64_t i = begin; i < end; i++) /* nothing outside C either */
+    for (int64_t i = begin; i < end; i++) /* also checks that nothing outside C changed */
         wrong += bits_of(buffer_c[i]) != bits_of(buffer_d[i]);
     CHECK_MSG(!wrong, "%d x %d x %d, strides %d %d %d, add %d, %d threads: %d wrong", size[0], size[1], size[2], a, b,
               c, accumulate, call->threads, wrong);
 }
 
-/* Of all ways an executor tries one in so many, and each instruction set all of them, where all is tried. */
+/* Each executor tries every tried-th combination, and others than the executor before; 1 tries all. */
 static int tried;
 
 static void check_product(const gckpt_call *call)
@@ -280,13 +283,13 @@ static void check_product(const gckpt_call *call)
                 try_product(call, edges[i], over[k][0], over[k][1], over[k][2], k % 2);
 }
 
-/* ---- the convolution ---- */
+/* ---- the convolution of examples/convolution.h ---- */
 static gckpt_tensor *as_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias, const gckpt_window *window)
 {
     return convolution(x, w, bias, (int)window->stride[0], (int)window->padding[0]);
 }
 
-/* The definition, in double; everything is a small multiple of 1/64, so sums are exact. */
+/* Computes the convolution by its definition, in double. All numbers are small multiples of 1/64, so sums are exact. */
 static void convolve_naively(const problem *z, double *y, double *dx, double *dw, double *db)
 {
     const int64_t *xs = z->x.d, *ws = z->w.d, *ys = z->y.d;
@@ -324,7 +327,7 @@ static void test_values(void)
         { 3, 2, 7, 5, 3, 3, 3, 1, 1, 1 },    { 2, 2, 4, 4, 2, 3, 3, 1, 4, 1 },
         { 1, 2, 9, 8, 5, 1, 1, 3, 0, 1 },    { 2, 1, 6, 3, 2, 6, 3, 1, 0, 0 },
         { 2, 4, 8, 8, 3, 5, 5, 2, 2, 1 },    { 1, 3, 4, 7, 2, 2, 4, 5, 3, 1 },
-        { 1, 40, 40, 41, 12, 3, 3, 1, 1, 1 } /* several bands */
+        { 1, 40, 40, 41, 12, 3, 3, 1, 1, 1 } /* large enough to be computed in several row tiles */
     };
     static problem z;
     z.op = as_conv2d;
@@ -349,7 +352,7 @@ static void test_values(void)
                                    differ(z.dw, dw, nw, z.count), differ(z.db, db, z.o, z.count) };
             CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "problem %d, %s, %d threads: %d %d %d %d",
                       (int)i, gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
-            if (i == 0) /* PyTorch's */
+            if (i == 0) /* golden results exist for the first problem */
                 CHECK(!differ(z.values, golden_y, ny, 1) && !differ(z.dx, golden_dx, nx, 1) &&
                       !differ(z.dw, golden_dw, nw, z.count) && !differ(z.db, golden_db, z.o, z.count));
         }
@@ -357,16 +360,16 @@ static void test_values(void)
     }
 }
 
-/* ---- a small network, trained in any way ---- */
+/* ---- a small network gives the same bits however it is trained ---- */
 enum { BATCH = 6 };
 typedef struct {
     int64_t rows;
     gckpt_isa isa;
     int threads, pool, plain;
     gckpt_mode mode;
-    int least; /* AUTO in the fewest bytes */
+    int least; /* if nonzero, the smallest budget that has a plan */
     gckpt_precision precision;
-    int check; /* gradients, instead of training */
+    int check; /* if nonzero, checks the gradients instead of training */
 } training;
 
 static uint64_t train(const training *t)
@@ -384,7 +387,7 @@ static uint64_t train(const training *t)
     gckpt_tensor *w3 = gckpt_param(g, "w3", gckpt_shape4(6, 8, 2, 2), normal);
     gckpt_tensor *w4 = gckpt_param(g, "w4", gckpt_shape2(6 * 6 * 5, 3), normal);
     gckpt_tensor *h = gckpt_tanh(convolution(x, w1, b1, 1, 1)), *out;
-    h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* h's gradient accumulates */
+    h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* two uses: the gradient of h accumulates */
     out = convolution(h, w3, NULL, 2, 0);
     out = gckpt_linear(gckpt_reshape(out, gckpt_shape2(t->rows, 6 * 6 * 5)), w4, NULL);
     gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
@@ -398,7 +401,7 @@ static uint64_t train(const training *t)
                             .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
                             .parallel_for = t->pool ? at_once : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    if (!p && t->least) { /* the error names the least budget */
+    if (!p && t->least) { /* the error text names the smallest budget */
         const char *text = gckpt_error_text(g), *at = strstr(text, "at least ");
         CHECK(at != NULL);
         desc.budget = at ? (size_t)strtoull(at + 9, NULL, 10) : 0;
@@ -439,7 +442,7 @@ static void test_training(void)
     t.isa = GCKPT_ISA_AUTO, t.threads = 2;
     train(&t);
     for (int i = 0; i < 60; i++) {
-        static const int64_t rows[] = { 6, 1, 4, 2, 5 }; /* 4, 5: a short last micro-batch */
+        static const int64_t rows[] = { 6, 1, 4, 2, 5 }; /* 4 and 5 leave a shorter last micro-batch */
         t = base;
         t.rows = rows[i % 5];
         t.isa = (gckpt_isa)(i / 2 % GCKPT_ISA_COUNT);
@@ -452,14 +455,14 @@ static void test_training(void)
             CHECK_MSG(train(&t) == want, "rows %d, %s, %d threads, mode %d", (int)t.rows,
                       gckpt_isa_name(t.isa), t.threads, (int)t.mode);
     }
-    t = base; /* bf16: values are rounded, the op computes in binary32 */
+    t = base; /* bf16 plans round stored values, while the op computes in binary32 */
     t.precision = GCKPT_BF16;
     want = train(&t);
     t.rows = 4, t.threads = 3, t.isa = GCKPT_ISA_AUTO, t.least = 1;
     CHECK(train(&t) == want);
 }
 
-/* ---- what a plan takes it to cost: as much as gckpt_conv2d of the same sizes ---- */
+/* ---- the op's flops equal those of gckpt_conv2d with the same sizes ---- */
 static double no_clock(void *user)
 {
     (void)user;
@@ -503,7 +506,7 @@ static void test_flops(void)
 {
     static const int sizes_of[][6] = { { 2, 12, 11, 3, 1, 1 },
                                        { 3, 9, 8, 2, 2, 0 },
-                                       { 40, 40, 41, 3, 1, 1 } }; /* several bands */
+                                       { 40, 40, 41, 3, 1, 1 } }; /* several row tiles */
     for (size_t i = 0; i < sizeof sizes_of / sizeof sizes_of[0]; i++) {
         const uint64_t ours = flops_of(1, sizes_of[i]), built_in = flops_of(0, sizes_of[i]);
         CHECK_MSG(ours == built_in && ours > 0, "problem %d: %.0f flops, gckpt_conv2d %.0f", (int)i,
@@ -511,7 +514,7 @@ static void test_flops(void)
     }
 }
 
-/* Shapes that do not fit are refused by name. */
+/* Shapes that do not fit are refused by an error that names the op. */
 static void test_refusals(void)
 {
     static const int64_t wrong[][5] = { { 3, 3, 3, 1, 0 },
@@ -535,7 +538,7 @@ static void test_refusals(void)
     gckpt_product(NULL, NULL);
     gckpt_call call;
     memset(&call, 0, sizeof call);
-    gckpt_product(&call, NULL); /* nothing is done */
+    gckpt_product(&call, NULL); /* a call without a product does nothing */
     CHECK(gckpt_product_workspace(NULL, 1000, 1000, 1000) == 0);
     CHECK(gckpt_dot(NULL, &x, &y, 1) == 6.0f);
 }

@@ -1,15 +1,17 @@
-"""Kernels of gradckpt_cuda.cu as nvcc compiles them, run without a device beside the same ones run by the shim.
+"""Checks the kernels of gradckpt_cuda.cu as nvcc compiles them, without a device: an interpreter of PTX repeats
+launches that the shim has recorded, and compares the results.
 
     python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-v]
 
-PTX: of nvcc. PROGRAM: built with tests/cuda/cuda_shim.h; DUMP: a folder of launches that it wrote (GCKPT_SHIM_DUMP).
-Each launch is run again from the PTX (machine.py), on memory as it was; then all memory must be as the shim left it,
-bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch
-is of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
-    -k NAME  only kernels whose names have this in them, and no faults
-    -n N     at most so many launches of a kernel
+PTX is nvcc's output. PROGRAM was built with tests/cuda/cuda_shim.h; DUMP is a folder of launches that it recorded
+(GCKPT_SHIM_DUMP). Each launch runs again from the PTX (machine.py), on the recorded memory. Afterwards all memory
+must equal the shim's, bit for bit, except that NaN (float32, or each of two bf16) equals NaN. A kernel of the PTX
+without any launch is a failure, unless NEVER gives a reason. Finally faults are put into kernels, and each of them
+must be found (FAULTS).
+    -k NAME  only kernels whose names contain NAME, and no faults
+    -n N     at most N launches of a kernel
     -v       a line for each instance of a template, not one for all
-Prints a table; ends with 1 if anything is not as it should be."""
+Prints a table; the exit status is 1 if anything is wrong."""
 import collections
 import os
 import re
@@ -21,9 +23,9 @@ import numpy as np
 from machine import Launch
 from program import Module, Unknown, Wrong
 
-# Kernels that no launch is of: (a pattern of names, why).
+# Kernels without launches: (a pattern of names, the reason).
 NEVER = []
-# (a fault, instructions that it is put into, what of these is replaced, by what)
+# (description of the fault, pattern of instructions, pattern within these, replacement)
 FAULTS = [
     ("a matrix is not transposed", r"ldmatrix.*\.trans\.", r"\.trans\.", "."),
     ("two registers of the first fragment are exchanged", r"mma\.sync",
@@ -42,8 +44,8 @@ Recorded = collections.namedtuple("Recorded", "path name grid block dynamic argu
 
 
 class Row:
-    """Of a kernel: launches, instructions, seconds, how many were wrong, and a launch to put faults into: the largest
-    of at most FEW instructions."""
+    """Results of a kernel: launches, instructions, seconds, number of wrong launches; sample: a launch for faults,
+    the largest with at most FEW instructions."""
 
     def __init__(self):
         self.launches = self.ran = self.wrong = 0
@@ -51,13 +53,13 @@ class Row:
 
 
 def readable(names):
-    """Of mangled names: the template's instance, as nvcc and g++ both have it, without namespaces and parameters."""
+    """Returns {mangled name: template instance} in a form common to nvcc and g++, without namespaces and parameters."""
     shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
     out = []
     for text in shown.splitlines():
         text = re.sub(r"\(anonymous namespace\)::|_(INTERNAL|GLOBAL)_\w+::|^void ", "", text)
         text = re.sub(r"&\(?(\w+)(\([^()]*\)\))?\)?", r"\1", text)
-        text = re.sub(r"\((\w+::)*\w+\)(\d)", r"\2", text)      # an enumerator's type
+        text = re.sub(r"\((\w+::)*\w+\)(\d)", r"\2", text)      # drop the type of an enumerator
         deep = 0
         for end, letter in enumerate(text + "("):
             deep += (letter == "<") - (letter == ">")
@@ -68,7 +70,7 @@ def readable(names):
 
 
 def symbols_of(program):
-    """Kernels' names, as readable() has them, by place counted from cuda_shim's."""
+    """Returns kernel names, as from readable(), by their addresses relative to cuda_shim."""
     lines = [x.split() for x in subprocess.run(["nm", program], capture_output=True, text=True, check=True)
              .stdout.splitlines()]
     places = {x[2]: int(x[0], 16) for x in lines if len(x) == 3}
@@ -96,7 +98,7 @@ def recorded(path, symbols):
 
 
 def chunks(file, memory):
-    """Into memory, what the file has of it."""
+    """Reads chunks of memory from the file into `memory`."""
     bases = np.array(sorted(memory), np.uint64)
     while True:
         at, = struct.unpack("<Q", file.read(8))
@@ -108,7 +110,8 @@ def chunks(file, memory):
 
 
 def different(a, b):
-    """Where words of 4 bytes differ, but for NaN beside NaN: binary32, binary64 or each of two bf16."""
+    """Returns the offsets of 4-byte words that differ, except where both are NaN: float32, float64 or each of two
+    bf16."""
     at = np.nonzero(a != b)[0]
     if not len(at):
         return at
@@ -126,7 +129,7 @@ def different(a, b):
 
 
 def run(module, kernel, of):
-    """(instructions, what is wrong or None)"""
+    """Runs a recorded launch; returns (number of instructions, error or None)."""
     try:
         launch = Launch(module, kernel, of.grid, of.block, of.dynamic, of.arguments, of.before.items())
         ran = launch.run()
@@ -143,7 +146,7 @@ def run(module, kernel, of):
 
 
 def run_all(module, pairs, only, most):
-    """Rows by kernel. What is wrong is said at once."""
+    """Runs all launches and returns the Row of each kernel; prints errors at once."""
     rows = {name: Row() for name in module.kernels}
     kernels = {shown: name for name, shown in readable(list(module.kernels)).items()}
     if len(kernels) != len(rows):
@@ -162,7 +165,7 @@ def run_all(module, pairs, only, most):
 
 
 def add(row, module, kernel, of, again):
-    """again() reads the launch once more."""
+    """Runs one launch and adds it to the row. again() reads the launch once more."""
     began = time.process_time()
     ran, wrong = run(module, kernel, of)
     row.launches += 1
@@ -176,7 +179,7 @@ def add(row, module, kernel, of, again):
 
 
 def seeded(module, rows, names):
-    """What of FAULTS was not found."""
+    """Puts each of FAULTS into kernels; returns how many of them are not found."""
     missed = 0
     for fault, where, what, by in FAULTS:
         said = seed(module, rows, names, where, what, by)
@@ -186,7 +189,8 @@ def seeded(module, rows, names):
 
 
 def seed(module, rows, names, where, what, by, kernels=12, places=6):
-    """What shows it, in one of those kernels that ran such an instruction, those first that run the least of them."""
+    """Puts a fault into kernels that ran such an instruction, beginning with those whose sample is shortest. Returns
+    the first error, or None."""
     having = [name for name in module.kernels if rows[name].sample and re.search(where, module.kernels[name].body)]
     for name in sorted(having, key=lambda n: rows[n].sample[0])[:kernels]:
         kernel, of = module.kernels[name], rows[name].sample[1]()
@@ -202,7 +206,7 @@ def seed(module, rows, names, where, what, by, kernels=12, places=6):
 
 
 def table(rows, names, each):
-    """Kernels by name: of a template all instances, or each."""
+    """Prints results by kernel: for all instances of a template together, or for each."""
     groups = collections.OrderedDict()
     for name, row in rows.items():
         groups.setdefault(names[name] if each else names[name].partition("<")[0], []).append(row)

@@ -1,26 +1,26 @@
-"""Threads and memory of blocks that run PTX: all threads of several blocks at once, as arrays.
+"""Executes blocks of PTX: all threads of several blocks together, with registers as arrays.
 
-Lanes that stand at the least instruction go on together, so that they meet again after branches; those at a barrier
-wait until nobody else can go on. Of memory is checked: inside one allocation, to the byte, and aligned to all that is
-read or written. Of shared memory also, piece by piece (as many bytes as the kernel's smallest access has): nobody reads
-what nobody has written, or what cp.async has not copied yet; and between two barriers no lane touches what another
-wrote, nor writes what another read."""
+The lanes at the lowest instruction run first, so that lanes meet again after branches; lanes at a barrier wait until
+no other lane can run. Every access must lie inside one allocation and be aligned. Accesses to shared memory are also
+checked for races, in units of the kernel's smallest access: no lane may read a unit that is not written, or that
+cp.async has not copied yet; between two barriers no lane may read or write a unit that another lane wrote, nor write
+a unit that another lane read."""
 import bisect
 import numpy as np
 import models
 from program import Wrong
 
 UNSIGNED = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-PARAMETERS, TABLES, SHARED, LOCAL = 1 << 32, 1 << 33, 1 << 40, 1 << 41  # where addresses of these begin
-DEVICE = 1 << 42        # and where those of a device do
+PARAMETERS, TABLES, SHARED, LOCAL = 1 << 32, 1 << 33, 1 << 40, 1 << 41  # where their addresses begin
+DEVICE = 1 << 42        # where addresses of device memory begin
 LANES = 32
-AT_ONCE = 4096          # lanes
-SAME_WARP, MANY = 1 << 20, 1 << 21  # readers: several of this warp, of more than one
+AT_ONCE = 4096          # lanes in one Machine
+SAME_WARP, MANY = 1 << 20, 1 << 21  # codes for readers: several of this warp, of several warps
 WHERE = "xyz"
 
 
 class Memory:
-    """Allocations, parameters and tables, one after the other in one array."""
+    """Allocations, parameters and tables, one after another in one array."""
 
     def __init__(self, pieces):
         self.bases, self.sizes, self.starts = [], [], []
@@ -41,7 +41,7 @@ class Memory:
         return self.bytes[self.starts[i]:self.starts[i] + self.sizes[i]]
 
     def places(self, address, bytes_of):
-        """Of the array's addresses, all of which must be allocated; bytes_of: how many at each."""
+        """Returns offsets of addresses in the array, all of which must be allocated; bytes_of: size of each access."""
         low, high = int(address.min()), int((address + bytes_of).max())
         i = bisect.bisect_right(self.bases, low) - 1
         if i >= 0 and high <= self.bases[i] + self.sizes[i]:
@@ -56,7 +56,7 @@ class Memory:
 
 
 class Shared:
-    """Shared memory of the blocks that run, and who touched what since when."""
+    """Shared memory of the running blocks, with the last writer and reader of each unit and when they accessed it."""
 
     def __init__(self, machine, size, piece):
         self.machine, self.size, self.piece = machine, size, piece
@@ -80,7 +80,7 @@ class Shared:
         return np.repeat(lanes, count // self.piece), pieces.reshape(-1)
 
     def beside(self, lanes, other, when):
-        """Did another lane do so at a time that no barrier parts from now?"""
+        """Returns whether another lane accessed a unit at `when`, without a barrier since."""
         m = self.machine
         near = ((other & SAME_WARP - 1) // LANES == lanes // LANES) & (other < MANY)
         return (other != lanes) & (when > np.where(near, m.warp_met[lanes], m.block_met[lanes]))
@@ -100,7 +100,7 @@ class Shared:
         warp = lanes // LANES * LANES + SAME_WARP
         self.reader[at] = new = np.where(fresh, lanes, np.where(near, warp, MANY))
         now = self.reader[at]
-        other = now != new          # two lanes of this instruction
+        other = now != new          # two lanes of this instruction read the same unit
         if other.any():
             near = (now & SAME_WARP - 1) // LANES == lanes // LANES
             self.reader[at[other]] = np.where(near & (now < MANY), warp, MANY)[other]
@@ -122,7 +122,7 @@ class Shared:
 
 
 class Machine:
-    """Some blocks of a launch. registers: arrays by name; mask: lanes that the running instruction is of."""
+    """Some blocks of a launch. registers: arrays by name; mask: lanes that execute the current instruction."""
 
     def __init__(self, launch, first, blocks):
         kernel = launch.kernel
@@ -154,7 +154,7 @@ class Machine:
         self.groups, self.flights = np.zeros(self.lanes, np.int64), []
         self.ran = 0
 
-    # ---- what instructions ask for ----
+    # ---- operations that instructions call ----
     def active(self):
         return self.every if self.all else np.nonzero(self.mask)[0]
 
@@ -167,7 +167,7 @@ class Machine:
             raise Wrong("part of a warp, where all of it must be")
 
     def members(self, named):
-        """The lanes of a mask must all be here, those that are here be in it."""
+        """Checks that the active lanes of each warp are exactly those of the mask `named`."""
         bits = np.broadcast_to(named, self.lanes).reshape(-1, LANES) >> np.arange(LANES, dtype=np.uint32) & 1
         here = self.warps(self.mask)
         if (bits.astype(bool) != here)[here.any(1)].any():
@@ -175,7 +175,7 @@ class Machine:
         return here
 
     def place(self, space, address, count):
-        """(array of bytes by width, places of the active lanes)"""
+        """Returns (views of the bytes by width, offsets of the active lanes, lanes if the memory is shared)."""
         lanes = self.active()
         address = address[lanes].astype(np.int64)
         if (address % count).any():
@@ -217,7 +217,7 @@ class Machine:
             cells[at // size + i] = np.broadcast_to(value, self.lanes)[self.active()]
 
     def add(self, space, address, bits, value):
-        """Atomically, in the order of lanes; what was there."""
+        """Adds atomically, in the order of lanes; returns the old values."""
         size, lanes = bits // 8, self.active()
         views, at, of = self.place(space, address, size)
         cells, out = views[bits], np.zeros(self.lanes, UNSIGNED[bits])
@@ -230,7 +230,7 @@ class Machine:
         return out
 
     def copy_later(self, to, source, valid, count):
-        """cp.async: what arrives, and where, is kept with its lane's group."""
+        """cp.async: stores data and destination with the current group of its lane."""
         lanes = self.active()
         to, source, valid = to[lanes].astype(np.int64), source[lanes].astype(np.int64), valid[lanes].astype(np.int64)
         if (to % count).any() or (source % count).any() or (valid > count).any():
@@ -247,7 +247,8 @@ class Machine:
         self.flights.append((lanes, at, data, self.groups[lanes]))
 
     def arrive(self, but):
-        """All groups of the active lanes but their newest so many; None: also what is in no group."""
+        """Completes the groups of the active lanes, except the newest `but`; None completes all, including copies
+        without a group."""
         left = []
         for lanes, at, data, group in self.flights:
             here = self.mask[lanes] & (True if but is None else group + but < self.groups[lanes])
@@ -261,7 +262,7 @@ class Machine:
                 left.append(tuple(x[~here] for x in (lanes, at, data, group)))
         self.flights = left
 
-    # ---- how they go on ----
+    # ---- execution ----
     def run(self):
         while self.alive.any():
             ready = self.alive & ~self.waits
@@ -274,7 +275,7 @@ class Machine:
             self.together(at, mask, int(others.min()) if len(others) else len(self.kernel.code) + 1)
 
     def release(self):
-        """Nobody can go on but through a barrier: the blocks whose threads all wait at the same one."""
+        """Called when all lanes wait at barriers: releases blocks whose threads all wait at the same barrier."""
         of = self.waits.reshape(self.blocks, -1)
         some, real = of.any(1), self.real.reshape(self.blocks, -1)
         if (of[some] != real[some]).any():
@@ -292,7 +293,7 @@ class Machine:
             self.block_met[lanes] = self.now
 
     def together(self, at, mask, stop):
-        """These lanes, until they come to where others stand, or part."""
+        """Runs these lanes until they reach the instruction of other lanes, or diverge."""
         steps, end, start = self.launch.steps, len(self.launch.steps), True
         full = bool(mask.all())
         warps = int(self.warps(mask).any(1).sum())
@@ -317,7 +318,7 @@ class Machine:
                 self.alive[yes] = False
                 self.pc[mask] = at + 1
                 return
-            else:       # a block's barrier
+            else:       # barrier of a block
                 if (yes != mask).any():
                     raise Wrong("a barrier for some threads")
                 self.waits |= mask
@@ -339,7 +340,7 @@ class Machine:
             raise Wrong("%s: %s" % (self.kernel.code[at], error)) from None
 
     def branch(self, at, to, mask, yes):
-        """Where all go on, or None: they part."""
+        """Returns the next instruction if all lanes take the same way, or None if they diverge."""
         some = yes is mask or yes[mask].any()
         if not some:
             return at + 1
@@ -351,7 +352,7 @@ class Machine:
 
 
 class Launch:
-    """A kernel and all it is given; run() leaves memory as it then is."""
+    """A kernel with its arguments and memory; run() leaves the memory as after the launch."""
 
     def __init__(self, module, kernel, grid, block, dynamic, arguments, memory):
         kernel.read()
@@ -378,7 +379,7 @@ class Launch:
         self.steps = models.steps_of(kernel, self.symbols)
 
     def run(self):
-        """How many instructions ran, each counted once a warp."""
+        """Runs the launch; returns the number of instructions, each counted once per warp."""
         x, y, z = self.block
         width = (x * y * z + LANES - 1) // LANES * LANES
         some = max(1, AT_ONCE // width)

@@ -1,13 +1,15 @@
-"""What each instruction of PTX does, to all lanes of a machine at once; each is built when it is first come to.
+"""Defines the effect of each PTX instruction on all lanes of a machine together. Each instruction is translated when
+it first runs.
 
-Modelled as the PTX manual has them: integers, comparisons, conversions, shifts, shuffles and votes (a lane that is read
-must be there), cp.async by groups of each thread, ldmatrix, the fragments of mma. Floating operations are those of IEEE
-with one rounding (.rn), fma too; what is NaN has a device's bits, 0x7fffffff. Modelled by a choice of their own:
-    mma             a chain of fma over k, as tests/cuda/cuda_shim.h has it; a device adds in an order of its own
-    ex2.approx.ftz  exp2f of the C library, subnormal inputs and results 0; a device's may be 2 ulp away (PTX manual)
-    rcp.approx.ftz  the quotient, rounded, subnormal inputs and results 0; a device's may be 1 ulp away
+According to the PTX manual: integers, comparisons, conversions, shifts, shuffles and votes (a lane that is read must
+be active), cp.async with groups of each thread, ldmatrix, the fragments of mma. Floating-point operations, including
+fma, are those of IEEE with one rounding (.rn); NaN results have a device's bits, 0x7fffffff. Where devices differ or
+the manual leaves a choice:
+    mma             a sequential fma over k, as in tests/cuda/cuda_shim.h; a device adds in another order
+    ex2.approx.ftz  exp2f of the C library, subnormal inputs and results are 0; a device may differ by 2 ulp
+    rcp.approx.ftz  the rounded quotient, subnormal inputs and results are 0; a device may differ by 1 ulp
     atom, red       in the order of lanes
-Any other modifier or instruction is Unknown, so that nothing is run as what it only resembles."""
+Every other modifier or instruction raises Unknown, so that nothing runs as an instruction that it only resembles."""
 import ctypes
 import ctypes.util
 import re
@@ -23,7 +25,7 @@ SPACES = ("global", "shared", "local", "param", "const")
 WINDOWS = {"shared": 1 << 40, "local": 1 << 41, "global": 0, "param": 0, "const": 0}
 LANES = 32
 LANE, GROUP, WITHIN = np.arange(LANES), np.arange(LANES) // 4, np.arange(LANES) % 4 * 2
-# Modifiers that say nothing beyond what is done here anyway.
+# Modifiers that change nothing in this model.
 HARMLESS = {"rn", "lo", "uni", "sync", "aligned", "nc", "to", "cta", "relaxed", "gpu"}
 SPECIAL = re.compile(r"%laneid|%n?(tid|ctaid)\.[xyz]")
 SHARED_ACCESS = re.compile(r"\b(?:ld|st|atom|red)\.shared\.(?:add\.)?(?:v(\d)\.)?([a-z]\d+)\s")
@@ -32,8 +34,8 @@ EXP2F.argtypes, EXP2F.restype = [ctypes.c_float], ctypes.c_float
 
 
 class Steps:
-    """A kernel's instructions, each built when it is first come to: (what it is, guard, is it the other way round, what
-    to do or where to go)."""
+    """A kernel's instructions, each translated when it first runs: (kind, guard, whether the guard is negated,
+    function or branch target)."""
 
     def __init__(self, kernel, symbols):
         self.kernel, self.symbols, self.built = kernel, symbols, [None] * len(kernel.code)
@@ -75,12 +77,12 @@ def step_of(builder, instruction):
 
 
 def listed(text):
-    """Registers in braces, or one."""
+    """Returns the registers in braces, or the single one."""
     return parts_of(text[1:-1]) if text.startswith("{") else [text]
 
 
 def smallest_of_shared(kernel):
-    """How many bytes its smallest access to shared memory has."""
+    """Returns the size in bytes of the kernel's smallest access to shared memory."""
     least = 16
     for count, kind in SHARED_ACCESS.findall(kernel.body):
         least = min(least, bits_of(kind) // 8 * int(count or 1))
@@ -88,7 +90,7 @@ def smallest_of_shared(kernel):
 
 
 def round_fma(a, b, c):
-    """float32(a b + c): the product of binary32 is exact as binary64; the sum is rounded to odd, then to binary32."""
+    """Returns float32(a b + c): the product is exact in float64; the sum is rounded to odd, then to float32."""
     product = a.astype(np.float64) * b.astype(np.float64)
     c = c.astype(np.float64)
     total = product + c
@@ -104,24 +106,24 @@ def round_fma(a, b, c):
 
 
 def flushed(x):
-    """Subnormals become 0."""
+    """Replaces subnormals by 0."""
     return np.where(np.abs(x) < np.float32(2.0 ** -126), np.copysign(np.float32(0), x), x)
 
 
 def exp2_approx(x):
-    """Flushes: subnormal inputs are 0 (whose power is 1), subnormal results are 0."""
+    """Returns 2^x: subnormal inputs count as 0 (result 1), subnormal results become 0."""
     return flushed(np.fromiter(map(EXP2F, x.tolist()), np.float32, len(x)))
 
 
 def to_bf16(x):
-    """The bits; ties to even, what is NaN is 0x7fff."""
+    """Returns the bits of x rounded to bf16, ties to even; NaN becomes 0x7fff."""
     bits = x.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(x), 0x7fff, rounded).astype(np.uint32)
 
 
 def greater(a, b, least):
-    """min and max: a number before NaN, -0 before +0."""
+    """min (if `least`) and max: a number is preferred to NaN, and -0 is less than +0."""
     both = a == b
     out = (np.fmin if least else np.fmax)(a, b)
     bits = UNSIGNED[8 * a.dtype.itemsize]
@@ -130,7 +132,7 @@ def greater(a, b, least):
 
 
 def divided(a, b, rest):
-    """Towards 0, or what is left."""
+    """Returns the quotient, rounded towards 0, or the remainder."""
     if a.dtype.kind == "u":
         return a % b if rest else a // b
     bits = UNSIGNED[8 * a.dtype.itemsize]
@@ -145,7 +147,7 @@ LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 class Builder:
-    """Of one instruction: op_NAME(operands) gives what is done to a machine."""
+    """Translates one instruction: op_NAME(operands) returns a function of a machine."""
 
     def __init__(self, kernel, symbols, instruction):
         self.kernel, self.symbols, self.instruction = kernel, symbols, instruction
@@ -166,7 +168,7 @@ class Builder:
 
     # ---- operands ----
     def get(self, text, kind):
-        """What reads an operand as this type: a function of a machine."""
+        """Returns a function of a machine that reads an operand as type `kind`."""
         bits = bits_of(kind)
         as_type = FLOAT[bits] if kind[0] == "f" else SIGNED[bits] if kind[0] == "s" else UNSIGNED[bits]
         if text in self.kernel.registers:
@@ -190,7 +192,7 @@ class Builder:
         return self.symbols[text]
 
     def put(self, text):
-        """What writes a register: a function of a machine and values. Signed ones keep their sign."""
+        """Returns a function of a machine and values that writes a register. Signed values keep their sign."""
         if text == "_":
             return lambda m, value: None
         bits = self.kernel.registers[text]
@@ -209,7 +211,7 @@ class Builder:
         return act
 
     def address(self, text):
-        """[register or name + offset]"""
+        """Returns a function for the address [register or name + offset]."""
         base, offset = re.fullmatch(r"\[\s*([%$\w]+)\s*(?:\+\s*(-?\w+))?\s*\]", text).groups()
         offset = int(offset or "0", 0)
         get = self.get(base, "u64")
@@ -219,7 +221,7 @@ class Builder:
         return lambda m: np.broadcast_to((get(m) + offset) & mask, m.lanes)
 
     def result(self, to, function, *operands):
-        """to = function(values)"""
+        """Returns a function for to = function(values of the operands)."""
         put, kind = self.put(to), self.kind
         gets = [self.get(o, kind) for o in operands]
         bits = bits_of(kind)
@@ -297,7 +299,7 @@ class Builder:
         return self.result_bits(to, lambda m, a, b: np.where(which(m), a, b), yes, no)
 
     def result_bits(self, to, function, *operands):
-        """Bits as they are, whatever the type."""
+        """Returns a function for to = function(bits of the operands), whatever their type."""
         put = self.put(to)
         gets = [self.get(o, "b%d" % bits_of(self.kind)) for o in operands]
         return lambda m: put(m, function(m, *[g(m) for g in gets]))
@@ -502,7 +504,8 @@ class Builder:
         return act
 
     def truncated(self, x, into):
-        """Towards 0; too large: the largest; NaN: 0, or of 64 bits the highest bit alone."""
+        """Converts towards 0. Values too large become the largest; NaN becomes 0, or for 64 bits only the highest bit
+        is set."""
         bits, signed = bits_of(into), into[0] == "s"
         own = (SIGNED if signed else UNSIGNED)[bits]
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -586,7 +589,7 @@ class Builder:
         m.groups[m.mask] += 1
 
     def op_ldmatrix(self, to, source):
-        """Matrix i is 8 rows of 8 words of 16 bits; lane 8 i + j brings the address of its row j."""
+        """Matrix i is 8 rows of 8 words of 16 bits; lane 8 i + j provides the address of row j."""
         if set(self.parts) - {"trans"} != {"ldmatrix", "sync", "aligned", "m8n8", "x4", "shared", "b16"}:
             raise Unknown(self.instruction.line)
         self.met.update(self.parts)
@@ -603,7 +606,7 @@ class Builder:
         return act
 
     def op_mma(self, to, a, b, c):
-        """Fragments: row g or column g of lane 4 g + t, two links from 2 t on in a register."""
+        """Fragments: lane 4 g + t has row g or column g, and two k-terms from 2 t on in each register."""
         if self.parts[1:] != "sync aligned m16n8k16 row col f32 bf16 bf16 f32".split():
             raise Unknown(self.instruction.line)
         self.met.update(self.parts)
@@ -641,7 +644,7 @@ class Builder:
 
 
 def half_of(pairs, half, warps):
-    """The first or second bf16 of each lane's register, as binary32."""
+    """Returns the first or second bf16 of each lane's register, as float32."""
     pairs = np.broadcast_to(pairs, warps * LANES)
     word = pairs & np.uint32(0xffff0000) if half else pairs << np.uint32(16)
     return word.view(np.float32).reshape(warps, LANES)

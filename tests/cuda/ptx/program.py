@@ -1,4 +1,4 @@
-"""PTX as text: kernels with their parameters, registers, memory and instructions."""
+"""Parses PTX: kernels with their parameters, registers, memory and instructions."""
 import collections
 import re
 
@@ -6,11 +6,11 @@ Instruction = collections.namedtuple("Instruction", "line guard unless parts ope
 
 
 class Unknown(Exception):
-    """What nothing here has a meaning for."""
+    """Raised for an instruction, modifier or type that the model does not support."""
 
 
 class Wrong(Exception):
-    """A kernel does what no kernel may."""
+    """Raised if a kernel does something forbidden, such as an invalid access or a race."""
 
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
@@ -25,7 +25,7 @@ GUARD = re.compile(r"@(!?)(%\w+)\s+")
 
 
 def bits_of(kind):
-    """Of a type: "s32" has 32, a predicate 1, "bf16x2" 32."""
+    """Returns the bits of a type: 32 for "s32" and "bf16x2", 1 for a predicate."""
     if kind == "pred":
         return 1
     digits = re.sub(r"\D", "", kind.replace("x2", ""))
@@ -35,7 +35,7 @@ def bits_of(kind):
 
 
 def parts_of(text, around="{[", until="}]"):
-    """What commas part, but for those in brackets."""
+    """Splits at commas, except within brackets."""
     out, deep, start = [], 0, 0
     for at, letter in enumerate(text):
         deep += (letter in around) - (letter in until)
@@ -46,7 +46,8 @@ def parts_of(text, around="{[", until="}]"):
 
 
 class Kernel:
-    """Read when it is first wanted: registers (bits by name), shared and local places, labels, code (as text)."""
+    """A kernel, parsed when it is first used: registers (bits by name), shared and local variables, labels, code (as
+    text)."""
 
     def __init__(self, name, parameters, body):
         self.name, self.body, self.code, self.built = name, body, None, None
@@ -69,7 +70,7 @@ class Kernel:
 
     def statement(self, text):
         while True:
-            text = text.lstrip("{} ")   # a block of its own has one register, by one name
+            text = text.lstrip("{} ")   # a nested block declares one register, whose name is unique
             label = re.match(r"(\$?[\w$]+):\s*", text)
             if not label:
                 break
@@ -100,7 +101,7 @@ class Kernel:
             self.local_bytes += size
 
     def changed(self, number, line):
-        """The same with another line there."""
+        """Returns a copy of the kernel with one line replaced."""
         other = Kernel(self.name, "", "")
         other.__dict__.update(self.__dict__)
         other.built = None
@@ -117,7 +118,7 @@ def instruction(text):
 
 
 class Module:
-    """Of a file: kernels by name, tables (bytes by name), names of dynamic shared memory."""
+    """A PTX file: kernels by name, tables (bytes by name), names of dynamic shared memory."""
 
     def __init__(self, path):
         with open(path) as file:
