@@ -89,7 +89,7 @@ Use
 Change
   make header        put gradckpt.h and gradckpt_cuda.cu together from src/
   make test          build and run all tests: 2 to 3 minutes on 2 cores
-  make check         compilers, options, sanitizers, other machines: an hour
+  make check         compilers, options, sanitizers, other machines: 30 minutes
 
 make help-all lists all targets.
 Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)),

@@ -3949,7 +3949,7 @@ GCKPTI_ALWAYS FLOATS V(from_exponent)(INTS n) { return V(floats)(n << 23); } /* 
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
  * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
 
-/* Five steps of Horner's: p x^5 + c[4] x^4 + ... + c[0]. */
+/* Returns p x^5 + c[4] x^4 + ... + c[0] by five steps of Horner's rule. */
 GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
 {
     p = V(fma)(V(fma)(p, x, V(set1)(c[4])), x, V(set1)(c[3]));
@@ -3957,7 +3957,7 @@ GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
     return V(fma)(p, x, V(set1)(c[0]));
 }
 
-/* The same after two more, of c[6] and c[5]. */
+/* Evaluates c[6] x^6 + ... + c[0] by six steps of Horner's rule. */
 GCKPTI_INLINED FLOATS V(horner7)(FLOATS x, const float *c)
 {
     return V(horner)(V(fma)(V(set1)(c[6]), x, V(set1)(c[5])), x, c);
@@ -7452,9 +7452,9 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 
 /* ---- ops/products.c ---- */
 enum {
-    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans: the same */
-    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
+    GCKPTI_KEY_TILE = 64,     /* keys in a step of attention: part of the contract */
+    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes in a step of cross-entropy: part of the contract */
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w: speed only */
     GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
@@ -8177,7 +8177,7 @@ typedef struct {
     float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
     int accumulate;
     float cap; /* of logits; 0 means none */
-    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    /* By row: running maximum, running sum (at the end its log), target's logit (then loss). */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
 
@@ -8882,7 +8882,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Backward, g goes to where the forward read; all else is 0. */
+/* Copies the slice; backward, writes g there and 0 elsewhere or, accumulating, adds g there. */
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -12152,7 +12152,7 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
     return GCKPT_OK;
 }
 
-/* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
+/* Sets axis 1 + i of the result's shape or fails. LIMIT keeps all products within 64 bits. */
 static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
 {
     const int64_t LIMIT = INT64_MAX / 128;
@@ -13738,7 +13738,7 @@ static unsigned gckpti_ftz_begin(void) { return 0; }
 static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
-/* Returns the least exponent (biased) of n operands that are not zeros. */
+/* Returns the least nonzero biased exponent of n bf16 values, or 255 if all are zero. */
 static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;
@@ -13792,7 +13792,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
         }
 }
 
-/* The same if chains start not at +0, but at n columns of t->from. */
+/* Returns whether each initial value (n columns of t->from, if any) is 0 or at least 2^-103. */
 static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
 {
     int high = 1;
@@ -34682,13 +34682,13 @@ GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 }
 #endif
 
-/* Of W words: -128..127, as their lowest 8 bits say, by 2^23 + 128 + that. */
+/* Converts each word's lowest 8 bits, a signed n: (2^23 + 128 + n) - (2^23 + 128). */
 GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
 {
     return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 }
 
-/* gckpti_from_f16 of their lowest 16 bits */
+/* Converts each word's lowest 16 bits, an f16, like gckpti_from_f16. */
 GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 {
 #if GCKPTI_ISA == 3
@@ -35159,7 +35159,7 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
     return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
-/* The same of `vectors` vectors of columns, whose words lie 4 apart. */
+/* Calls word_terms for each of `vectors` vectors of columns; their words are 4 apart. */
 GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
                                 const float *x, FLOATS *sum)
 {
@@ -35240,7 +35240,7 @@ static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
 /* >>kernels/int4 */
 #ifndef GCKPT_NO_QUANT
 /* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
-/* Of W words: -8..7, as their lowest 4 bits say: looked up, or by 2^23 + 8 + that. */
+/* Maps each word's lowest 4 bits u to the float u - 8, by a table or as (2^23 + u) - (2^23 + 8). */
 GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 {
 #if GCKPTI_ISA == 3
@@ -36321,17 +36321,17 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* gckpti_bits_to_bf16, in the upper halves of words. */
+/* Rounds like gckpti_bits_to_bf16; the bf16 is in the upper half of each word. */
 GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
     return ((u + (increment & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
 }
 
-/* gckpti_to_bf16, so. */
+/* Rounds to nearest even like gckpti_to_bf16, into the upper halves of words. */
 GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
-/* W of them, to y. */
+/* Stores the upper halves of W words to y. */
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
 {
     const INTS r = words >> 16;
@@ -37697,7 +37697,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Its a: m rows of a head, in place if possible: `back` rows of the head are before them. */
+/* Sets s's operand a: m rows of x, in place if possible (`back` rows precede them), or packed. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)
@@ -38373,7 +38373,7 @@ static GCKPTI_TARGET float V(element_loss_forward)(const gckpti_element_loss *e,
     return GCKPTI_OF_KIND(element_loss_forward_of);
 }
 
-/* Of W elements of which n exist: w d, which a weight 0 passes on as 0. */
+/* Puts w d into the gradient of n <= W elements; where the weight w is 0, puts 0. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
                                         int64_t at, int64_t n, FLOATS w, FLOATS d)
 {

@@ -23,7 +23,7 @@ static unsigned gckpti_ftz_begin(void) { return 0; }
 static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
-/* Returns the least exponent (biased) of n operands that are not zeros. */
+/* Returns the least nonzero biased exponent of n bf16 values, or 255 if all are zero. */
 static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;
@@ -77,7 +77,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
         }
 }
 
-/* The same if chains start not at +0, but at n columns of t->from. */
+/* Returns whether each initial value (n columns of t->from, if any) is 0 or at least 2^-103. */
 static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
 {
     int high = 1;

@@ -11,17 +11,17 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* gckpti_bits_to_bf16, in the upper halves of words. */
+/* Rounds like gckpti_bits_to_bf16; the bf16 is in the upper half of each word. */
 GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
     return ((u + (increment & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
 }
 
-/* gckpti_to_bf16, so. */
+/* Rounds to nearest even like gckpti_to_bf16, into the upper halves of words. */
 GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
-/* W of them, to y. */
+/* Stores the upper halves of W words to y. */
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
 {
     const INTS r = words >> 16;

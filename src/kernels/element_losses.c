@@ -65,7 +65,7 @@ static GCKPTI_TARGET float V(element_loss_forward)(const gckpti_element_loss *e,
     return GCKPTI_OF_KIND(element_loss_forward_of);
 }
 
-/* Of W elements of which n exist: w d, which a weight 0 passes on as 0. */
+/* Puts w d into the gradient of n <= W elements; where the weight w is 0, puts 0. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
                                         int64_t at, int64_t n, FLOATS w, FLOATS d)
 {

@@ -85,7 +85,7 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
     return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
-/* The same of `vectors` vectors of columns, whose words lie 4 apart. */
+/* Calls word_terms for each of `vectors` vectors of columns; their words are 4 apart. */
 GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
                                 const float *x, FLOATS *sum)
 {

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_QUANT
 /* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
-/* Of W words: -8..7, as their lowest 4 bits say: looked up, or by 2^23 + 8 + that. */
+/* Maps each word's lowest 4 bits u to the float u - 8, by a table or as (2^23 + u) - (2^23 + 8). */
 GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 {
 #if GCKPTI_ISA == 3

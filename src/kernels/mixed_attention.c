@@ -29,7 +29,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Its a: m rows of a head, in place if possible: `back` rows of the head are before them. */
+/* Sets s's operand a: m rows of x, in place if possible (`back` rows precede them), or packed. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)

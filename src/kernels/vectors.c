@@ -13,13 +13,13 @@ GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 }
 #endif
 
-/* Of W words: -128..127, as their lowest 8 bits say, by 2^23 + 128 + that. */
+/* Converts each word's lowest 8 bits, a signed n: (2^23 + 128 + n) - (2^23 + 128). */
 GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
 {
     return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 }
 
-/* gckpti_from_f16 of their lowest 16 bits */
+/* Converts each word's lowest 16 bits, an f16, like gckpti_from_f16. */
 GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 {
 #if GCKPTI_ISA == 3

@@ -2,7 +2,7 @@
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
  * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
 
-/* Five steps of Horner's: p x^5 + c[4] x^4 + ... + c[0]. */
+/* Returns p x^5 + c[4] x^4 + ... + c[0] by five steps of Horner's rule. */
 GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
 {
     p = V(fma)(V(fma)(p, x, V(set1)(c[4])), x, V(set1)(c[3]));
@@ -10,7 +10,7 @@ GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
     return V(fma)(p, x, V(set1)(c[0]));
 }
 
-/* The same after two more, of c[6] and c[5]. */
+/* Evaluates c[6] x^6 + ... + c[0] by six steps of Horner's rule. */
 GCKPTI_INLINED FLOATS V(horner7)(FLOATS x, const float *c)
 {
     return V(horner)(V(fma)(V(set1)(c[6]), x, V(set1)(c[5])), x, c);

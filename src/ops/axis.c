@@ -55,7 +55,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Backward, g goes to where the forward read; all else is 0. */
+/* Copies the slice; backward, writes g there and 0 elsewhere or, accumulating, adds g there. */
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;

@@ -59,7 +59,7 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
     return GCKPT_OK;
 }
 
-/* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
+/* Sets axis 1 + i of the result's shape or fails. LIMIT keeps all products within 64 bits. */
 static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
 {
     const int64_t LIMIT = INT64_MAX / 128;

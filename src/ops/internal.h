@@ -123,7 +123,7 @@ typedef struct {
     float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
     int accumulate;
     float cap; /* of logits; 0 means none */
-    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    /* By row: running maximum, running sum (at the end its log), target's logit (then loss). */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
 

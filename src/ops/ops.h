@@ -301,9 +301,9 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 
 /* ---- ops/products.c ---- */
 enum {
-    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans: the same */
-    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
+    GCKPTI_KEY_TILE = 64,     /* keys in a step of attention: part of the contract */
+    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes in a step of cross-entropy: part of the contract */
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w: speed only */
     GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
