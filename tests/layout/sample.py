@@ -3,7 +3,7 @@
 
     python3 tests/layout/sample.py [READER] [COMMIT]
 
-Prints 30 comments with the line of code after each, 10 paragraphs and 10 error texts. READER (1, 2, 3) selects one of several
+Prints 30 comments with the three lines before and the six after each, 10 paragraphs and 10 error texts. READER (1, 2, 3) selects one of several
 disjoint samples; COMMIT is HEAD unless given. A reader who knows C and machine learning, and has seen nothing else of the
 project but docs/glossary.md, explains each; another reader grades the answers against the code. docs/testing.md has the goal.
 """
@@ -31,13 +31,15 @@ def words(text):
 def comments(name, text):
     """Blocks /* .. */ of at least eight words, and runs of // or # lines, each with the code that follows."""
     pattern = r"/\*.*?\*/|(?:^[ \t]*//[^\n]*\n)+" if re.search(r"\.(c|h|cu|cuh|cpp)$", name) else r"(?:^[ \t]*#[^!\n][^\n]*\n)+"
+    lines = text.split("\n")
     for match in re.finditer(pattern, text, re.DOTALL | re.MULTILINE):
         if len(words(match.group())) >= 8:
-            start = text.rfind("\n", 0, match.start()) + 1
-            after = text[match.end():].lstrip("\n").split("\n")[:1] if text[match.end():match.end() + 1] in ("\n", "") else []
-            end = text.find("\n", match.end() - 1)
-            block = text[start:end if end >= 0 else len(text)]
-            yield text.count("\n", 0, match.start()) + 1, "\n".join([block.rstrip("\n")] + after)
+            first = text.count("\n", 0, match.start())
+            last = text.count("\n", 0, match.end() - 1)
+            shown = [f"   {line}" for line in lines[max(0, first - 3):first]]
+            shown += [f" > {line}" for line in lines[first:last + 1]]
+            shown += [f"   {line}" for line in lines[last + 1:last + 7]]
+            yield first + 1, "\n".join(shown)
 
 
 def paragraphs(text):
