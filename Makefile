@@ -88,6 +88,7 @@ Use
   make mcu           run firmware on the boards that QEMU emulates
 Change
   make header        put gradckpt.h and gradckpt_cuda.cu together from src/
+                     EDITION=core PARTS=bf16: a smaller build/core/gradckpt.h
   make test          build and run all tests: 2 to 3 minutes on 2 cores
   make check         compilers, options, sanitizers, other machines: 30 minutes
 
@@ -148,7 +149,7 @@ Pages and pictures
   make pictures       the pictures of docs/ that examples draw
   make accumulation-curves  docs/accumulation.svg
 Packages
-  make dist           build/gradckpt-$(VERSION).tar.gz
+  make dist           build/gradckpt-$(VERSION).tar.gz, and the editions core and mcu
   make boards         for Arduino, PlatformIO, ESP-IDF and Zephyr: zip, GNU tar
 endef
 help: ; @: $(info $(HELP))
@@ -422,12 +423,21 @@ build:
 	@mkdir -p build
 
 # Generates gradckpt.h from src/ and gradckpt_cuda.cu from src/cuda/. A generated file that was edited by hand is
-# built as it is, with a note; make check refuses it.
+# built as it is, with a note; make check refuses it. With EDITION (src/EDITIONS), writes build/EDITION/gradckpt.h instead,
+# without the lines of the parts that the edition and PARTS ("dist -losses") lack.
+EDITION =
+PARTS =
 header: | build
+ifneq ($(EDITION),)
+	mkdir -p build/$(EDITION)
+	sh src/header.sh src $(EDITION) "$(PARTS)" > build/header.h
+	mv build/header.h build/$(EDITION)/gradckpt.h
+else
 	sh src/header.sh src > build/header.h
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
 	sh src/header.sh src/cuda > build/header.cu
 	cmp -s build/header.cu gradckpt_cuda.cu || cp build/header.cu gradckpt_cuda.cu
+endif
 # $(call warn_if_edited,DIR,FILE) prints a note if FILE is not what DIR generates.
 warn_if_edited = [ ! -d src ] || sh src/header.sh $(1) 2> /dev/null | cmp -s - $(2) || \
     echo 'note: $(2) differs from what make header generates from $(1)/; it is built as it is'
@@ -644,6 +654,7 @@ dist: | build
 	    tar -cf - --sort=name --owner=0 --group=0 --numeric-owner --transform='s,^,gradckpt-$(VERSION)/,' $(ARCHIVED); \
 	fi > build/gradckpt-$(VERSION).tar
 	gzip -9nf build/gradckpt-$(VERSION).tar
+	for edition in core mcu; do sh src/header.sh src $$edition > build/gradckpt-$(VERSION)-$$edition.h || exit 1; done
 
 # Packages the header for the tools of boards; sketches get plans that are printed by this target.
 boards: build/gradckpt.o

@@ -503,6 +503,8 @@ END
             ${CC:-cc} -fsyntax-only $B/$1/bare.c || return 1
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
+    editions)               # editions train to the same bits; the header without each part compiles
+        sh tests/compile/editions.sh ;;
     features)                  # each part left out compiles; three sets train; with make check-all, each part left out trains
         need gcc nm size
         plain_object && sh tests/compile/features.sh check "$object" ;;
@@ -883,7 +885,7 @@ debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAS
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols
-fast-math-refused power firmware no-heap nccl macros features layout contract long"
+fast-math-refused power firmware no-heap nccl macros features editions layout contract long"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu

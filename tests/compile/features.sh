@@ -1,9 +1,10 @@
 #!/bin/sh
 # Tests the parts that can be left out by GCKPT_NO_* (manual, 4; docs/building.md).
 #
-#     sh tests/compile/features.sh check OBJECT  each part left out alone compiles without a warning; all left out, and three
-#                                                usual sets, link, define what they declare, train to the same bits and have
-#                                                the other parts. With CHECK_ALL, each part left out alone does so as well.
+#     sh tests/compile/features.sh check OBJECT  each part left out alone compiles without a warning (those of src/EDITIONS in
+#                                                editions.sh); all left out, and three usual sets, link, define what they
+#                                                declare, train to the same bits and have the other parts. With CHECK_ALL,
+#                                                each part left out alone does so as well.
 #                                                OBJECT is the whole header compiled by gcc -O2
 #     sh tests/compile/features.sh table         measures what each part adds to lines, time to compile and code (make features)
 #     sh tests/compile/features.sh parts MANUAL  prints the names of the parts
@@ -105,6 +106,7 @@ check()                 # check OBJECT
     : > $B/whole.txt
     $CC -std=gnu99 -O0 $W -I. tests/compile/features.c -lm -o $B/whole && $B/whole > $B/whole.txt || return 1
     for part in $parts; do
+        [ -n "$CHECK_ALL" ] || ! grep -q "GCKPT_NO_$part\b" src/EDITIONS || continue # tests/compile/editions.sh compiles these
         fast=-DGCKPT_NO_FAST
         case " $in_kernels " in *" $part "*) fast= ;; esac
         $left_out "$part" $fast "-DGCKPT_NO_$part" && echo "without $part: ok" || { echo "FAIL without $part"; bad=1; }
