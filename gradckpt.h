@@ -270,10 +270,10 @@
  *                 hide_copies, choose, open
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5423
- *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
- *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
- *                 step, train, profile
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5485
+ *                 call, backend, memory, exchange, group, params, host, offload, feeds,
+ *                 losses, debug, micro_batches, capture, caches, fetches, mixed, quant,
+ *                 fused_op, update, instructions, advance, layout, open, step, train, profile
  *     >>check     gradients against finite differences; measured costs; timed trials           743
  *                 gradients, calibrate, trials
  *     >>files     safetensors                                                                 2642
@@ -24741,8 +24741,8 @@ GCKPTI_COLD_END /* begun by planner */
  * kernel that the backend has for the op. From gckpt_step to a kernel and an update:
  *   gckpt_step          (train) gckpti_prepare_step (step) checks the request against the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
- *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end. At
- *                       the epilogue it jumps back to the body while there are rows.
+ *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
+ *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_run_forward  (advance), _backward: `call` sets shapes and addresses, `mixed` makes f32
  *                       copies of bf16 operands. The op's kernel runs, in strips if the plan says
  *                       so, or on host copies if the backend has no kernel for it (host).
@@ -24762,10 +24762,10 @@ GCKPTI_COLD_END /* begun by planner */
  *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
- * 3. One collective is in progress, the other pending ones wait for it. Each is complete before the
- *    instruction `due`, and all are complete at a barrier.
- * 4. A failed exchange aborts the communication for good: every later call is GCKPT_E_PEER.
- * The functions of group and micro_batches do the right thing without a group: callers don't check.
+ * 3. Collectives run one after the other, in the order of their start. Each is complete before its
+ *    instruction `due`; all are complete at a barrier.
+ * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
+ * The functions of group.c and micro_batches.c also work if e->group is NULL: callers do not check.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
@@ -24789,16 +24789,16 @@ GCKPTI_COLD_END /* begun by planner */
  * 4. A step that fails or is cancelled before its first update changes no parameter. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
-/* What a run is for. */
+/* The purpose of a run, which decides where it stops. */
 typedef enum {
     GCKPTI_GOAL_STEP,
-    GCKPTI_GOAL_STREAM,     /* a step whose rows stream in: their number is not known */
+    GCKPTI_GOAL_STREAM,     /* a step whose rows stream in: their number is unknown until its end */
     GCKPTI_GOAL_GRADIENTS,  /* all of a step before its first update */
     GCKPTI_GOAL_NO_UPDATES, /* all of a step except updates */
     GCKPTI_GOAL_FORWARD     /* inference */
 } gckpti_goal;
 
-typedef struct { /* accumulated by a loss's kernels, in the backend's memory */
+typedef struct { /* sum and count of a loss, to which its kernels add, in backend memory */
     double sum;
     int64_t count;
 } gckpti_loss_total;
@@ -24806,10 +24806,10 @@ typedef struct { /* accumulated by a loss's kernels, in the backend's memory */
 /* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
-/* The message of a status barrier: the first failure, or else numbers that must match: the call
- * (and, above its lowest byte, agree_count), rows, step, seed, exchange_hash, hyper, replicas. */
+/* The first failure or, without one, numbers that ranks must agree on: the call (and, above its
+ * lowest byte, agree_count), rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
 typedef struct {
-    int32_t result, rank; /* rank that failed, or the lowest so far; -1 means ranks differ */
+    int32_t result, rank; /* the rank that failed, or the lowest one merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -24817,17 +24817,17 @@ typedef struct {
 typedef enum {
     GCKPTI_REDUCE_SCATTER, /* a sum of which each rank gets its shard */
     GCKPTI_ALL_REDUCE,
-    GCKPTI_ALL_GATHER, /* from shards to the whole */
+    GCKPTI_ALL_GATHER, /* every rank gets the shards of all ranks */
     GCKPTI_FAST_REDUCE /* an all-reduce by the transport's own all_reduce */
 } gckpti_collective;
 
-/* The collective in progress, level by level: partners' ranks differ in bit `bit`. */
+/* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
 typedef struct {
     gckpti_collective kind;
-    float *x, *workspace;    /* n floats; a buffer for received floats, to be added to x */
+    float *x, *workspace;    /* n floats; received floats, which are added to x */
     float *shard;            /* as in gckpti_pending */
-    int64_t n, first, count; /* this rank has [first, first + count) after this level of a sum, */
-    int bit;                 /* or before this level of a gather. bit 0 if none is in progress */
+    int64_t n, first, count; /* of these, this rank's part after this level of a sum, */
+    int bit;                 /* or before it in a gather; bit 1, 2, 4, ..; 0: no collective runs */
 } gckpti_tree;
 
 /* A collective that a REDUCE or a gather started. */
@@ -24843,38 +24843,38 @@ typedef struct {
 /* Communication of this rank with the others. */
 typedef struct {
     const gckpt_transport *transport; /* NULL means there is one rank */
-    const gckpt_backend *backend;     /* has the floats in its memory */
+    const gckpt_backend *backend;     /* the floats are in its memory */
     int rank, ranks;
-    int busy;         /* an exchange is in progress, */
-    int peer;         /* with this rank; -1 means any */
-    int aborted;      /* an exchange failed; there will be no more */
-    int uses_queue;   /* floats are exchanged in a queue of the backend's, without the host */
-    int in_flight;    /* something was enqueued since the host last waited for that queue, */
-    int waiting;      /* which it does now */
-    void *queue;      /* the queue, while gckpti_start_collective fills it */
+    int busy;         /* nonzero while an exchange is in progress */
+    int peer;         /* the other rank of the last exchange; -1 means any rank */
+    int aborted;      /* an exchange failed: no other is started */
+    int uses_queue;   /* exchanges of floats are enqueued in a queue of the backend */
+    int in_flight;    /* exchanges were enqueued since the host last waited for them */
+    int waiting;      /* the host waits for enqueued exchanges now */
+    void *queue;      /* that queue while gckpti_start_collective fills it, else NULL */
     size_t copied_in; /* bytes copied to the backend since the host last waited */
     unsigned char *send_buf, *recv_buf; /* host memory */
-    void *copy_to; /* backend memory to copy recv_buf to after the exchange, or NULL */
+    void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
     gckpti_tree tree;
     gckpti_status status; /* for the next status barrier */
 } gckpti_comm;
 
-/* Progress of a step of several virtual ranks or ranks. A virtual rank takes as many lockstep
- * micro-batches as the largest of those that the ranks run at the same time, and at least one. */
+/* Progress of a step of several virtual ranks or ranks. All ranks begin their next virtual rank at
+ * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
     int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
     int padding;          /* this micro-batch has no rows here */
-    int call_ended;       /* a barrier ended the call with an error */
+    int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
     int replicas_checked; /* values that every rank has whole were compared */
     int agree_count;      /* number of status barriers */
-    int pending_count;    /* entries of `pending`, oldest first: that one is in progress */
+    int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     uint64_t exchange_hash; /* gckpti_hash_exchanges */
     gckpti_loss_total *totals;
@@ -24887,28 +24887,28 @@ typedef struct {
 } gckpti_exec_node;
 
 typedef struct {
-    int index;           /* in the store */
-    int store_order;     /* params[i].store_order: the plan's parameter that is i-th in the store */
+    int index;           /* index in the store */
+    int store_order;     /* params[i].store_order: plan index of the i-th in the store's order */
     int slots_before;    /* state arrays before this executor was created */
-    size_t first_square; /* index of its first block in update.squares */
+    size_t first_square; /* index in update.squares of its first block */
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
     uint16_t *values; /* NULL if there is none */
-    uint32_t changes; /* the parameter's `changes` when it was copied; 0 means never */
+    uint32_t changes; /* `changes` of the parameter when it was copied; 0: never copied */
 } gckpti_bf16_copy;
 
 typedef struct {
-    int node;                    /* of the plan; -1 means no instruction reads it */
-    const unsigned char *feed;   /* the caller's rows, or `copy`, from feeds.first_row on */
-    unsigned char *copy;         /* of a step's rows (desc.copy_feeds), or NULL */
-    unsigned char *backend_copy; /* of a micro-batch's rows in own memory, or NULL */
+    int node;                    /* node of the plan; -1 if no instruction reads the input */
+    const unsigned char *feed;   /* rows from feeds.first_row on: the caller's, or `copy` */
+    unsigned char *copy;         /* host copy of a step's rows (desc.copy_feeds), or NULL */
+    unsigned char *backend_copy; /* a micro-batch's rows in backend memory, or NULL */
 } gckpti_exec_input;
 
 typedef struct {
-    float *to;   /* gckpt_collect; NULL means it is not collected */
+    float *to;   /* destination given to gckpt_collect, or NULL */
     size_t size; /* floats at `to` */
-    float *copy; /* own memory: host copy that gckpt_fetch returns */
+    float *copy; /* host copy that gckpt_fetch returns, if the backend has own memory */
 } gckpti_exec_fetch;
 
 typedef struct {
@@ -24916,7 +24916,7 @@ typedef struct {
     int64_t expected;        /* count computed from the feeds; -1 means unknown */
 } gckpti_exec_term;
 
-/* The executor: a group of fields for each file that writes it. Tables have the plan's lengths. */
+/* The executor. The comment at a group of fields names the files of run/ that write the group. */
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
@@ -24937,46 +24937,46 @@ struct gckpt_exec {
     struct {                           /* memory */
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
-        unsigned char *arena, *caches; /* in a block, or the caller's, or another executor's */
-        unsigned char *host_scratch;   /* own memory: for host copies, reused by the next one */
+        unsigned char *arena, *caches; /* in a block, the caller's, or another executor's */
+        unsigned char *host_scratch;   /* host copies, if the backend has own memory */
     } blocks;
-    struct { /* memory, open; `data`: whoever has the values */
+    struct { /* memory, open; nodes[..].data: also step, feeds, caches */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
         gckpti_bf16_copy *bf16_copies; /* by parameter; NULL means the plan has none */
     } tables;
     struct {                     /* step, advance: progress of this step */
-        uint64_t number;         /* the store's step when it began */
-        uint64_t quantise_count; /* the store's when it began */
-        int64_t rows;            /* so far, of all ranks */
-        int64_t first_row;       /* of this rank */
-        int64_t row, row_end;    /* start of this micro-batch; end of the rows fed */
+        uint64_t number;         /* the store's step when this step began */
+        uint64_t quantise_count; /* the store's quantise_count at that time */
+        int64_t rows;            /* rows of all ranks so far */
+        int64_t first_row;       /* this rank's first row */
+        int64_t row, row_end;    /* first row of this micro-batch; end of the rows fed */
         int64_t vrank_end;       /* end of the rows of this virtual rank that were fed */
-        int vrank;               /* index of this virtual rank among this rank's */
-        int prologue_done;       /* a micro-batch is done: the prologue is not repeated */
+        int vrank;               /* current virtual rank, counted from 0 on each rank */
+        int prologue_done;       /* the prologue has run: later micro-batches skip it */
         int state;               /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
         int pc, finished; /* next instruction; the step succeeded */
     } step;
     struct { /* feeds */
         gckpti_exec_input *inputs;
-        int64_t first_row; /* of the feeds */
+        int64_t first_row; /* row of the batch with which the feeds begin */
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term and virtual rank */
-        unsigned char finalized;   /* counts are checked, or guaranteed: updates may begin */
-        unsigned char valid;       /* terms[..].total are those of the last call */
+        unsigned char finalized;   /* counts are checked, or known: updates may begin */
+        unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
         double grad_norm;
         double bias_correction[2]; /* 1 - beta^bias_step */
-        uint64_t bias_step;        /* number of an update, or 0 */
+        uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
-        float *squares; /* square sums by block, of all parameters */
+        float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend memory: set if a square sum is; if NULL, the host checks */
+        uint32_t *nonfinite; /* backend's flag: a square sum is not finite; NULL: host checks */
         unsigned char grads_cleared; /* this step's accumulators are cleared */
         unsigned char begun;         /* a parameter was changed, or gradients were divided */
         unsigned char writes_back;   /* divided gradients are stored */
@@ -24985,7 +24985,7 @@ struct gckpt_exec {
     struct { /* capture: micro-batches, or parts of them, that the backend replays */
         gckpt_loss_scale *scales; /* by term */
         unsigned char supported;  /* the backend can replay */
-        unsigned char enabled;    /* in this run, which is not in pieces */
+        unsigned char enabled;    /* captures are allowed: this run goes to the step's end */
         unsigned char active;     /* instructions begin to end are being captured */
         int begin, end;           /* the part last replayed or captured */
     } capture;
@@ -24993,7 +24993,7 @@ struct gckpt_exec {
     struct {                 /* host */
         unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
         int by_backend;      /* the backend copies */
-        int async;           /* copies are started, and waited for later */
+        int async;           /* copies are started first and waited for later */
         int *due;            /* by pending copy, oldest first: the instruction that waits for it */
         int pending_count;
     } offload;
@@ -25007,7 +25007,7 @@ struct gckpt_exec {
     struct {
         gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
         int64_t capacity;       /* positions of each cache */
-        int64_t new_positions;  /* that a call adds */
+        int64_t new_positions;  /* positions that a call adds */
         int64_t position, rows; /* positions in the caches, for this many rows of the batch */
         int64_t max_written;    /* highest position since the caches were empty */
     } caches;
@@ -25015,7 +25015,7 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_DEBUG
     struct {
         uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, of the value and of saved */
-        size_t high_water; /* GCKPT_DEBUG_MEASURE */
+        size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
         int poisoned_steps;
     } debug;
 #endif
@@ -25039,8 +25039,8 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. To be
- * called before the host waits for the backend, or copies copied_in bytes to it, which may wait. */
+/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. Must be
+ * called before the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 #else
 #define gckpti_wait_in_flight(e, copied_in) ((void)(e), (void)(copied_in))
@@ -25064,13 +25064,13 @@ static inline int gckpti_is_streaming(const gckpt_exec *e)
     return e->step.goal == GCKPTI_GOAL_STREAM;
 }
 
-/* Returns 1 for a plan of inference, the only kind that a build without training runs. */
+/* Returns 1 for an inference plan, the only kind that a build without training runs. */
 static inline int gckpti_is_inference(const gckpt_plan *p)
 {
     return !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
 }
 
-/* Returns the plan's parameter i, in the store. */
+/* Returns the store's entry of the plan's parameter i. */
 static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 {
     return &e->store->params[e->tables.params[i].index];
@@ -25086,61 +25086,61 @@ GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
 /* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
 
-/* Initialises a call without op or inputs and clears all operands. gckpti_set_op_call makes it an
- * op's. Between ops gckpti_init_opless_call, which leaves the operands as they are, is enough. */
+/* Initialises a call without op and inputs; all operands are NULL. gckpti_set_op_call makes it an
+ * op's. Between ops, gckpti_init_opless_call is enough, which leaves the operands unchanged. */
 GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c);
 
 /* ---- run/backend.c ---- */
-/* Waits for everything that the backend was given to do; returns its error. */
+/* Waits until the backend has finished all its work; returns its error. */
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* ---- run/host.c ---- */
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until the next use of that: here, by kernels on the host, by copies of offloaded values. */
+ * until the next call, a kernel on the host, or a copy of an offloaded value uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
-/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+/* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* Returns the first loss's count in this step: from the feeds or, after it was read, as counted. */
+/* Returns the first loss's count in this step: computed from the feeds, or the one last read. */
 GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
 
 /* ---- run/update.c ---- */
-/* What an update finds: sums in their accumulators, or divided gradients. */
+/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
 typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 
 #ifndef GCKPT_NO_TRAINING
-/* Updates a parameter; first adds up and divides its gradient if that is not done. */
+/* Updates a parameter. With GCKPTI_GRAD_SUMS, first adds up and divides its gradient. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                                   gckpti_grad_state grad_state);
-/* run/train.c: Ends a run for GCKPTI_GOAL_GRADIENTS: divides gradients, takes their norm. */
+/* run/train.c: Ends a run of gckpt_gradients: divides gradients and computes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report);
 #endif
 
 /* ---- run/advance.c ---- */
-/* Runs one instruction. All instructions of a run share the call c (gckpti_init_call). Returns
- * MORE; OK at the goal (STREAM: at the end of the rows so far); else an error, and e is idle. */
+/* Runs one instruction; all of a run share the call c (gckpti_init_call). Returns GCKPT_MORE if the
+ * run goes on, OK at its goal (or a stream's last row so far), else an error; then e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
 
-/* Calls `job`, which advances, with a team, then waits for pending copies. *result is the job's;
- * an error of the copies replaces it. Returns *result. */
+/* Runs `job`, which calls gckpti_advance, in a team of threads, then waits for pending copies. The
+ * job sets *result; an error of a copy replaces it. Returns *result. */
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
                                           gckpt_result *result);
 
-/* Calls gckpti_advance with a team, up to `instructions` times. With INT64_MAX the run is not in
- * pieces, so the backend may replay micro-batches. */
+/* Calls gckpti_advance in a team, at most `instructions` times. INT64_MAX means that the run goes
+ * to the end of the step, so that the backend may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 
 /* ---- run/step.c ---- */
-/* Returns 1, with an error, if a step of several ranks is in progress: it must be ended first. A
- * step of one rank can be abandoned at any time. */
+/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
+ * first. A step of one rank can be abandoned at any time. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Sets device.in_call, which the caller clears. E_ARG if it is set, or the store was freed. */
+/* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e);
 
-/* Does everything before the first instruction of a run over `rows` rows (STREAM: 0). */
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal,
                                            const gckpt_hyper *hyper);
@@ -25160,10 +25160,10 @@ typedef enum {
 
 #ifndef GCKPT_NO_RANKS
 /* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
- * last one of each virtual rank may be short. */
+ * last one of each virtual rank may have fewer rows than the others. */
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
-/* Runs the status barrier that begins a call, with this rank's result. `number` must match. */
+/* Runs the status barrier that begins a call. `call` and `number` must be equal on all ranks. */
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
                                             gckpt_result result);
 
@@ -25192,38 +25192,43 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     size_t used;
 } gckpti_bump;
 
-/* Allocates n * size bytes, aligned. `used` saturates at PTRDIFF_MAX / 2. NULL without a base. */
+/* Allocates n * size aligned bytes; NULL if base is NULL. `used` stops at PTRDIFF_MAX / 2. */
 GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size);
 
 /* ---- run/open.c ---- */
-/* Checks that the plan's parameter i is as the plan expects. If in_step is nonzero, a step begins;
- * if 0, the executor is being created, and the error is its store's. */
+/* Checks that the store's parameter q has the storage and state that parameter i of the plan needs.
+ * If in_step is 0, e is being created, and its store gets the error; else e gets it. */
 GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
                                                int in_step);
 
 /* Copies a parameter's newest values and state to where this executor reads them. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
-/* Nonzero if gckpt_forward refuses initial values (desc.allow_initial). */
+/* Nonzero if gckpt_forward refuses initial values unless desc.allow_initial is set. */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* ---- run/update.c, run/advance.c, run/step.c: used before they are defined ---- */
-/* At the end of a micro-batch, without a process group: prepares the next one, if there is one.
- * Returns MORE if the rows so far are done and others may stream in. */
+/* Runs an instruction. All instructions of a run share the call c; with GCKPT_SMALL it is NULL. */
+typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
+
+/* ---- run/memory.c, run/feeds.c ---- */
+/* Returns how input i's gradient sum is compensated: GCKPTI_SUM_IN_OP, _IN_STEP, or 0 (not). */
+static inline int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
+{
+    int in_step = p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
+    return !(node->compensated >> i & 1) ? 0 : in_step ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
+}
+
+/* Ends a micro-batch, if there is no process group, and prepares the next one, if there is one.
+ * Returns MORE if the rows so far are done and more may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
-/* If gradients accumulate over micro-batches, sets to +0 the accumulators of batch-invariant nodes
- * (parameters and functions of them), with compensation, that instructions before `end` add to. */
+/* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
+ * batch-invariant nodes to which instructions before `end` add. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
-#ifndef GCKPT_NO_TRAINING
-/* Fills a pass that adds up a gradient's accumulators, divides it, and takes its square sums. */
-GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins,
-                                gckpt_update_pass *pass);
-#else /* plans for inference have no updates */
-#define gckpti_init_pass(e, ins, pass) memset(pass, 0, sizeof *(pass))
-#define gckpti_run_checked_update(...) GCKPT_OK
-#define gckpti_count_step(...)         ((const gckpti_plan_param *)0)
+#ifdef GCKPT_NO_TRAINING /* plans for inference have no updates */
+#define gckpti_run_checked_update ((gckpti_handler)0)
+#define gckpti_count_step(...)    ((const gckpti_plan_param *)0)
 #endif
 
 /* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
@@ -25235,76 +25240,77 @@ static inline int gckpti_has_group(const gckpt_plan *p)
 }
 static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e) { return e->group; }
 
-/* Returns the virtual ranks that this rank runs: its own, or all if every rank runs all rows. */
+/* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
 static inline int gckpti_local_vranks(const gckpt_plan *p)
 {
     return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
 }
 
-/* Returns 1 if rows are divided among ranks; else each rank runs all rows (generation). */
+/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
 static inline int gckpti_is_data_parallel(const gckpt_plan *p)
 {
     return p->ranks > 1 && p->virtual_ranks >= p->ranks;
 }
 
-/* Anything that could end a step on this rank only goes through gckpti_defer_error or gckpti_agree
- * (invariant 2 of run.h). The text of an error is in the executor, in its store during creation. */
+/* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
+ * (invariant 2 of run.h). Their text is in the executor or, during creation, in its store. */
 
 /* Allocates e->group with its tables. */
 GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump);
 
-/* Checks desc.transport, and sets e->group->comm by it. */
+/* Checks desc.transport, and initialises e->group->comm. */
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e);
 
-/* If a step is in progress, aborts it on the other ranks, as this executor is being freed. */
+/* Called when e is freed: if a step is in progress, aborts it on the other ranks. */
 GCKPTI_FN void gckpti_abort_step(gckpt_exec *e);
 
-/* Runs the barrier before the first instruction, with this rank's result: rows, step, seed, plan
- * and hyper must match. Then sums the expected counts of losses over ranks; for a stream (rows 0)
- * gckpti_end_stream does that. */
+/* Runs the barrier before the first instruction, with this rank's result; must_match must be equal
+ * on all ranks. Then sums the losses' expected counts over ranks, unless rows is 0 (stream), for
+ * which gckpti_end_stream sums them. */
 GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_result result);
 
 /* Handles a result between two barriers. Stores a local failure for the next barrier and returns
- * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, even for OK.
- * With one rank, or if no barrier follows, returns the result itself. */
+ * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
+ * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
 /* Returns the failure stored for the next barrier, or OK. */
 GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e);
 
-/* The status barrier: waits for all collectives and for all ranks. Returns OK if all come with OK;
- * else ends the step on all ranks (e is idle) with the failure of the lowest rank that has one. */
+/* The status barrier: waits for all collectives and all ranks. Returns OK if every rank passes OK;
+ * else ends the step on all ranks (states become idle) with the error of the lowest failed rank. */
 GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result);
 
-/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if there is none, or its rows
- * have not streamed in yet. To be called when a step begins and when rows were added. */
+/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left, or
+ * its rows have not streamed in. Must be called when a step begins and when rows were added. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e);
 
-/* At the end of a micro-batch (step.pc at the epilogue), prepares the next one or, after the last,
- * runs a barrier and sums losses. Returns MORE if a stream has no more rows yet. */
+/* Ends a micro-batch (step.pc is at the epilogue) and prepares the next one or, after the last,
+ * runs a barrier and sums losses. Returns MORE if more rows of a stream must come first. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e);
 
-/* run/feeds.c: Returns 1 if all counts are known from the feeds, and the host cannot read them. */
+/* run/feeds.c: Returns 1 if feeds determine all counts, so that a backend's need not be read. */
 GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e);
 
-/* Sums losses over virtual ranks and ranks, once a step. Waits for the backend; runs a barrier. */
+/* Sums losses over virtual ranks and ranks, once a step; waits for the backend and all ranks. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
 
-/* gckpt_step_end: barrier; counts the rows of all ranks; prepares the last micro-batch. */
+/* Ends a stream: runs a barrier, counts the rows of all ranks, prepares the last micro-batch. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
-/* Returns 1 if this rank must not run the instruction (invariant 1 of run.h). Before, polls pending
- * collectives and waits for those that are due. To be called again after the progress callback. */
+/* Polls pending collectives and waits for those that are due at this instruction. Then returns 1 if
+ * this rank must not run it (invariant 1 of run.h). Must be called again after desc.progress. */
 GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Returns the end of the part of a micro-batch, from step.pc on, that needs only the backend: there
- * a collective starts or is due. *part is a unique number of it. Returns step.pc if it is empty. */
+/* Returns the end of the longest part of a micro-batch, from step.pc on, that can be replayed: no
+ * collective starts or is due in it. Returns step.pc if there is none. *part is set to its
+ * number. */
 GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part);
 
-/* Runs a REDUCE. Sums over ranks, and gathers, overlap the instructions that follow. */
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+/* Runs a REDUCE. The sum over ranks that it starts overlaps the instructions that follow. */
+GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
 
-/* Sums update.squares over all ranks, once a step, before the norm is taken. */
+/* Sums update.squares over all ranks, once a step, before the norm is computed. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e);
 
 /* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
@@ -25315,7 +25321,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass);
 
-/* Starts to gather the updated shards of a parameter, if every rank has it whole. */
+/* Starts to gather the updated shards of a parameter whose values every rank needs whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one rank with one virtual rank */
 static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e)
@@ -25339,28 +25345,41 @@ static inline int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *i)
     return (void)e, (void)i, 0;
 }
 #define gckpti_capture_part_end(e, part)      0
-static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
+#define gckpti_run_reduce ((gckpti_handler)0)
 static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)                0
 #define gckpti_restrict_to_shard(...)                ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
+/* ---- run/offload.c ---- */
+#ifndef GCKPT_SMALL
+/* Waits for pending copies that are due at instruction x or before, and for those started before
+ * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
+GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
+
+/* Runs an OFFLOAD, RELOAD or OFFLOAD_DONE. */
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
+#else /* plans of firmware have none */
+#define gckpti_wait_copies(e, x, result) ((void)(x), (result))
+#define gckpti_run_copies                ((gckpti_handler)0)
+#endif
+
 /* ---- run/fetches.c ---- */
 #ifndef GCKPT_NO_FETCH
-/* Allocates the table of fetches and, with own memory, the host copies that gckpt_fetch returns. */
+/* Allocates the table of fetches and, if the backend has own memory, gckpt_fetch's host copies. */
 GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump);
 
 /* Returns 1 if a parameter's gradient is fetched, so that updates must store divided gradients. */
 GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p);
 
-/* Checks that the arrays of gckpt_collect have space for `rows` rows, all of this rank's step. */
+/* Checks that gckpt_collect's arrays have space for `rows` rows, all that this rank's step has. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* After the body's last instruction, copies the micro-batch's rows for gckpt_collect. */
+/* After the body's last instruction, copies the micro-batch's rows to gckpt_collect's arrays. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
-/* At the end of a step, adds up the fetched gradients that no instruction adds up. */
+/* At the end of a step, adds up those fetched gradients for which the plan has no instruction. */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e);
 #else
 static inline void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump) { (void)e, (void)bump; }
@@ -25384,7 +25403,7 @@ static inline int64_t gckpti_position(const gckpt_exec *e)
     return e->caches.owner ? e->caches.owner->caches.position : 0;
 }
 
-/* Records that a forward will overwrite the oldest positions of windowed caches. */
+/* Records up to which position calls wrote: beyond a cache's length, the oldest are overwritten. */
 static inline void gckpti_mark_written(const gckpt_exec *e)
 {
     const int64_t end = gckpti_position(e) + e->caches.new_positions;
@@ -25403,14 +25422,14 @@ static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, 
 #endif
 
 /* ---- run/mixed.c ---- */
-/* Returns the random stream for rounding a node's value (which 0) or the gradient that its backward
- * passes to input i (which 1 + i). Dropout has the streams below 2^31. */
+/* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
+ * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
 static inline uint32_t gckpti_rng_stream(int id, int which)
 {
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
-/* Converts n bf16 to floats at x, or (GCKPT_WIDEN_ADD) adds them to x. */
+/* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
 static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
                                 gckpt_conversion_kind kind, const uint16_t *from, float *x,
                                 int64_t n)
@@ -25419,7 +25438,7 @@ static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
     gckpti_backend(e)->convert(c, &widening);
 }
 
-/* Rounds n floats to bf16 at `to` or, if that is NULL, in place. */
+/* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
 static inline void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream,
                                      float *x, uint16_t *to, int64_t n)
 {
@@ -25428,13 +25447,13 @@ static inline void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, u
 }
 
 #ifndef GCKPT_NO_BF16
-/* Converts a call with f32 operands: sets those that are bf16, as bf16 or as an f32 copy, as the
- * plan has it for the kernel. */
+/* Sets the operands of a call that the plan stores as bf16: as bf16, if the op's kernel takes them
+ * so in this plan, else as an f32 copy in the arena. */
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c);
 
-/* Sets the addresses of the bf16 copies of parameters: from `base` on. gckpti_bf16_copy_of returns
- * parameter i's, or NULL. gckpti_mark_bf16_fresh records that it is up to date. */
+/* Places the bf16 copies of parameters in memory from `base` on. gckpti_bf16_copy_of returns the
+ * copy of parameter i, or NULL. gckpti_mark_bf16_fresh records that this copy is up to date. */
 GCKPTI_FN void gckpti_set_bf16_copies(gckpt_exec *e, unsigned char *base);
 static inline uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
 {
@@ -25457,27 +25476,27 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 #ifndef GCKPT_SMALL
 GCKPTI_FN void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump);
 
-/* Sets capture.supported, when kernels are bound. */
+/* Sets capture.supported. Must be called after the ops' kernels were chosen. */
 GCKPTI_FN void gckpti_init_capture(gckpt_exec *e);
 
 /* Makes the backend discard its captures of this executor. */
 GCKPTI_FN void gckpti_discard_captures(const gckpt_exec *e);
 
-/* Enables capture and replay for a run to the end of the step (whole 1), or disables it (0). */
+/* If `whole` is 1, enables capture and replay for a run to the step's end; if 0, disables both. */
 GCKPTI_FN void gckpti_enable_capture(gckpt_exec *e, int whole);
 
-/* Returns 1 if a micro-batch or a part begins here and the backend replayed it: step.pc is after
- * it. Returns 0 if the instruction must be run; the backend may now capture what begins with it,
- * unless the gradient of a regulariser needs a count that is not known yet. */
+/* Returns 1 if a micro-batch, or a part of one, begins at step.pc and the backend replayed it: then
+ * step.pc is after it. Returns 0 if the instruction must run; the backend may capture from there
+ * on, unless a regulariser's gradient needs a count that is not known yet. */
 GCKPTI_FN int gckpti_replay(gckpt_exec *e);
 
-GCKPTI_FN int gckpti_is_capturing(const gckpt_exec *e);
+static inline int gckpti_is_capturing(const gckpt_exec *e) { return e->capture.active; }
 
 /* Returns 1 if step.pc is the end of the part that is captured. */
 GCKPTI_FN int gckpti_is_capture_end(const gckpt_exec *e);
 
 /* Ends a capture, if one is active. If the backend could not capture, nothing was computed: moves
- * step.pc back to its begin, and disables captures for good. */
+ * step.pc back to the capture's begin, and disables captures for good. */
 GCKPTI_FN void gckpti_end_capture(gckpt_exec *e);
 #else
 static inline void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump) { (void)e, (void)bump; }
@@ -25501,6 +25520,9 @@ GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump);
 GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
                                               const gckpt_call *c, const uint16_t *narrow);
 
+/* RECOMPUTE: Checks that a RELOAD loaded the value that was offloaded. */
+GCKPTI_FN gckpt_result gckpti_check_reload(gckpt_exec *e, const gckpti_ins *ins);
+
 /* POISON: Overwrites the buffers that end with instruction step.pc. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e);
 
@@ -25508,12 +25530,13 @@ GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
 
-/* FINITE: Returns the kinds (NaN, infinity) that an instruction is about to read. The others check
- * what it wrote after it read these; a parameter's gradient before its update, or (done 1) its new
- * values and state; parameters and constants at the beginning of a step; feeds. */
+/* FINITE: Returns the kinds (NaN, infinity) that an instruction will read. The functions after it
+ * report an error: _check_finite if the instruction made a new kind; _update for a gradient or, if
+ * `done`, for the new values and state; _params and _feeds at the beginning of a step. */
 GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins);
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
-GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done);
+GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                  const gckpt_update_pass *pass, int done);
 GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows);
 #else
@@ -25524,7 +25547,8 @@ static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
 #define gckpti_nonfinite_kinds(...)       0u
 #define gckpti_check_finite(e, ins, read) ((void)(read), (gckpt_result)GCKPT_OK)
-#define gckpti_check_finite_update(...)   GCKPT_OK
+#define gckpti_check_finite_update(e, ins, pass, done) ((void)(done), GCKPT_OK)
+#define gckpti_check_reload(...)          GCKPT_OK
 static inline gckpt_result gckpti_check_finite_params(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 #define gckpti_check_finite_feeds(...)    GCKPT_OK
 #endif
@@ -25548,7 +25572,7 @@ GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, i
     return gckpti_array(q, slot);
 }
 
-/* As gckpti_arena_f32, for other types. */
+/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NO_OFFSET || offset < e->plan->arena);
@@ -25565,7 +25589,7 @@ GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
     return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
-/* Returns a node's shape with the rows of this micro-batch. */
+/* Returns a node's shape for a micro-batch of `rows` rows. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
                                         int64_t rows)
 {
@@ -25580,7 +25604,7 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* Initialises a call for use between ops. To clear the inputs would cost as much as an update. */
+/* Initialises a call without op. Does not clear its inputs, which would be slow in each update. */
 GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
@@ -25617,7 +25641,7 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
     c->rounded = 0, c->quantised = NULL;
 }
 
-/* Sets all that is not in the arena, in the call of a run (with GCKPT_SMALL, in any call). */
+/* Sets an op's call except arena addresses. c is the call of a run (GCKPT_SMALL: any call). */
 GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                   int64_t rows, gckpt_call *c)
 {
@@ -25642,13 +25666,36 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
-/* As gckpti_set_op_call, for any call. */
+/* Initialises a call, then sets it as gckpti_set_op_call does. */
 GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                    int64_t rows, gckpt_call *c)
 {
     if (!GCKPTI_IS_SMALL)
         gckpti_init_call(e, c);
     gckpti_set_op_call(e, node, id, rows, c);
+}
+
+GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
+{
+    if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: the executor's store was freed: free a store "
+                            "after its executors");
+    if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: a call of this executor is under way, in another thread or "
+                            "around this callback: each thread needs an executor of its own");
+    e->device.in_call = GCKPTI_RUNS_BACKENDS;
+    return GCKPT_OK;
+}
+
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
+{
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and the other ranks run it too: end it first");
+    return 1;
 }
 
 /* >>run/backend */
@@ -25671,7 +25718,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
-/* Chooses the CPU's widest vectors or desc.backend, with missing functions from the plain one. */
+/* Takes the CPU's widest vectors, or desc.backend, completed by functions of the plain backend. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -25780,7 +25827,7 @@ GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
     return b->memory_hint ? b->memory_hint(b->context) : "";
 }
 
-/* Fills `bytes` bytes of backend memory with a repeated word; the last one may be partial. */
+/* Fills `bytes` bytes of backend memory with a repeated word; of the last one, perhaps a part. */
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
@@ -25791,265 +25838,9 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
-/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
-static int gckpti_is_fed(const gckpt_plan *p, size_t id)
-{
-    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
-        const gckpti_plan_node *node =
-            p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
-        for (int i = 0; node && node->op && i < node->inputs; i++)
-            if (p->nodes[node->in[i]].base == (int)id)
-                return 1;
-    }
-    return 0;
-}
-
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
-}
-
-/* Returns the bytes of the executor's copy of the plan; a constant of the program is not copied. */
-static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
-{
-    return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
-}
-
-/* Returns the number of square sums. With tables, sets each parameter's first_square. */
-static size_t gckpti_count_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t n = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        if (e->tables.params)
-            e->tables.params[i].first_square = n;
-        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
-            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    return n;
-}
-
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
-        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
-        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
-    }
-    for (size_t id = 0; id < p->node_count; id++) {
-        const gckpti_plan_node *node = &p->nodes[id];
-        gckpt_call c;
-        if (node->kind != GCKPTI_OP || node->index < 0)
-            continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if (n.forward && (n.backward || !node->op->backward))
-            continue;
-        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
-        c.plain = 1;
-        (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward;
-        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
-        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
-            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
-        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
-        most = bytes > most ? bytes : most;
-    }
-    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
-}
-
-/* Allocates the copy of the plan, and the tables. */
-static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
-{
-    const gckpt_plan *p = e->plan;
-    (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
-    const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
-    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
-    if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies =
-            (gckpti_bf16_copy *)gckpti_bump_alloc(bump, n, sizeof *e->tables.bf16_copies);
-    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
-    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
-    gckpti_alloc_capture(e, bump);
-    e->update.square_count = gckpti_count_squares(e);
-    gckpti_alloc_hashes(e, bump);
-    gckpti_alloc_fetches(e, bump);
-    gckpti_alloc_group(e, bump);
-}
-
-/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
-static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
-{
-    const gckpt_plan *p = e->plan;
-    const int own_memory = gckpti_backend(e)->own_memory;
-    const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_plan_node *q = &p->nodes[i];
-        const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = gckpti_planned_bytes(p, q);
-        const size_t row = gckpti_row_bytes(p, q);
-        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
-        void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
-        if (!host_bump->base)
-            continue;
-        if (q->kind == GCKPTI_INPUT) {
-            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)copy,
-                                           (unsigned char *)to };
-            e->feeds.inputs[q->index] = in;
-        } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_op_kernels(e, q);
-        } else if (constant) {
-            e->tables.nodes[i].data = to ? to : q->data;
-            if (to)
-                gckpti_to_backend(e, to, q->data, bytes);
-        }
-    }
-}
-
-/* Counts, or allocates, all memory. Host block: plan, tables, host copies. Backend block (the same
- * without own memory): feeds, sums, bf16, caches, arena. Returns the bytes of plan and tables. */
-static size_t gckpti_exec_layout(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *backend = gckpti_backend(e);
-    const int own_memory = GCKPTI_RUNS_BACKENDS && backend->own_memory;
-    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
-    const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    const size_t caches = gckpti_round_up(cached, p->alignment);
-    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
-    gckpti_bump host_bump = { e->blocks.host, 0 }, backend_bump = { e->blocks.backend, 0 };
-    gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
-    e->offload.by_backend = own_memory && backend->copy_async && !e->desc.offload && p->offloaded;
-    e->offload.async = e->offload.by_backend || (!own_memory && e->desc.wait);
-    size_t copies = 0; /* pending at a time, at most */
-    for (size_t x = 0; x < p->length && e->offload.async; x++)
-        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
-    gckpti_alloc_tables(e, &host_bump);
-    e->offload.due = (int *)gckpti_bump_alloc(&host_bump, copies, sizeof *e->offload.due);
-    const size_t tables = host_bump.used;
-    gckpti_bind_nodes(e, &host_bump, bump);
-    if (own_memory)
-        e->blocks.host_scratch =
-            (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
-    if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
-    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
-    e->losses.totals =
-        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
-    e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (e->desc.skip_nonfinite && backend->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
-        e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
-    const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, aligned, 1);
-    if (base)
-        base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
-    gckpti_set_bf16_copies(e, base);
-    e->blocks.caches = base = base ? base + copied : NULL;
-    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + caches : NULL;
-    e->blocks.host_size = host_bump.used;
-    e->blocks.backend_size = backend_bump.used;
-    return tables;
-}
-
-GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
-{
-    gckpt_exec e;
-    gckpt_store none; /* for errors that nobody reads */
-    memset(&e, 0, sizeof e);
-    memset(&none, 0, sizeof none);
-    e.plan = plan;
-    e.store = &none;
-    if (desc)
-        e.desc = *desc;
-    if (!plan || gckpti_choose_backend(&e) != GCKPT_OK)
-        return SIZE_MAX;
-    (void)gckpti_exec_layout(&e);
-    size_t used = 0;
-    gckpti_count_alloc(&used, 1, sizeof e);
-    gckpti_count_alloc(&used, 1, e.blocks.host_size);
-    return gckpti_count_block(used);
-}
-
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
-{
-    gckpt_parameter q;
-    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
-    while (capacity < n)
-        capacity = gckpti_next_capacity(capacity, 1);
-    gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
-    gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
-    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
-    for (size_t i = 0; i < n; i++) {
-        last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
-        names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
-    }
-    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
-        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
-        q.elements = plan->params[i].elements;
-        q.storage = (gckpt_storage)plan->params[i].storage;
-        const gckpti_shard_range shard =
-            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
-        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
-        gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
-    }
-    for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                           plan->shard, GCKPT_SHARD_STATE);
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
-    }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* it may have own memory */
-        gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
-    return gckpti_count_block(used + names);
-}
-
-/* Allocates all memory of the executor, copies the plan, and binds the nodes. */
-GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
-    const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
-    unsigned char canary[GCKPTI_CANARY];
-    if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
-                            e->desc.arena_size, p->arena, p->alignment);
-    if (host_size < most)
-        e->blocks.host = (unsigned char *)gckpti_resize(&e->memory, NULL, 0, host_size);
-    if (!e->blocks.host)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of tables, copied feeds and operands%s",
-                            host_size, backend_size ? "" : ", and the step arena");
-    if (backend_size && backend_size < most)
-        e->blocks.backend = (unsigned char *)b->allocate(b->context, backend_size, p->alignment);
-    if (backend_size && !e->blocks.backend)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s",
-                            backend_size, gckpti_memory_hint(e));
-    if (e->offload.by_backend)
-        e->offload.host = (unsigned char *)b->host_get(b->context, p->offloaded);
-    if (e->offload.by_backend && !e->offload.host)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            b->name, p->offloaded);
-    memset(e->blocks.host, 0, tables);
-    if (gckpti_plan_copy_bytes(p)) {
-        gckpti_plan_copy(e->blocks.host, p);
-        e->plan = (const gckpt_plan *)(const void *)e->blocks.host;
-    }
-    (void)gckpti_exec_layout(e);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    if (!e->desc.arena)
-        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
-    return GCKPT_OK;
 }
 
 /* Checks that no kernel wrote after the end of the arena. */
@@ -26065,7 +25856,27 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
                                 e->plan->arena);
     return GCKPT_OK;
 }
+
 GCKPTI_COLD_END
+
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t x = 0; x < end && p->accumulates; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_plan_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_arena_f32(e, o.in[i].gradient);
+            size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
+            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
+            if (sum && q->batch_invariant)
+                gckpti_fill(e, sum, 0, bytes);
+        }
+    }
+}
 
 /* >>run/exchange */
 #ifndef GCKPT_NO_RANKS
@@ -26089,11 +25900,11 @@ GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
     comm->busy = comm->tree.bit = 0;
 }
 
-/* Starts to send host memory to a rank, and to receive from it. */
+/* Starts to send host memory to rank `peer`, and to receive from it. */
 GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
                                void *receive, size_t recv_bytes)
 {
-    comm->peer = peer; /* with or without bytes: an error names it */
+    comm->peer = peer; /* also without bytes, since errors name this rank */
     if (comm->aborted || send_bytes + recv_bytes == 0)
         return;
     comm->bytes_sent += send_bytes;
@@ -26118,7 +25929,7 @@ static int gckpti_is_done(gckpti_comm *comm)
     return done != 0;
 }
 
-/* Waits for the exchange. Returns 0 if it failed or timed out: aborted. */
+/* Waits for the exchange in progress. Returns 0 if it failed or timed out: then `aborted` is 1. */
 GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
 {
     const gckpt_transport *transport = comm->transport;
@@ -26146,13 +25957,13 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Starts to send n floats and to receive m; if peer is -1, an all_reduce in place. */
+/* Starts to send n floats and to receive m; if peer is -1, starts an all_reduce of n in place. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = comm->backend;
     const int copies = b->own_memory && !comm->transport->device_aware;
-    const gckpti_tree *tree = &comm->tree; /* a gather passes on floats received */
+    const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
@@ -26160,7 +25971,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     comm->recv_bytes = (size_t)m * sizeof *to;
     comm->copy_to = copies ? to : NULL;
     if (comm->queue) {
-        comm->peer = -1; /* if it fails later, any may be the cause */
+        comm->peer = -1; /* if it fails later, any rank may be the cause */
         comm->bytes_sent += peer < 0 ? 0 : size;
         if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
                                                    size, to, comm->recv_bytes))
@@ -26170,7 +25981,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && is_own)
-        (void)b->finish(b->context); /* an error shows again in each later call */
+        (void)b->finish(b->context); /* every later call returns the error again */
     if (peer >= 0) {
         gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
         return;
@@ -26181,7 +25992,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         gckpti_abort_comm(comm);
 }
 
-/* Merges `mine` with that of all ranks; stops if an exchange fails (comm->aborted). */
+/* Merges all ranks' `bytes` bytes into `mine`; stops if an exchange fails (comm->aborted). */
 GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gckpti_merge_fn merge)
 {
     comm->copy_to = NULL;
@@ -26211,8 +26022,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
         gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
-/* Starts a collective; the caller polls it to its end before it exchanges anything else. Sums
- * except FAST_REDUCE need a workspace for the larger half of the floats (one block: for n). */
+/* Starts a collective; the caller completes it before any other exchange. Sums except FAST_REDUCE
+ * need a workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
@@ -26224,7 +26035,7 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 }
 
 /* Advances the collective: if wait is nonzero, to its end; if 0, as far as it can without waiting.
- * If c is NULL, only as far as there is nothing to add. Returns 1 if it is complete. */
+ * If c is NULL, stops before the first addition. Returns 1 if the collective is complete. */
 static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
     gckpti_tree *tree = &comm->tree;
@@ -26254,7 +26065,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     return !tree->bit;
 }
 
-/* Advances pending collectives; waits while more than max_pending are left. c: as above. */
+/* Advances pending collectives; waits while more than max_pending are left. NULL c: no addition. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
     gckpti_comm *comm = &group->comm;
@@ -26282,7 +26093,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* runner.poll: kernels call it between their work items. */
+/* runner.poll: kernels call it between work items, so that pending collectives advance. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;
@@ -26290,7 +26101,7 @@ GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
         gckpti_poll_pending(group, NULL, GCKPTI_MAX_PENDING);
 }
 
-/* Starts a collective, or appends it to the pending ones, or (uses_queue) enqueues all of it. */
+/* Starts a collective, appends it to the pending ones, or (uses_queue) enqueues it completely. */
 GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending)
 {
     gckpti_process_group *group = e->group;
@@ -26304,7 +26115,7 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {
-        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* the host waits for nothing */
+        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* enqueues all levels without waiting */
         b->use_comm_queue(b->context, 0);
         comm->queue = NULL;
     }
@@ -26315,7 +26126,7 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
 /* >>run/group */
 #ifndef GCKPT_NO_RANKS
 
-/* Returns the bytes of send_buf: for small arrays or, to copy floats, half of the largest one. */
+/* Returns the bytes of send_buf: for small arrays or, if the host copies floats, half a big one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26415,7 +26226,7 @@ GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
                : GCKPT_OK;
 }
 
-/* Merges statuses: keeps the failure of the lowest rank that failed, or the first mismatch. */
+/* Merges two ranks' statuses: keeps the failure of the lower rank, or the first mismatch. */
 static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
 {
     static const char *const names[GCKPTI_MUST_MATCH] = {
@@ -26508,7 +26319,7 @@ GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
     return rank;
 }
 
-/* Returns the next *n values of a parameter, from element `at` on, on all ranks. */
+/* Returns *n values of a parameter from element `at` on, which one rank has and sends to all. */
 static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float scratch[GCKPTI_CHUNK], int64_t *n)
 {
@@ -26535,7 +26346,7 @@ static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, in
     return (const float *)out;
 }
 
-/* Gathers the values of parameters first to last into `to` and *hash, which may be NULL. */
+/* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];
@@ -26574,6 +26385,919 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
 }
+
+GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* the first row to count */
+    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
+        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
+    }
+    return n;
+}
+#endif
+
+/* >>run/params */
+GCKPTI_COLD_BEGIN
+
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step)
+{
+    const gckpti_plan_param *planned = &e->plan->params[i];
+    const char *who = in_step ? "step" : "exec", *name = q->p.name;
+    void *object = in_step ? (void *)e : e->store;
+    if (planned->storage != (gckpti_byte)q->p.storage)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
+                            "so (gckpt_store_quantise), or make a new plan",
+                            who, name, gckpti_storage_name(q->p.storage),
+                            gckpti_storage_name((gckpt_storage)planned->storage));
+    if (gckpti_has_update(planned) && q->p.frozen)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
+    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
+        q->optimiser != (int)e->plan->optimiser + 1)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
+                            "it",
+                            who, name, in_step ? "got" : "holds",
+                            in_step ? " after this executor was made" : "");
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
+        gckpti_state_slots(q) < e->plan->state_slots)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: \"%s\" lost its state when quantised; make a new executor",
+                            name);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
+{
+    if (!gckpti_backend(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
+                            gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+
+/* >>run/host */
+GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
+{
+    if (!gckpti_backend(e)->own_memory)
+        return x;
+    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.host_scratch;
+}
+
+typedef struct {
+    const gckpt_exec *e;
+    gckpti_bump scratch;
+    int count;
+    struct {
+        const void *from;
+        void *back_to, *host; /* back_to: where `host` is copied after the kernel, or NULL */
+        size_t bytes;
+    } entry[4 * GCKPT_MAX_INPUTS + 8];
+} gckpti_host_copies;
+
+/* Returns a host copy of an operand. After the kernel it is copied to `to`, if that is not NULL. */
+static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
+{
+    int i = 0;
+    if (!from)
+        return NULL;
+    while (i < copies->count && copies->entry[i].from != from)
+        i++;
+    if (i == copies->count) {
+        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[i].from = from;
+        copies->entry[copies->count++].bytes = bytes;
+        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
+    }
+    if (to)
+        copies->entry[i].back_to = to;
+    return copies->entry[i].host;
+}
+
+/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
+static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
+{
+    const gckpti_plan_node *nodes = e->plan->nodes;
+    const int base = nodes[nodes[c->id].in[i]].base;
+    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
+        return 0;
+    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
+    return gckpti_is_quantised((int)q->p.storage) ||
+           gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+}
+
+/* Runs an op's plain kernel on host copies of its operands. */
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+{
+    gckpt_call c = *call;
+    gckpti_host_copies copies;
+    size_t n = (size_t)gckpti_elements(&c.shape);
+    memset(&copies, 0, sizeof copies);
+    copies.e = e;
+    copies.scratch.base = e->blocks.host_scratch;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        size_t size = (size_t)gckpti_elements(&arg->shape);
+        if (arg->data && gckpti_is_partial(e, &c, i))
+            arg->data = NULL;
+        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
+        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
+        void *comp = arg->compensation, *narrow = arg->grad_bf16;
+        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
+    }
+    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
+    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
+    c.plain = 1;
+    c.kernels = NULL;
+    c.backend = NULL;
+    kernel(&c);
+    for (int i = 0; i < copies.count; i++)
+        if (copies.entry[i].back_to)
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
+                              copies.entry[i].bytes);
+}
+
+/* >>run/offload */
+#ifndef GCKPT_SMALL
+
+/* Waits for the copies due at instruction x or before, and for all that were started earlier.
+ * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
+GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
+{
+    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending_count : 0, failed = 0;
+    while (n > 0 && due[n - 1] > x)
+        n--;
+    if (n == 0)
+        return result;
+    int later = e->offload.pending_count - n;
+    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+        e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
+    } else if (e->offload.by_backend && gckpti_backend(e)->wait_copies_until && later) {
+        gckpti_backend(e)->wait_copies_until(gckpti_backend(e)->context, later);
+    } else if (e->offload.by_backend) {
+        gckpti_backend(e)->wait_copies(gckpti_backend(e)->context);
+        later = 0;
+    }
+    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
+    e->offload.pending_count = later;
+    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
+               ? gckpti_error(e, GCKPT_E_FILE,
+                              "step: a copy to slower memory or back failed; nothing was changed")
+               : result;
+}
+
+/* Returns 1 if instruction x has an operand at this offset of the arena. */
+static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
+{
+    size_t k = p->ins[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
+    while (k < end && p->operands[k] != offset)
+        k++;
+    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
+}
+
+/* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
+ * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
+static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
+    int due = (int)p->length, pc = e->step.pc;
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *buffer = &p->buffers[i];
+        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
+            continue;
+        if (buffer->start > pc || (poisons && buffer->end >= pc))
+            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
+    }
+    for (int x = pc + 1; x < due; x++)
+        if (out ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
+                : gckpti_has_operand(p, x, offset))
+            gckpti_set_min(&due, x);
+    e->offload.due[e->offload.pending_count++] = due;
+}
+
+/* Offloads or reloads `bytes` bytes at an offset of the arena. */
+static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
+                                          size_t offset, size_t bytes)
+{
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_arena_ptr(e, offset);
+    void *host = !d->offload                     ? e->offload.host + host_offset
+                 : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
+                                                 : here;
+    const int out = ins->kind == GCKPT_OFFLOAD;
+    const gckpt_backend *b = gckpti_backend(e);
+    if (e->offload.by_backend) {
+        b->copy_async(b->context, out ? host : here, out ? here : host, bytes, out);
+    } else {
+        if (out && host != here)
+            gckpti_from_backend(e, host, here, bytes);
+        done = !d->offload ? bytes
+               : out       ? d->offload(d->user, host_offset, host, bytes)
+                           : d->reload(d->user, host_offset, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
+        if (!out && host != here && done == bytes)
+            gckpti_to_backend(e, here, host, bytes);
+    }
+    if (done == bytes && e->offload.async)
+        gckpti_add_pending_copy(e, out, offset, bytes);
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        out ? "offload" : "reload",
+                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
+}
+
+/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    (void)c;
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    size_t value = gckpti_planned_bytes(p, node);
+    gckpt_result result = GCKPT_OK;
+    gckpti_operands o;
+    if (ins->kind == GCKPT_OFFLOAD_DONE)
+        return GCKPT_OK; /* it only extends the live range of the buffer */
+    const gckpti_node_info *info = &p->info[ins->id];
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (!node->batch_invariant)
+        value = value / (size_t)p->rows * (size_t)gckpti_micro_rows(e);
+    if (o.out != GCKPTI_NO_OFFSET)
+        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
+    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
+        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
+    return result;
+}
+#endif
+
+/* >>run/feeds */
+/* Returns the values of an i32 constant, or of an i32 input in all rows of the latest feeds. */
+GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
+{
+    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
+    return (const int32_t *)data;
+}
+
+/* Checks that the op accepts all indices of i32 input i of a node, in the `rows` rows fed. */
+static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
+                                         int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
+    if (q->kind == GCKPTI_OP) /* checked when the graph was built */
+        return GCKPT_OK;
+    const int32_t *index = gckpti_indices(e, q);
+    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted_input(node->op);
+    gckpt_call c;
+    gckpti_init_op_call(e, node, id, p->rows, &c);
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
+    if (q->kind != GCKPTI_CONSTANT) {
+        per_row /= p->rows;
+        n = per_row * rows;
+    }
+    for (int64_t k = 0; k < n && limit; k++)
+        if (index[k] >= limit || (index[k] < 0 && !ignores))
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
+                                p->names + q->name, (int)index[k], k / per_row, k % per_row,
+                                node->op->name, id, limit - 1);
+    return GCKPT_OK;
+}
+
+/* Assigns each feed to its input; every input that is read must have one. */
+static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
+{
+    const gckpt_plan *p = e->plan;
+    if (count < 0 || (count > 0 && !feeds))
+        return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
+    for (size_t i = 0; i < p->inputs; i++)
+        e->feeds.inputs[i].feed = NULL;
+    for (int i = 0; i < count; i++) {
+        const gckpti_plan_node *q = NULL;
+        if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
+            q = &p->nodes[p->nodes[feeds[i].input].base];
+        if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
+            return gckpti_error(
+                e, GCKPT_E_ARG, "feed %i: %s", i,
+                !feeds[i].data
+                    ? "its data is NULL, or (GCKPT_FEED) not of the type of its input"
+                    : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
+        if (e->feeds.inputs[q->index].feed)
+            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
+                                p->names + q->name);
+        e->feeds.inputs[q->index].feed = (const unsigned char *)feeds[i].data;
+    }
+    for (size_t i = 0; i < p->inputs; i++)
+        if (e->feeds.inputs[i].node >= 0 && !e->feeds.inputs[i].feed)
+            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
+                                p->names + p->nodes[e->feeds.inputs[i].node].name);
+    return GCKPT_OK;
+}
+
+/* Takes the feeds for the next rows of the step, and checks their indices. */
+GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                         int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = gckpti_match_feeds(e, feeds, count);
+    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node =
+            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
+        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
+            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
+                result = gckpti_check_indices(e, node, ins->id, i, rows);
+    }
+    return result;
+}
+
+/* Copies the rows of the feeds that were taken, for desc.copy_feeds. */
+GCKPTI_FN void gckpti_copy_feeds(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->inputs; i++) {
+        gckpti_exec_input *in = &e->feeds.inputs[i];
+        if (!in->copy)
+            continue;
+        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
+        in->feed = in->copy;
+    }
+}
+
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->inputs; i++) {
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
+        if (in->node < 0)
+            continue;
+        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
+        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first_row) * row;
+        if (in->backend_copy)
+            gckpti_to_backend(e, in->backend_copy, rows, row * (size_t)gckpti_micro_rows(e));
+        e->tables.nodes[in->node].data = in->backend_copy ? in->backend_copy : rows;
+    }
+}
+
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
+{
+    if (e->step.row == e->step.row_end)
+        return GCKPT_OK;
+    e->step.row += gckpti_micro_rows(e);
+    e->step.prologue_done = 1;
+    if (e->step.row == e->step.row_end)
+        return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
+    e->step.pc = gckpti_is_inference(e->plan) ? 0 : e->plan->body;
+    gckpti_feed_rows(e);
+    return GCKPT_OK;
+}
+
+/* >>run/losses */
+/* Returns the loss term whose loss is node `id`, or -1. */
+GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
+{
+    for (size_t i = 0; i < p->term_count; i++)
+        if (p->terms[i].id == id)
+            return (int)i;
+    return -1;
+}
+
+/* Returns the total to which a loss adds: the virtual rank's or, for regularisers, the first. */
+GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
+{
+    const gckpt_plan *p = e->plan;
+    int vrank = p->terms[term].regulariser ? 0 : e->step.vrank;
+    return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
+}
+
+/* Waits for the backend and copies counts and sums of the losses to the host. */
+static gckpt_result gckpti_read_losses(gckpt_exec *e)
+{
+    gckpt_result result = gckpti_wait_backend(e);
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        if (!gckpti_group_of(e) || e->plan->terms[i].regulariser) /* else gckpti_sum_losses did */
+            gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
+                                sizeof *e->losses.totals);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e)
+{
+    return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
+                                            : e->losses.terms[0].total.count;
+}
+
+/* Returns the factor of a loss's gradient: updates divide by the first loss's count (manual, 3). */
+GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
+{
+    const gckpti_plan_term *t = &e->plan->terms[term];
+    float weight = gckpti_float(t->weight);
+    double count = (double)e->losses.terms[term].expected;
+    if (term == 0)
+        return weight;
+    if (t->regulariser && e->losses.terms[0].expected < 0)
+        (void)gckpti_read_losses(e); /* an error is returned again before the first update */
+    if (t->regulariser)
+        return (float)((double)weight * (double)gckpti_loss_count(e));
+    if (gckpti_is_streaming(e)) /* streamed losses have equal counts */
+        return weight;
+    return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
+}
+
+/* Adds the count of the rows just fed to the expected count of each loss that has one (not -1). It
+ * is counted in the input that the loss reads. An input that is batch-invariant, or whose size is
+ * no multiple of the rows, counts once per micro-batch. */
+GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
+        if (e->losses.terms[i].expected < 0)
+            continue;
+        const gckpti_plan_node *q =
+            &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
+        int64_t n = gckpti_planned_elements(p, q);
+        int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
+        if (!q->batch_invariant && n % p->rows == 0) {
+            n = n / p->rows * rows;
+            times = 1;
+        }
+        for (int64_t k = 0; q->type == GCKPT_I32 && q->kind != GCKPTI_OP && k < n; k++)
+            ignored += gckpti_indices(e, q)[k] < 0;
+        e->losses.terms[i].expected += (n - ignored) / p->terms[i].sample_size * times;
+    }
+}
+
+/* Sets each loss's expected count to 0, or to -1 if feeds do not determine that count. */
+GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int several = 0;
+    for (size_t i = 1; i < p->term_count; i++)
+        several = several || !p->terms[i].regulariser;
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
+        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_is_streaming(e));
+        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
+        e->losses.terms[i].expected = rule && !node->batch_invariant ? 0 : -1;
+    }
+}
+
+/* Checks that all losses except regularisers have equal counts, which rows that stream in need. */
+GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *first = &p->nodes[p->terms[0].id];
+    for (size_t i = 1; i < p->term_count; i++) {
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
+        const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
+        const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
+        int same =
+            a->type == b->type &&
+            (a->type == GCKPT_I32 ? a->base == b->base
+                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
+                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
+        if (!p->terms[i].regulariser && !same)
+            return gckpti_error(
+                e, GCKPT_E_ARG,
+                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
+                "stream in; use gckpt_step",
+                node->op->name, p->terms[i].id);
+    }
+    return GCKPT_OK;
+}
+
+/* Reads the losses. If the step trains, checks that their counts are the expected ones. */
+GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_result result = gckpti_read_losses(e);
+    if (result != GCKPT_OK || gckpti_is_inference(p))
+        return result;
+    int trains = gckpti_loss_count(e) || e->losses.terms[0].total.count;
+    for (size_t i = 0; i < p->term_count && trains; i++)
+        if (e->losses.terms[i].expected >= 0 &&
+            e->losses.terms[i].expected != e->losses.terms[i].total.count)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
+                "way can only be the first of a plan",
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].total.count,
+                e->losses.terms[i].expected);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        known = known && (p->terms[i].regulariser ||
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+    return known;
+}
+
+/* Before the first update, checks the counts of losses, unless all are known from the feeds. */
+GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
+{
+    gckpt_result result = GCKPT_OK;
+    if (!e->losses.finalized && !gckpti_has_known_counts(e))
+        result = gckpti_check_counts(e);
+    e->losses.finalized = result == GCKPT_OK;
+    return result;
+}
+
+/* >>run/debug */
+#ifndef GCKPT_NO_DEBUG
+
+/* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
+static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
+                                 int64_t n, float wide[64])
+{
+    uint16_t half[64];
+    const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
+    gckpti_from_backend(e, narrow ? (void *)half : (void *)wide,
+                        (const unsigned char *)from + at * size, (size_t)(count * size));
+    for (int64_t i = 0; i < count && narrow; i++)
+        wide[i] = gckpti_from_bf16(half[i]);
+    return count;
+}
+
+/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
+GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
+                                              const gckpt_call *c, const uint16_t *narrow)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
+    const int64_t saved = (int64_t)(node->saved_bytes / 4);
+    const int64_t n[2] = { gckpti_elements(&c->shape),
+                           node->batch_invariant ? saved : saved / e->plan->rows * c->rows };
+    for (int k = 0; k < 2; k++) {
+        uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
+        float chunk[64];
+        *expected = ins->first ? 0 : *expected;
+        if (!data[k])
+            continue;
+        for (int64_t at = 0, count; at < n[k]; at += count) {
+            count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
+            hash = gckpti_hash_floats(hash, chunk, count);
+        }
+        hash |= 1; /* 0 means no value yet */
+        if (*expected && *expected != hash)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
+                k ? "the saved data" : "the value", gckpti_planned_name(e->plan, ins->id),
+                node->op->name, ins->id,
+                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
+                                          : "the op is not a function of its inputs");
+        *expected = hash;
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_check_reload(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const int checks = ins->kind == GCKPT_RELOAD && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE;
+    const gckpt_result result =
+        checks ? gckpti_wait_copies(e, INT32_MAX, GCKPT_OK) : GCKPT_OK;
+    gckpti_operands o;
+    gckpt_call c;
+    if (!checks || result != GCKPT_OK)
+        return result;
+    gckpti_operands_of(e->plan->operands, ins, node->inputs, &o);
+    gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), &c);
+    c.out = gckpti_arena_f32(e, o.out);
+    c.saved = gckpti_arena_f32(e, o.saved);
+    return gckpti_check_recompute(
+        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
+}
+
+/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
+enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
+
+/* Poisons dead buffers; in the body, not those of the prologue: the next micro-batch reads them. */
+GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const int in_body = p->accumulates && e->step.pc >= p->body && e->step.pc < p->epilogue;
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_POISON))
+        return;
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *buffer = &p->buffers[i];
+        if (buffer->end == e->step.pc && !(in_body && buffer->start < p->body))
+            gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
+    }
+}
+
+static int gckpti_is_measuring(const gckpt_exec *e)
+{
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
+}
+
+/* Fills the arena with NaN or, for MEASURE, a byte pattern that differs in the two steps. */
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
+{
+    if (gckpti_is_measuring(e))
+        gckpti_fill(e, e->blocks.arena, e->debug.poisoned_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
+                    e->plan->arena);
+    else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
+        gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
+}
+
+/* Returns the end of the arena's last byte that is not `poison`, at least `low`. */
+static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
+{
+    unsigned char chunk[256];
+    for (size_t top = e->plan->arena, n; top > low; top -= n) {
+        size_t left;
+        n = top - low < sizeof chunk ? top - low : sizeof chunk;
+        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
+        for (left = n; left > 0 && chunk[left - 1] == poison;)
+            left--;
+        if (left > 0)
+            return top - n + left;
+    }
+    return low;
+}
+
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
+{
+    if (!gckpti_is_measuring(e))
+        return;
+    const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
+    e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
+    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels may use less of it */
+        const gckpt_buffer *buffer = &e->plan->buffers[i];
+        if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
+            buffer->offset + buffer->size > e->debug.high_water)
+            e->debug.high_water = buffer->offset + buffer->size;
+    }
+    e->debug.poisoned_steps++;
+}
+
+GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
+{
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.high_water
+                : 0;
+}
+
+/* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
+enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
+
+/* A scan for NaN and infinity: the kinds found, and the first element whose kind is `sought`. */
+typedef struct {
+    const gckpt_exec *e;
+    unsigned kinds, sought;
+    int id, gradient; /* that element's node, or -1; 1 if it is in the node's gradient */
+    int64_t element;  /* that element's index, or -1 for the sum of a loss */
+    double value;
+} gckpti_scan;
+
+static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
+    scan->kinds |= kind;
+    if (scan->id < 0 && kind & scan->sought) {
+        scan->id = id;
+        scan->gradient = gradient;
+        scan->element = at;
+        scan->value = x;
+    }
+}
+
+/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
+static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
+                              int gradient)
+{
+    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
+    const int param = node->kind == GCKPTI_PARAM;
+    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
+    int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
+    float chunk[64];
+    n = quant ? q->p.elements : x ? n : 0;
+    for (int64_t at = 0, count = 64; at < n; at += count) {
+        if (!quant)
+            count = gckpti_read_chunk(scan->e, x, narrow, at, n, chunk);
+        else
+            gckpti_dequantise_at(q, at, count = gckpti_min(n - at, 64), chunk);
+        for (int64_t i = 0; i < count; i++)
+            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
+    }
+}
+
+/* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
+static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
+{
+    const gckpti_plan_node *q = &scan->e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(scan->e, q, gckpti_micro_rows(scan->e));
+    int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* Scans the operands that an instruction is about to read, or has written. */
+static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
+{
+    const gckpt_exec *e = scan->e;
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
+        gckpti_loss_total sum;
+        const int term = gckpti_term_of(p, ins->id);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
+        gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* the output: of a forward, or read by a backward */
+        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
+                         ins->id, 0, 0);
+    }
+    if (backward && !written)
+        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.addends[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_scan_node(scan,
+                             o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
+                                                               : e->tables.nodes[id].data,
+                             id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
+        if (backward)
+            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* Returns the error about the element found; `who` and `name` say which computation made it. */
+static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
+                                           const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *q = &p->nodes[scan->id];
+    int64_t rows = gckpti_micro_rows(e), left = scan->element;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (scan->element >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (scan->element >= 0 && !q->batch_invariant && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->step.row + scan->element / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        scan->value,
+                        scan->element < 0 ? "the sum of"
+                        : scan->gradient  ? "the gradient of"
+                                          : "the value of",
+                        gckpti_planned_name(p, scan->id), scan->id, where, why);
+}
+
+GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_scan scan = { e, 0, 0, -1, 0, 0, 0 };
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+        return 0;
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
+        const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
+        scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
+        scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
+    }
+    gckpti_scan_operands(&scan, ins, 0);
+    return scan.kinds;
+}
+
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+        return GCKPT_OK;
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    if (read || node->kind == GCKPTI_PARAM) /* NaN read explains all, infinity an infinity */
+        scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
+    gckpti_scan_operands(&scan, ins, 1);
+    if (scan.id < 0)
+        return GCKPT_OK;
+    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
+                           : "all it read is finite; nothing was changed";
+    if (e->update.begun) /* by an earlier update in the backward */
+        why = "parameters have changed: load a checkpoint";
+    return gckpti_nonfinite_error(e, &scan,
+                                  ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                                  node->op ? node->op->name : "param", why);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                  const gckpt_update_pass *pass, int done)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    int id = p->params[ins->id].node;
+    if (!done)
+        gckpti_scan_array(&scan, pass->gradient, 0, pass->elements, id, 1);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && scan.id < 0; slot++)
+        gckpti_scan_array(&scan, slot < 0 ? pass->values : gckpti_exec_array(e, q, slot), 0,
+                          pass->elements, id, 0);
+    scan.element += pass->elements < q->p.elements ? q->p.first : 0;
+    const char *who = !done ? "the batch"
+                            : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->update.begun)
+        why = "lower lr, or clip; parameters have changed: load a checkpoint";
+    return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
+}
+
+/* Reports NaNs in parameters and constants, and infinities in trained parameters. */
+GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+        const gckpti_plan_node *node = &p->nodes[i];
+        const int param = node->kind == GCKPTI_PARAM;
+        const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
+        const int sharded = q && gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+        gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
+        scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
+        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
+            gckpti_scan_array(
+                &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
+                0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
+        if (scan.id >= 0)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "finite: \"%s\" is %g at position %I: an earlier step, or "
+                                "what was loaded or set, made it so",
+                                gckpti_planned_name(p, (int)i), scan.value,
+                                scan.element + (sharded ? q->p.first : 0));
+    }
+    return GCKPT_OK;
+}
+
+/* Reports NaNs in feeds. An infinity is allowed, since it may be intended. */
+GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->inputs && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
+        const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
+        const void *fed = in->feed;
+        const float *x = (const float *)fed;
+        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
+        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
+            if (x[k] != x[k])
+                return gckpti_error(
+                    e, GCKPT_E_DATA,
+                    "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                    p->names + q->name, e->step.row_end + k / row, k % row);
+    }
+    return GCKPT_OK;
+}
 #endif
 
 /* >>run/micro_batches */
@@ -26589,7 +27313,7 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
     }
 }
 
-/* Sums group->totals over ranks that divide the rows; the last one counts their rows. */
+/* Sums group->totals over ranks if they divide the rows; the entry after the terms sums `rows`. */
 static void gckpti_all_reduce_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
@@ -26613,7 +27337,7 @@ static void gckpti_sum_expected_counts(gckpt_exec *e, int64_t rows)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
 }
 
-/* Returns a hash of all that the order and the results of exchanges depend on. */
+/* Returns a hash of all settings on which the order and the results of exchanges depend. */
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26635,7 +27359,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
     return hash;
 }
 
-/* Returns a hash of values and state that every rank has whole. */
+/* Returns a hash of all values and optimiser state of which every rank has a full copy. */
 static uint64_t gckpti_hash_replicated(gckpt_exec *e)
 {
     void *out = e->group->comm.send_buf;
@@ -26686,19 +27410,6 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* rows before it are counted */
-    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
-        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-        at = to > at ? to : at;
-    }
-    return n;
-}
-
 /* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
@@ -26711,7 +27422,7 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* In a stream only step_end ends the last virtual rank, since its sums are exchanged. */
+/* In a stream, gckpt_step_end prepares a rank's last micro-batch, which exchanges the sums. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -26839,7 +27550,7 @@ GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
     for (int i = 0; i < group->pending_count; i++)
         if (group->pending[i].due <= e->step.pc)
             max_pending = group->pending_count - 1 - i;
-    if (!gckpti_is_capturing(e)) /* nothing is due within a part */
+    if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
         gckpti_wait_pending(e, max_pending);
     const int polls = (e->device.runner.team || p->threads == 1) && !gckpti_backend(e)->own_memory;
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
@@ -26856,7 +27567,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* else none is pending */
+    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* p->body: none is pending */
     if (gckpti_sync_then_skips(e, &p->ins[pc]) || group->padding ||
         group->comm.status.result != GCKPT_OK)
         return pc;
@@ -26864,7 +27575,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
         gckpti_set_min(&end, group->pending[i].due);
     for (int i = 0; i < e->offload.pending_count; i++)
         gckpti_set_min(&end, e->offload.due[i]);
-    do { /* copies are no part, unless the whole micro-batch is one part */
+    do { /* a part has no copies, unless it is the whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
                                                : copies && p->ins[x].kind > GCKPT_UPDATE)
@@ -26875,7 +27586,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     return x;
 }
 
-/* Returns 1 if an instruction reads the copy of parameter `id` in the arena. */
+/* Returns 1 if an instruction reads the arena's copy of parameter node `id`. */
 static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
 {
     const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
@@ -26888,7 +27599,7 @@ static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int i
 }
 
 /* Returns the instruction before which the collective that the current one starts must be complete:
- * the first reader of a gather; the next REDUCE or UPDATE of a sum. */
+ * for a gather, its first reader; for a sum, the next REDUCE or UPDATE. */
 static int gckpti_due_instruction(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26901,28 +27612,29 @@ static int gckpti_due_instruction(const gckpt_exec *e)
     return (int)(next - p->ins);
 }
 
-/* Adds up a virtual rank's uses of a gradient, and the partial sums of earlier virtual ranks, like
- * the carries of a binary counter. The last virtual rank starts the sum over ranks. */
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+/* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
+ * the carries of a binary counter. On the last virtual rank, starts the sum over ranks. */
+GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
     gckpti_operands o;
-    gckpt_call c;
-    gckpti_init_call(e, &c);
+    gckpt_call own; /* the inputs of the run's call must stay as they are */
+    c = &own;
+    gckpti_init_opless_call(e, c);
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
     if (group->padding && !p->accumulates) /* no backward wrote it */
-        gckpti_backend(e)->fill(&c, sum, 0, n);
+        gckpti_backend(e)->fill(c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
-        gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
+        gckpti_backend(e)->add(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
     for (; e->step.vrank >> level & 1; level++)
-        gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, carries[level]), n);
+        gckpti_backend(e)->add(c, sum, gckpti_arena_f32(e, carries[level]), n);
     if (!last_vrank)
-        gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum,
+        gckpti_backend(e)->copy(c->backend, gckpti_arena_f32(e, carries[level]), sum,
                                 (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
         const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
@@ -26932,9 +27644,10 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         const int due = gckpti_due_instruction(e);
         const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it does not know `due` */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not know `due` */
             gckpti_wait_pending(e, 0);
     }
+    return GCKPT_OK;
 }
 
 /* Starts an all-gather of n floats, to be complete before instruction `due`. */
@@ -26942,7 +27655,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it reads them at once */
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
 }
 
@@ -26956,7 +27669,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     return 1;
 }
 
-/* A shard's sum is within the whole gradient, unless REDUCE copied it to UPDATE's gradient. */
+/* The sum of a shard is in the whole gradient, unless a REDUCE copied it to a separate buffer. */
 GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
@@ -26991,7 +27704,7 @@ static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
     gckpti_add_into((float *)mine, (const float *)received, (int64_t)(bytes / sizeof(float)));
 }
 
-/* A rank contributes the blocks of its shards; rank 0, also those of unsharded parameters. */
+/* Each rank contributes sums of its shards; rank 0, also those of parameters without shards. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27019,6 +27732,110 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 }
 #endif
 
+/* >>run/capture */
+#ifndef GCKPT_SMALL
+
+GCKPTI_COLD_BEGIN
+
+/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
+static int gckpti_can_replay(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
+        if (ins->kind == GCKPT_UPDATE)
+            can = 0;
+        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+            can = e->offload.by_backend;
+        else if (!node->op)
+            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
+    }
+    return can && p->body < p->epilogue;
+}
+
+GCKPTI_FN void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump)
+{
+    e->capture.scales =
+        (gckpt_loss_scale *)gckpti_bump_alloc(bump, e->plan->term_count, sizeof *e->capture.scales);
+}
+
+GCKPTI_FN void gckpti_init_capture(gckpt_exec *e)
+{
+    e->capture.supported = (unsigned char)gckpti_can_replay(e);
+}
+
+GCKPTI_FN void gckpti_discard_captures(const gckpt_exec *e)
+{
+    if (gckpti_backend(e)->discard_captures)
+        gckpti_backend(e)->discard_captures(gckpti_backend(e)->context, e);
+}
+
+GCKPTI_COLD_END
+
+GCKPTI_FN void gckpti_enable_capture(gckpt_exec *e, int whole)
+{
+    e->capture.enabled = e->capture.supported && whole;
+}
+
+GCKPTI_FN int gckpti_replay(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    if (!e->capture.enabled || e->capture.active || pc < p->body || pc >= p->epilogue ||
+        (pc > p->body && pc < e->capture.end))
+        return 0;
+    e->capture.begin = pc;
+    e->capture.end = gckpti_group_of(e) ? gckpti_capture_part_end(e, &part)
+                     : pc == p->body    ? p->epilogue
+                                        : pc;
+    if (e->capture.end == pc)
+        return 0;
+    gckpt_step_params params = { e,
+                                 part,
+                                 e->step.row,
+                                 gckpti_micro_rows(e),
+                                 gckpti_position(e),
+                                 e->store->seed,
+                                 e->step.number,
+                                 e->capture.scales,
+                                 (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
+            return 0;
+        e->capture.scales[i].id = p->terms[i].id;
+        e->capture.scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->capture.active = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
+    e->step.pc = e->capture.active ? pc : e->capture.end;
+    return !e->capture.active;
+}
+
+GCKPTI_FN int gckpti_is_capture_end(const gckpt_exec *e)
+{
+    return e->capture.active && e->step.pc == e->capture.end;
+}
+
+GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
+{
+    if (!e->capture.active)
+        return;
+    if (e->capture.begin == e->plan->body && e->step.pc == e->plan->epilogue)
+        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
+    e->capture.active = 0;
+    if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
+        e->capture.supported = e->capture.enabled = 0;
+        e->step.pc = e->capture.begin;
+    }
+}
+#endif
+
 /* >>run/caches */
 #ifndef GCKPT_NO_CACHES
 
@@ -27031,7 +27848,7 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_cache(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position from which attention can resume: windows overwrote earlier ones. */
+/* Returns the first position at which attention can resume: windowed caches overwrite old keys. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27050,7 +27867,7 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* Places the caches in graph order, or uses those of desc.caches_of. Without tables only checks. */
+/* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -27136,7 +27953,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (!exec)
         return GCKPT_E_ARG;
     if (position < 0 || position > exec->caches.owner->caches.position)
-        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: position %I; it must be from 0 to %I",
                             position, exec->caches.owner->caches.position);
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
@@ -27152,859 +27969,201 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 GCKPTI_COLD_END
 #endif
 
-/* >>run/open */
+/* >>run/fetches */
+#ifndef GCKPT_NO_FETCH
+
 GCKPTI_COLD_BEGIN
 
-/* Refuses a plan of another version of the header or other ops, or that this build cannot run. */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
-    uint64_t hash = GCKPTI_FNV_START;
-    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: printed by another version of gradckpt.h (format %i, contract "
-                            "%i; here %i, %i): print it again with gckpt_plan_c",
-                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
-        hash = gckpti_hash_plan_node(hash, p, i);
-    hash = gckpti_hash_vranks(hash, p->virtual_ranks);
-    if (GCKPTI_RUNS_BUILT &&
-        (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
-                                                                  p->virtual_ranks) != p->hash)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: the graph's hash is not what it was made with: an op or the "
-                            "table was changed; print it again with gckpt_plan_c");
-    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
-        p->alignment & (p->alignment - 1))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: %i threads, alignment %z: the table is damaged; print it again "
-                            "with gckpt_plan_c",
-                            p->threads, p->alignment);
-    if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
-    if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it has quantised parameters, which this build leaves out "
-                            "(GCKPT_NO_QUANT)");
-    if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "plan: its workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-    return GCKPT_OK;
+    return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
 }
 
-/* Checks plan and desc before the executor is created. */
-static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
-                                           const gckpt_exec_desc *d)
+/* Returns 1 if node `user` is an op that reads node `id`, or a view of it. */
+static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
 {
-    if (!p)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
-    if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
-        return GCKPT_E_ARG;
-    if (gckpti_check_plan(s, p) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %i ranks and shard %i, the store is for "
-                            "%i and %i (gckpt_store_ranks): make a new plan",
-                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
-        !d->custom_optimiser)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
-                            "desc.custom_optimiser is missing");
-    if (d->skip_nonfinite && p->update_in_backward)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: skip_nonfinite needs all gradients before the first update; "
-                            "this plan updates in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: GCKPT_SMALL has no copy_feeds, custom_optimiser, parallel_for");
-    if (d->debug && !GCKPTI_RUNS_DEBUG)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
-    if (d->caches_of && !GCKPTI_RUNS_CACHES)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
-    if (!d->offload != !d->reload)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.offload and desc.reload come together, or not at all");
-    if (d->wait && !d->offload)
-        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait is for desc.offload and desc.reload");
-    return GCKPT_OK;
+    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
+        if (p->nodes[p->nodes[user].in[i]].base == id)
+            return 1;
+    return 0;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
-                                               int in_step)
+/* Returns 1 if an instruction computes node id's value or (gradient 1) adds to its gradient. */
+static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
-    const gckpti_plan_param *planned = &e->plan->params[i];
-    const char *who = in_step ? "step" : "exec", *name = q->p.name;
-    void *object = in_step ? (void *)e : e->store;
-    if (planned->storage != (gckpti_byte)q->p.storage)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
-                            "so (gckpt_store_quantise), or make a new plan",
-                            who, name, gckpti_storage_name(q->p.storage),
-                            gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_has_update(planned) && q->p.frozen)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
-        q->optimiser != (int)e->plan->optimiser + 1)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
-                            "it",
-                            who, name, in_step ? "got" : "holds",
-                            in_step ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
-        gckpti_state_slots(q) < e->plan->state_slots)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state when quantised; make a new executor",
-                            name);
-    return GCKPT_OK;
+    int tensor = gckpti_ins_node(p, ins);
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return tensor == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NO_OFFSET;
+    return backward &&
+           (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
+/* Returns the instruction that completes a fetch, or the plan's length if the step's end does. */
+static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
-    if (!gckpti_backend(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
-                            gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
-    return GCKPT_OK;
+    int x = (int)p->length;
+    while (x-- > 0 && !gckpti_computes(p, &p->ins[x], p->nodes[fetch->id].base, fetch->gradient))
+        continue;
+    return x < 0 ? (int)p->length : x;
 }
 
-/* Finds the plan's parameters in the store, and checks them. Without tables, only checks. */
-static gckpt_result gckpti_bind_params(gckpt_exec *e)
+GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump)
+{
+    e->fetches =
+        (gckpti_exec_fetch *)gckpti_bump_alloc(bump, e->plan->fetch_count, sizeof *e->fetches);
+    for (size_t k = 0; k < e->plan->fetch_count && gckpti_backend(e)->own_memory; k++) {
+        void *copy = gckpti_bump_alloc(bump, gckpti_fetch_bytes(e->plan, &e->plan->fetches[k]), 1);
+        if (copy)
+            e->fetches[k].copy = (float *)copy;
+    }
+}
+
+GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
+{
+    int fetched = 0;
+    for (size_t i = 0; i < p->fetch_count; i++)
+        fetched |= p->fetches[i].gradient &&
+                   p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM;
+    return fetched;
+}
+
+/* Returns the index of a fetch; -1, with an error, if the plan does not have it. */
+static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradient)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count; i++) {
-        const char *name = p->names + p->params[i].name;
-        int index = gckpti_find_param(e->store, name);
-        if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
-            return gckpti_error(
-                e->store, GCKPT_E_ARG,
-                "exec: the store has no parameter \"%s\" of %I elements; the plan was "
-                "made for another store (gckpt_plan_params creates what is missing)",
-                name, p->params[i].elements);
-        if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
-            return GCKPT_E_ARG;
-        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
-            gckpti_is_random(&e->store->params[index].init))
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
-                                "initialise it: load or set it before (gckpt_store_get)",
-                                name);
-        if (!e->tables.params)
-            continue;
-        e->tables.params[i].index = index;
-        size_t at = i;
-        for (; at > 0 && e->tables.params[e->tables.params[at - 1].store_order].index > index; at--)
-            e->tables.params[at].store_order = e->tables.params[at - 1].store_order;
-        e->tables.params[at].store_order = (int)i;
-    }
-    return GCKPT_OK;
-}
-
-/* Returns store.memory.used as it will be after the missing values and states are allocated. */
-static size_t gckpti_store_bytes_needed(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_store *s = e->store;
-    size_t used = s->memory.used;
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = gckpti_param_of(e, e->tables.params[i].store_order);
-        gckpti_count_alloc(&used, !gckpti_has_values(q), gckpti_array_bytes(s, q, 0));
-    }
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = gckpti_param_of(e, (int)i);
-        const int before = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
-        e->tables.params[i].slots_before = before;
-        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
-            gckpti_count_alloc(&used, gckpti_array_bytes(s, q, 1), 1);
-    }
-    return used;
-}
-
-/* Initialises values, by vector kernels if any; in one thread, since the program may fork. */
-static void gckpti_initialise_params(const gckpt_exec *e)
-{
-    gckpti_init_fn *initialise = NULL;
-#if GCKPTI_HAS_FAST
-    const void *kernels = e->device.kernels;
-    for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
-        (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
-    initialise = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
-#endif
-    gckpti_init_all_values(e->store, initialise);
-}
-
-/* Allocates the missing values and optimiser states, all or none, then initialises the values. */
-static gckpt_result gckpti_bind_state(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpt_store *s = e->store;
-    gckpt_result result = GCKPT_OK;
-    const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
-    size_t states = 0;
-    if (bytes && !gckpti_has_memory(&s->memory, bytes))
-        result = gckpti_error(s, GCKPT_E_MEMORY,
-                              "exec: no memory for the %z bytes of values and optimiser state that "
-                              "the plan's %z parameters, \"%s\" first, still need",
-                              bytes, p->param_count,
-                              gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
-    for (; states < p->param_count && result == GCKPT_OK; states++) {
-        gckpti_param *q = gckpti_param_of(e, (int)states);
-        if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
-            !gckpti_ensure_state(s, q, p->state_slots))
-            result = gckpti_error(s, GCKPT_E_MEMORY,
-                                  "exec: no memory for the optimiser state "
-                                  "of \"%s\": %i times %z bytes",
-                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
-    }
-    if (result == GCKPT_OK) {
-        gckpti_initialise_params(e);
-        return GCKPT_OK;
-    }
-    gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
-    while (GCKPTI_RUNS_TRAINING && states-- > 0)
-        gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
-                            e->tables.params[states].slots_before);
-    gckpti_values_undo(s);
-    return result;
-}
-
-GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
-{
-    if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
-    if (store->object.sticky != GCKPT_OK)
-        return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan);
-    size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
-        const gckpti_plan_param *next = NULL;
-        for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].store_index > done &&
-                (!next || plan->params[i].store_index < next->store_index))
-                next = &plan->params[i];
-        if (!next)
-            return gckpti_ok(store);
-        done = next->store_index;
-        const char *name = plan->names + next->name;
-        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
-        int index = gckpti_find_param(store, name);
-        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
-                            gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
-        if (q) {
-            q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
-        } else if (index < 0) {
-            result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan: the store has no memory for the %I floats of \"%s\"",
-                                  next->elements, name);
-            gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
-            result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
-                                  &store->params[index].p.shape);
-        }
-    }
-    gckpti_store_shrink(store, before);
-    return result;
-}
-
-/* Binds a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
-static int gckpti_bind_exec(gckpt_exec *e)
-{
-    if (gckpti_choose_backend(e) != GCKPT_OK)
-        return 0;
-    for (int tables = 0; tables < 2; tables++) {
-        const gckpt_result memory = tables ? gckpti_alloc_exec(e) : GCKPT_OK;
-        if (memory == GCKPT_E_MEMORY)
-            gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
-        if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
-            gckpti_bind_group(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
-            return 0;
-    }
-    if (gckpti_bind_state(e) != GCKPT_OK)
-        return 0;
-    if (GCKPTI_RUNS_BACKENDS &&
-        !gckpti_bind(e->store, &e->device.binding,
-                     gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
-        gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-        return 0;
-    }
-    for (size_t i = 0; i < e->plan->param_count; i++)
-        if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
-            return 0;
-    e->store->bound = 1;
-    return 1;
-}
-
-/* Returns 1 if a step takes longer than to start and end a team, up to a hundred microseconds. */
-static int gckpti_is_team_worthwhile(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const double enough = 5e7;
-    double flops = 0, micro_batches = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
-    for (size_t x = 0; x < p->length && flops < enough; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
-        gckpt_call c;
-        if (ins->kind == GCKPT_UPDATE)
-            flops += 16 * (double)p->params[ins->id].elements;
-        if (!op)
-            continue;
-        gckpti_init_op_call(e, &p->nodes[ins->id], ins->id, p->rows, &c);
-        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
-        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * micro_batches * forward;
-    }
-    return flops >= enough;
-}
-
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
-                                     const gckpt_exec_desc *desc)
-{
-    gckpt_exec_desc d;
-    memset(&d, 0, sizeof d);
-    d = desc ? *desc : d;
-    if (!store || gckpti_check_exec_desc(store, plan, &d) != GCKPT_OK)
-        return NULL;
-    gckpti_allocator a = gckpti_allocator_of(&d.memory);
-    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    if (!e) {
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
-        gckpti_hint_block(store, "executor", &a, gckpt_exec_need(plan, desc));
-        return NULL;
-    }
-    e->object.magic = GCKPTI_MAGIC;
-    e->memory = a;
-    e->plan = plan;
-    e->store = store;
-    e->desc = d;
-    e->device.runner.parallel_for = d.parallel_for;
-    e->device.runner.user = d.user;
-    if (!gckpti_bind_exec(e)) {
-        gckpt_exec_free(e);
-        return NULL;
-    }
-    int teams = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1;
-    e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
-    e->update.writes_back = gckpti_backend(e)->writes_back ||
-                            plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
-                            gckpti_has_gradient_fetch(plan);
-    gckpti_init_capture(e);
-    gckpti_ok(store);
-    return e;
-}
-
-GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
-{
-    if (!exec)
-        return;
-    gckpti_allocator a = exec->memory;
-    const gckpt_backend *b = gckpti_backend(exec);
-    gckpti_abort_step(exec);
-    gckpti_discard_captures(exec);
-    gckpti_unbind(&exec->device.binding);
-    if (GCKPTI_RUNS_BACKENDS && exec->offload.by_backend && exec->offload.host)
-        b->host_release(b->context, exec->offload.host, exec->plan->offloaded);
-    if (GCKPTI_RUNS_BACKENDS && exec->blocks.backend)
-        b->release(b->context, exec->blocks.backend, exec->blocks.backend_size);
-    gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
-    gckpti_delete(&a, exec, 1, sizeof *exec);
-}
-
-GCKPTI_COLD_END
-
-/* >>run/host */
-GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
-{
-    if (!gckpti_backend(e)->own_memory)
-        return x;
-    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
-    return (const float *)(const void *)e->blocks.host_scratch;
-}
-
-typedef struct {
-    const gckpt_exec *e;
-    gckpti_bump scratch;
-    int count;
-    struct {
-        const void *from;
-        void *back_to, *host; /* back_to: its destination after the kernel, or NULL */
-        size_t bytes;
-    } entry[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_host_copies;
-
-/* Returns the host copy of an operand, copied to `to` after the kernel unless that is NULL. */
-static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
-{
-    int i = 0;
-    if (!from)
-        return NULL;
-    while (i < copies->count && copies->entry[i].from != from)
-        i++;
-    if (i == copies->count) {
-        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
-        copies->entry[i].from = from;
-        copies->entry[copies->count++].bytes = bytes;
-        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
-    }
-    if (to)
-        copies->entry[i].back_to = to;
-    return copies->entry[i].host;
-}
-
-/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
-static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
-{
-    const gckpti_plan_node *nodes = e->plan->nodes;
-    const int base = nodes[nodes[c->id].in[i]].base;
-    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
-        return 0;
-    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
-    return gckpti_is_quantised((int)q->p.storage) ||
-           gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
-}
-
-/* Runs an op's plain kernel on host copies of its operands. */
-GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
-{
-    gckpt_call c = *call;
-    gckpti_host_copies copies;
-    size_t n = (size_t)gckpti_elements(&c.shape);
-    memset(&copies, 0, sizeof copies);
-    copies.e = e;
-    copies.scratch.base = e->blocks.host_scratch;
-    for (int i = 0; i < c.inputs; i++) {
-        gckpt_arg *arg = &c.in[i];
-        size_t size = (size_t)gckpti_elements(&arg->shape);
-        if (arg->data && gckpti_is_partial(e, &c, i))
-            arg->data = NULL;
-        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
-        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
-        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        void *comp = arg->compensation, *narrow = arg->grad_bf16;
-        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
-    }
-    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
-    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
-    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
-    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
-    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
-    c.plain = 1;
-    c.kernels = NULL;
-    c.backend = NULL;
-    kernel(&c);
-    for (int i = 0; i < copies.count; i++)
-        if (copies.entry[i].back_to)
-            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
-                              copies.entry[i].bytes);
-}
-
-/* Waits for pending copies that are due at instruction x or before, and for those started before
- * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
-GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
-{
-    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending_count : 0, failed = 0;
-    while (n > 0 && due[n - 1] > x)
-        n--;
-    if (n == 0)
-        return result;
-    int later = e->offload.pending_count - n;
-    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
-        e->desc.wait(e->desc.user, later = 0); /* no callback may write any more */
-    } else if (e->offload.by_backend && gckpti_backend(e)->wait_copies_until && later) {
-        gckpti_backend(e)->wait_copies_until(gckpti_backend(e)->context, later);
-    } else if (e->offload.by_backend) {
-        gckpti_backend(e)->wait_copies(gckpti_backend(e)->context);
-        later = 0;
-    }
-    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
-    e->offload.pending_count = later;
-    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
-               ? gckpti_error(e, GCKPT_E_FILE,
-                              "step: a copy to slower memory or back failed; nothing was changed")
-               : result;
-}
-
-/* Returns 1 if instruction x has an operand at this offset of the arena. */
-static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
-{
-    size_t k = p->ins[x].operands;
-    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
-    while (k < end && p->operands[k] != offset)
-        k++;
-    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
-}
-
-/* Records a pending copy and the first instruction that must wait for it: that reads a reloaded
- * value, or that overwrites (as POISON does) one that is being offloaded. */
-static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
-{
-    const gckpt_plan *p = e->plan;
-    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
-    int due = (int)p->length, pc = e->step.pc;
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *buffer = &p->buffers[i];
-        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
-            continue;
-        if (buffer->start > pc || (poisons && buffer->end >= pc))
-            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
-    }
-    for (int x = pc + 1; x < due; x++)
-        if (out ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
-                : gckpti_has_operand(p, x, offset))
-            gckpti_set_min(&due, x);
-    e->offload.due[e->offload.pending_count++] = due;
-}
-
-/* Offloads or reloads `bytes` bytes at an offset of the arena. */
-static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
-                                          size_t offset, size_t bytes)
-{
-    const gckpt_exec_desc *d = &e->desc;
-    size_t done = bytes;
-    void *here = gckpti_arena_ptr(e, offset);
-    void *host = !d->offload                     ? e->offload.host + host_offset
-                 : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
-                                                 : here;
-    const int out = ins->kind == GCKPT_OFFLOAD;
-    const gckpt_backend *b = gckpti_backend(e);
-    if (e->offload.by_backend) {
-        b->copy_async(b->context, out ? host : here, out ? here : host, bytes, out);
-    } else {
-        if (out && host != here)
-            gckpti_from_backend(e, host, here, bytes);
-        done = !d->offload ? bytes
-               : out       ? d->offload(d->user, host_offset, host, bytes)
-                           : d->reload(d->user, host_offset, host, bytes);
-        if (d->wait && host != here && done == bytes)
-            done = d->wait(d->user, 0) ? 0 : bytes;
-        if (!out && host != here && done == bytes)
-            gckpti_to_backend(e, here, host, bytes);
-    }
-    if (done == bytes && e->offload.async)
-        gckpti_add_pending_copy(e, out, offset, bytes);
-    return done == bytes ? GCKPT_OK
-                         : gckpti_error(e, GCKPT_E_FILE,
-                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
-                                        "changed",
-                                        out ? "offload" : "reload",
-                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
-}
-
-/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_planned_bytes(p, node);
-    gckpt_result result = GCKPT_OK;
-    gckpti_operands o;
-    if (ins->kind == GCKPT_OFFLOAD_DONE)
-        return GCKPT_OK; /* it only extends the live range of the buffer */
-    const gckpti_node_info *info = &p->info[ins->id];
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batch_invariant)
-        value = value / (size_t)p->rows * (size_t)rows;
-    if (o.out != GCKPTI_NO_OFFSET)
-        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
-    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
-        (result = gckpti_wait_copies(e, INT32_MAX, result)) != GCKPT_OK)
-        return result;
-    gckpt_call c;
-    gckpti_init_op_call(e, node, ins->id, rows, &c);
-    c.out = gckpti_arena_f32(e, o.out);
-    c.saved = gckpti_arena_f32(e, o.saved);
-    return gckpti_check_recompute(
-        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
-}
-
-/* >>run/feeds */
-/* Returns the values of an i32 constant or input: all rows of the latest feeds. */
-static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
-{
-    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
-    return (const int32_t *)data;
-}
-
-/* Checks the range of i32 input i of a node, in all rows. */
-static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
-                                         int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
-    if (q->kind == GCKPTI_OP) /* checked when the graph was built */
-        return GCKPT_OK;
-    const int32_t *index = gckpti_indices(e, q);
-    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted_input(node->op);
-    gckpt_call c;
-    gckpti_init_op_call(e, node, id, p->rows, &c);
-    int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
-    if (q->kind != GCKPTI_CONSTANT) {
-        per_row /= p->rows;
-        n = per_row * rows;
-    }
-    for (int64_t k = 0; k < n && limit; k++)
-        if (index[k] >= limit || (index[k] < 0 && !ignores))
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
-                                p->names + q->name, (int)index[k], k / per_row, k % per_row,
-                                node->op->name, id, limit - 1);
-    return GCKPT_OK;
-}
-
-/* Assigns each feed to its input; every input that is read must have one. */
-static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
-{
-    const gckpt_plan *p = e->plan;
-    if (count < 0 || (count > 0 && !feeds))
-        return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
-    for (size_t i = 0; i < p->inputs; i++)
-        e->feeds.inputs[i].feed = NULL;
-    for (int i = 0; i < count; i++) {
-        const gckpti_plan_node *q = NULL;
-        if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
-            q = &p->nodes[p->nodes[feeds[i].input].base];
-        if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
-            return gckpti_error(
-                e, GCKPT_E_ARG, "feed %i: %s", i,
-                !feeds[i].data
-                    ? "its data is NULL, or (GCKPT_FEED) not of the type of its input"
-                    : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
-        if (e->feeds.inputs[q->index].feed)
-            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
-                                p->names + q->name);
-        e->feeds.inputs[q->index].feed = (const unsigned char *)feeds[i].data;
-    }
-    for (size_t i = 0; i < p->inputs; i++)
-        if (e->feeds.inputs[i].node >= 0 && !e->feeds.inputs[i].feed)
-            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->names + p->nodes[e->feeds.inputs[i].node].name);
-    return GCKPT_OK;
-}
-
-/* Takes the feeds for the next rows of the step, and checks their indices. */
-GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                         int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    gckpt_result result = gckpti_match_feeds(e, feeds, count);
-    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node =
-            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
-                result = gckpti_check_indices(e, node, ins->id, i, rows);
-    }
-    if (result == GCKPT_OK)
-        result = gckpti_check_finite_feeds(e, rows);
-    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        gckpti_exec_input *in = &e->feeds.inputs[i];
-        if (!in->copy)
-            continue;
-        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
-        in->feed = in->copy;
-    }
-    return result;
-}
-
-GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->inputs; i++) {
-        const gckpti_exec_input *in = &e->feeds.inputs[i];
-        if (in->node < 0)
-            continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
-        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first_row) * row;
-        if (in->backend_copy)
-            gckpti_to_backend(e, in->backend_copy, rows, row * (size_t)gckpti_micro_rows(e));
-        e->tables.nodes[in->node].data = in->backend_copy ? in->backend_copy : rows;
-    }
-}
-
-/* ---- counts and sums of losses ---- */
-/* Returns the loss term whose loss is node `id`, or -1. */
-GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
-{
-    for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
+    for (size_t k = 0; k < p->fetch_count; k++)
+        if (p->fetches[k].id == id && !p->fetches[k].gradient == !gradient)
+            return (int)k;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "%s: %s %i, \"%s\", is not fetched: name it in gckpt_plan_desc.fetch", who,
+                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
     return -1;
 }
 
-/* Returns the total that a loss adds to now: of this virtual rank, except for regularisers. */
-GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
 {
-    const gckpt_plan *p = e->plan;
-    int vrank = p->terms[term].regulariser ? 0 : e->step.vrank;
-    return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
+    int k = exec ? gckpti_fetch_index(exec, "fetch", id, gradient) : -1;
+    if (k < 0)
+        return NULL;
+    const gckpti_plan_fetch *fetch = &exec->plan->fetches[k];
+    const int ready = exec->step.finished ? -1 : gckpti_fetch_ready_at(exec->plan, fetch);
+    if (exec->step.pc <= ready) {
+        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
+                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
+                     id,
+                     ready < (int)exec->plan->length ? "the step has not reached it"
+                                                     : "it is complete at the end of the step");
+        return NULL;
+    }
+    const float *here = gckpti_arena_f32(exec, fetch->offset);
+    if (!gckpti_backend(exec)->own_memory)
+        return here;
+    gckpti_from_backend(exec, exec->fetches[k].copy, here, gckpti_fetch_bytes(exec->plan, fetch));
+    return exec->fetches[k].copy;
 }
 
-/* Waits for the backend and copies counts and sums of the losses to the host. */
-static gckpt_result gckpti_read_losses(gckpt_exec *e)
+/* Returns how many elements `rows` rows of a tensor have, if a whole micro-batch has n elements. */
+static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
 {
-    gckpt_result result = gckpti_wait_backend(e);
-    if (result != GCKPT_OK)
-        return result;
-    for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_group_of(e) || e->plan->terms[i].regulariser) /* else gckpti_sum_losses did */
-            gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
-                                sizeof *e->losses.totals);
+    return rows / p->rows * n + n / p->rows * (rows % p->rows);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->fetch_count; k++) {
+        const gckpti_exec_fetch *fetch = &e->fetches[k];
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
+        const int64_t room = (int64_t)fetch->size; /* PTRDIFF_MAX / 4 at most */
+        if (fetch->to && (rows / p->rows > room / n || gckpti_row_elements(p, n, rows) > room))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
+                                "is room for (%I a micro-batch of %I rows)",
+                                rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id,
+                                fetch->size, n, p->rows);
+    }
     return GCKPT_OK;
 }
 
-GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e)
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
 {
-    return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
-                                            : e->losses.terms[0].total.count;
+    int k = exec ? gckpti_fetch_index(exec, "collect", id, gradient) : -1;
+    if (k < 0)
+        return GCKPT_E_ARG;
+    if (exec->plan->nodes[id].batch_invariant)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            gckpt_plan_name(exec->plan, id), id);
+    gckpti_exec_fetch before = exec->fetches[k];
+    exec->fetches[k].to = to;
+    exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    const int64_t rows = exec->step.row_end - exec->step.first_row; /* rows of this rank */
+    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
+        return gckpti_ok(exec);
+    exec->fetches[k] = before;
+    return GCKPT_E_ARG;
 }
 
-/* Returns the factor of the gradient of a loss's sum, relative to the first loss (manual, 3). */
-GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
-{
-    const gckpti_plan_term *t = &e->plan->terms[term];
-    float weight = gckpti_float(t->weight);
-    double count = (double)e->losses.terms[term].expected;
-    if (term == 0)
-        return weight;
-    if (t->regulariser && e->losses.terms[0].expected < 0)
-        (void)gckpti_read_losses(e); /* an error shows again before the first update */
-    if (t->regulariser)
-        return (float)((double)weight * (double)gckpti_loss_count(e));
-    if (gckpti_is_streaming(e)) /* the same count */
-        return weight;
-    return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
-}
-
-/* Adds to each loss's expected count that of the rows just fed, if it follows from the feeds: the
- * loss has GCKPT_COUNT_FROM_FEEDS, or there are several losses (gckpti_check_counts checks them). A
- * batch-invariant input, or one that mixes rows, counts once a micro-batch. */
-GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        if (e->losses.terms[i].expected < 0)
+    for (size_t k = 0; k < p->fetch_count && e->step.pc == p->epilogue; k++) {
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
+        int64_t at = gckpti_row_elements(p, n, e->step.row - e->step.first_row);
+        size_t count = (size_t)gckpti_row_elements(p, n, gckpti_micro_rows(e));
+        if (e->fetches[k].to)
+            gckpti_from_backend(e, e->fetches[k].to + at, e->blocks.arena + p->fetches[k].offset,
+                                count * sizeof(float));
+    }
+}
+
+/* Adds all accumulators of node `id`'s gradient that a backward wrote to `sum`, one of them. */
+static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[backward->id];
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_init_call(e, &c);
+    gckpti_operands_of(p->operands, backward, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_arena_f32(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            gckpti_backend(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
+    }
+}
+
+/* Adds up the accumulators of fetched gradients that no instruction adds up: of nodes that depend
+ * on neither the batch nor a trained parameter. The order is that of the contract (manual, 5f). */
+GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
+        int id = p->nodes[p->fetches[k].id].base, done = 0;
+        float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
+        for (size_t i = 0; i < k; i++) /* fetched twice */
+            done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
+        if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
+            gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)
             continue;
-        const gckpti_plan_node *q =
-            &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
-        int64_t n = gckpti_planned_elements(p, q);
-        int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
-        if (!q->batch_invariant && n % p->rows == 0) {
-            n = n / p->rows * rows;
-            times = 1;
+        for (size_t i = gckpti_group_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            const int selected = p->nodes[user].batch_invariant == (i >= p->node_count);
+            for (size_t x = 0; x < p->length && selected && gckpti_reads_node(p, user, id); x++)
+                if (p->ins[x].kind == GCKPT_BACKWARD && p->ins[x].id == user)
+                    gckpti_sum_accumulators(e, &p->ins[x], id, sum);
         }
-        for (int64_t k = 0; q->type == GCKPT_I32 && q->kind != GCKPTI_OP && k < n; k++)
-            ignored += gckpti_indices(e, q)[k] < 0;
-        e->losses.terms[i].expected += (n - ignored) / p->terms[i].sample_size * times;
     }
 }
 
-/* Sets expected counts to 0, or to -1 if they do not follow from the feeds. */
-GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int several = 0;
-    for (size_t i = 1; i < p->term_count; i++)
-        several = several || !p->terms[i].regulariser;
-    for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_is_streaming(e));
-        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
-        e->losses.terms[i].expected = rule && !node->batch_invariant ? 0 : -1;
-    }
-}
-
-/* Checks that all losses of the batch have the same count, since rows stream in. */
-GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *first = &p->nodes[p->terms[0].id];
-    for (size_t i = 1; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
-        const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
-        int same =
-            a->type == b->type &&
-            (a->type == GCKPT_I32 ? a->base == b->base
-                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
-                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
-        if (!p->terms[i].regulariser && !same)
-            return gckpti_error(
-                e, GCKPT_E_ARG,
-                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
-                "stream in; use gckpt_step",
-                node->op->name, p->terms[i].id);
-    }
-    return GCKPT_OK;
-}
-
-/* Reads the losses. If the step trains, their counts must be the expected ones. */
-GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_result result = gckpti_read_losses(e);
-    if (result != GCKPT_OK || gckpti_is_inference(p))
-        return result;
-    int trains = gckpti_loss_count(e) || e->losses.terms[0].total.count;
-    for (size_t i = 0; i < p->term_count && trains; i++)
-        if (e->losses.terms[i].expected >= 0 &&
-            e->losses.terms[i].expected != e->losses.terms[i].total.count)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
-                "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].total.count,
-                e->losses.terms[i].expected);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
-    for (size_t i = 0; i < p->term_count; i++)
-        known = known && (p->terms[i].regulariser ||
-                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
-    return known;
-}
-
-/* Before the first update, checks the counts of losses, unless all are known from the feeds. */
-GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
-{
-    gckpt_result result = GCKPT_OK;
-    if (!e->losses.finalized && !gckpti_has_known_counts(e))
-        result = gckpti_check_counts(e);
-    e->losses.finalized = result == GCKPT_OK;
-    return result;
-}
+GCKPTI_COLD_END
+#endif
 
 /* >>run/mixed */
 #ifndef GCKPT_NO_BF16
-/* Returns the f32 copy at `offset` of n bf16, converted if they are read; NULL for no offset. */
+/* Returns the f32 copy at `offset` of n bf16, converted if `read` is nonzero; NULL if no offset. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
@@ -28085,11 +28244,11 @@ typedef struct {
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
     int64_t n;          /* elements of a strip */
-    int64_t row_size; /* elements of a row; only input 0 has rows. 0: same shapes */
-    size_t saved_bytes; /* of a row */
+    int64_t row_size; /* elements of a row of input 0; 0 if all inputs have the same shape */
+    size_t saved_bytes; /* saved bytes of a row */
 } gckpti_strips;
 
-/* Allocates a strip's floats at *next and, if they are read, converts `narrow` to them. */
+/* Takes a strip's floats from *next; if `read` is nonzero, converts the bf16 `narrow` to them. */
 static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
                                 const uint16_t *narrow, int read, float **next)
 {
@@ -28103,7 +28262,7 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Runs strip i as a separate call; from its bf16 addresses fast kernels prefetch the next one. */
+/* Runs strip i as a separate call; its bf16 addresses let fast kernels prefetch the next strip. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -28147,7 +28306,7 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Fast kernels compute sums over rows at once, after all strips. */
+/* Sums over rows: plain kernels add strip by strip; fast ones compute them after all strips. */
 GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
                                  gckpt_kernel kernel)
 {
@@ -28170,7 +28329,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
             continue;
         }
         if (op->flags & GCKPT_PASSES_GRAD(i) && in->grad_bf16 == strip_call.grad_out_bf16)
-            in->grad_bf16 = NULL; /* it is there already */
+            in->grad_bf16 = NULL; /* the gradient is there already */
         parts |= in->grad || in->grad_bf16;
         sum_call.in[i].grad = NULL, sum_call.in[i].grad_bf16 = NULL;
     }
@@ -28185,356 +28344,6 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 }
 #endif
 
-/* >>run/debug */
-#ifndef GCKPT_NO_DEBUG
-
-/* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
-static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
-                                 int64_t n, float wide[64])
-{
-    uint16_t half[64];
-    const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
-    gckpti_from_backend(e, narrow ? (void *)half : (void *)wide,
-                        (const unsigned char *)from + at * size, (size_t)(count * size));
-    for (int64_t i = 0; i < count && narrow; i++)
-        wide[i] = gckpti_from_bf16(half[i]);
-    return count;
-}
-
-/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
-GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
-{
-    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
-    e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
-}
-
-GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
-                                              const gckpt_call *c, const uint16_t *narrow)
-{
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
-    const int64_t saved = (int64_t)(node->saved_bytes / 4);
-    const int64_t n[2] = { gckpti_elements(&c->shape),
-                           node->batch_invariant ? saved : saved / e->plan->rows * c->rows };
-    for (int k = 0; k < 2; k++) {
-        uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
-        float chunk[64];
-        *expected = ins->first ? 0 : *expected;
-        if (!data[k])
-            continue;
-        for (int64_t at = 0, count; at < n[k]; at += count) {
-            count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
-            hash = gckpti_hash_floats(hash, chunk, count);
-        }
-        hash |= 1; /* 0 means no value yet */
-        if (*expected && *expected != hash)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "the saved data" : "the value", gckpti_planned_name(e->plan, ins->id),
-                node->op->name, ins->id,
-                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
-                                          : "the op is not a function of its inputs");
-        *expected = hash;
-    }
-    return GCKPT_OK;
-}
-
-/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
-enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
-
-/* Poisons dead buffers; within the body none from before it, which the next micro-batch needs. */
-GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const int in_body = p->accumulates && e->step.pc >= p->body && e->step.pc < p->epilogue;
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_POISON))
-        return;
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *buffer = &p->buffers[i];
-        if (buffer->end == e->step.pc && !(in_body && buffer->start < p->body))
-            gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
-    }
-}
-
-static int gckpti_is_measuring(const gckpt_exec *e)
-{
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
-}
-
-/* Fills the arena with a pattern; each of the two steps that measure has another. */
-GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
-{
-    if (gckpti_is_measuring(e))
-        gckpti_fill(e, e->blocks.arena, e->debug.poisoned_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
-                    e->plan->arena);
-    else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
-        gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
-}
-
-/* Returns the end of the arena's last byte that is not `poison`, at least `low`. */
-static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
-{
-    unsigned char chunk[256];
-    for (size_t top = e->plan->arena, n; top > low; top -= n) {
-        size_t left;
-        n = top - low < sizeof chunk ? top - low : sizeof chunk;
-        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
-        for (left = n; left > 0 && chunk[left - 1] == poison;)
-            left--;
-        if (left > 0)
-            return top - n + left;
-    }
-    return low;
-}
-
-GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
-{
-    if (!gckpti_is_measuring(e))
-        return;
-    const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
-    e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
-    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels use different amounts of it */
-        const gckpt_buffer *buffer = &e->plan->buffers[i];
-        if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
-            buffer->offset + buffer->size > e->debug.high_water)
-            e->debug.high_water = buffer->offset + buffer->size;
-    }
-    e->debug.poisoned_steps++;
-}
-
-GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
-{
-    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.high_water
-                : 0;
-}
-
-/* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
-enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
-
-/* A scan of arrays: the kinds found, and the first element of a kind sought. */
-typedef struct {
-    const gckpt_exec *e;
-    unsigned kinds, sought;
-    int id, gradient; /* its node, or -1; whether it is in the gradient */
-    int64_t element;  /* its index, or -1 for the sum of a loss */
-    double value;
-} gckpti_scan;
-
-static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
-{
-    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
-    scan->kinds |= kind;
-    if (scan->id < 0 && kind & scan->sought) {
-        scan->id = id;
-        scan->gradient = gradient;
-        scan->element = at;
-        scan->value = x;
-    }
-}
-
-/* Scans n floats or bf16; if x is NULL, the values of a quantised parameter, or nothing. */
-static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
-                              int gradient)
-{
-    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const int param = node->kind == GCKPTI_PARAM;
-    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
-    int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
-    float chunk[64];
-    n = quant ? q->p.elements : x ? n : 0;
-    for (int64_t at = 0, count = 64; at < n; at += count) {
-        if (!quant)
-            count = gckpti_read_chunk(scan->e, x, narrow, at, n, chunk);
-        else
-            gckpti_dequantise_at(q, at, count = gckpti_min(n - at, 64), chunk);
-        for (int64_t i = 0; i < count; i++)
-            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
-    }
-}
-
-/* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
-static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
-{
-    const gckpti_plan_node *q = &scan->e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(scan->e, q, gckpti_micro_rows(scan->e));
-    int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
-    if (q->type == GCKPT_F32)
-        gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
-}
-
-/* Scans the operands that an instruction is about to read, or has written. */
-static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
-{
-    const gckpt_exec *e = scan->e;
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
-    int loss = node->op && node->op->flags & GCKPT_LOSS;
-    unsigned needs = backward ? 0 : UINT32_MAX;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; i < node->inputs && backward; i++)
-        needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
-    if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
-        gckpti_loss_total sum;
-        const int term = gckpti_term_of(p, ins->id);
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
-        gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* a forward's; a backward may read it */
-        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
-                         ins->id, 0, 0);
-    }
-    if (backward && !written)
-        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
-    for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.addends[u - 1]), ins->id, 1, 0);
-    for (int i = 0; i < node->inputs; i++) {
-        int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
-        if (!written && needs & GCKPT_IN(i))
-            gckpti_scan_node(scan,
-                             o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
-                                                               : e->tables.nodes[id].data,
-                             id, 0, 0);
-        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
-        if (backward)
-            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].total), id, 1, 0);
-    }
-}
-
-/* Returns the error about the element found: `who` and `name` computed it. */
-static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
-                                           const char *name, const char *why)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *q = &p->nodes[scan->id];
-    int64_t rows = gckpti_micro_rows(e), left = scan->element;
-    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
-    char where[112] = "";
-    gckpti_text t = { where, sizeof where - 1 };
-    for (int i = at.n; i-- > 0; left /= shape.d[i])
-        at.d[i] = left % shape.d[i];
-    if (scan->element >= 0)
-        gckpti_text_add(&t, " at %S of %S", &at, &shape);
-    if (scan->element >= 0 && !q->batch_invariant && gckpti_elements(&shape) >= rows)
-        gckpti_text_add(&t, ", row %I of the batch",
-                        e->step.row + scan->element / (gckpti_elements(&shape) / rows));
-    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
-                        scan->value,
-                        scan->element < 0 ? "the sum of"
-                        : scan->gradient  ? "the gradient of"
-                                          : "the value of",
-                        gckpti_planned_name(p, scan->id), scan->id, where, why);
-}
-
-GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpti_scan scan = { e, 0, 0, -1, 0, 0, 0 };
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
-        return 0;
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
-        const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
-        scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
-        scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
-    }
-    gckpti_scan_operands(&scan, ins, 0);
-    return scan.kinds;
-}
-
-GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
-{
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
-        return GCKPT_OK;
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* a NaN read explains a NaN, either an infinity */
-        scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
-    gckpti_scan_operands(&scan, ins, 1);
-    if (scan.id < 0)
-        return GCKPT_OK;
-    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
-                           : "all it read is finite; nothing was changed";
-    if (e->update.begun) /* in the backward */
-        why = "parameters have changed: load a checkpoint";
-    return gckpti_nonfinite_error(e, &scan,
-                                  ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                                  node->op ? node->op->name : "param", why);
-}
-
-GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
-{
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
-        return GCKPT_OK;
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
-    int id = p->params[ins->id].node;
-    gckpt_update_pass pass;
-    gckpti_init_pass(e, ins, &pass);
-    if (!done)
-        gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
-    int slot = done ? -1 : p->state_slots;
-    for (; slot < p->state_slots && scan.id < 0; slot++)
-        gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
-                          pass.elements, id, 0);
-    scan.element += pass.elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done ? "the batch"
-                            : slot > 0 ? "the update's optimiser state" : "the update";
-    const char *why = "nothing was changed";
-    if (done || e->update.begun)
-        why = "lower lr, or clip; parameters have changed: load a checkpoint";
-    return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
-}
-
-/* Neither parameters nor constants may have a NaN; trained parameters, no infinity. */
-GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
-        const gckpti_plan_node *node = &p->nodes[i];
-        const int param = node->kind == GCKPTI_PARAM;
-        const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int sharded = q && gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
-        gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
-        scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
-        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_scan_array(
-                &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
-        if (scan.id >= 0)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "finite: \"%s\" is %g at position %I: an earlier step, or "
-                                "what was loaded or set, made it so",
-                                gckpti_planned_name(p, (int)i), scan.value,
-                                scan.element + (sharded ? q->p.first : 0));
-    }
-    return GCKPT_OK;
-}
-
-/* Infinities may be intended, NaNs are not. */
-GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->inputs && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
-        const gckpti_exec_input *in = &e->feeds.inputs[i];
-        const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
-        const void *fed = in->feed;
-        const float *x = (const float *)fed;
-        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
-        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
-            if (x[k] != x[k])
-                return gckpti_error(
-                    e, GCKPT_E_DATA,
-                    "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                    p->names + q->name, e->step.row_end + k / row, k % row);
-    }
-    return GCKPT_OK;
-}
-#endif
-
 /* >>run/quant */
 #ifndef GCKPT_NO_QUANT
 /* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
@@ -28544,7 +28353,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
-    if (b->own_memory && b->dequantise) { /* the backend's mirror */
+    if (b->own_memory && b->dequantise) { /* data in the backend's mirror */
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
@@ -28560,7 +28369,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     }
 }
 
-/* Sets the quantised parameter that an op reads, if it is not dequantised in the arena. */
+/* Sets the quantised parameter that an op's kernel reads directly, if there is one. */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant)
 {
@@ -28582,16 +28391,16 @@ GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_n
 /* ---- a fused group of ops in row tiles (plan/fused_op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
-    const gckpt_call *call; /* of the group: inputs, output, workspace */
+    const gckpt_call *call; /* the group's call: inputs, output, workspace */
     const gckpti_fused *fused;
     const gckpti_fused_step *step;
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
-    gckpt_kernel last_kernel; /* of the last op */
-    int64_t sample;           /* index along axis 0 of all values */
+    gckpt_kernel last_kernel; /* kernel of the group's last op */
+    int64_t sample;           /* current index along axis 0 of all values */
 } gckpti_tile_run;
 
-/* Returns the address of a row of step i's value. */
+/* Returns the address of row `row` of the value that step i computes. */
 static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
 {
     while (run->step[i].offset < 0)
@@ -28603,7 +28412,7 @@ static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
     return first + (ptrdiff_t)(row - run->ranges[i].low) * q->width;
 }
 
-/* Returns an input of the group from a row on; if broadcast is nonzero, from its start. */
+/* Returns the address of a row in an input of the group; if broadcast is nonzero, of its start. */
 static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast,
                                      int64_t row)
 {
@@ -28751,14 +28560,14 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
     return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
 }
 
-/* Returns a setting of gckpt_hyper: 0 selects the default, a negative value none. */
+/* Returns a setting of gckpt_hyper: `fallback` if `value` is 0, and 0 if it is negative. */
 static float gckpti_hyper_value(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* Running statistics are sums weighted by rows: divides them by the rows. */
-GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+/* Divides by the first loss's count; running statistics, sums weighted by rows, by the rows. */
+static void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -28776,7 +28585,18 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpti_restrict_to_shard(e, ins, pass);
 }
 
-/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
+/* FINITE: Checks a parameter's gradient before its update, or (done 1) its new values and state. */
+GCKPTI_OWN_FRAME static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                         int done)
+{
+    gckpt_update_pass pass;
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
+        return GCKPT_OK;
+    gckpti_init_pass(e, ins, &pass);
+    return gckpti_check_finite_update(e, ins, &pass, done);
+}
+
+/* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
 GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
@@ -28786,7 +28606,7 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
     gckpti_backend(e)->update(&c, &pass);
 }
 
-/* Computes norm and clipping scale. Returns the first parameter that is not finite, or NULL. */
+/* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28811,7 +28631,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
-/* Sets update.nonfinite if a square sum is not finite: then updates are skipped. */
+/* Sets update.nonfinite if a square sum is not finite: the backend then skips all updates. */
 GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
@@ -28829,17 +28649,17 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     gckpti_sum_squares(e);
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->ins[x].kind == GCKPT_UPDATE &&
-            gckpti_check_finite_update(e, &e->plan->ins[x], 0) != GCKPT_OK)
+            gckpti_check_update(e, &e->plan->ins[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->update.nonfinite && e->update.square_count)
         gckpti_flag_nonfinite(e);
     if (e->update.nonfinite && !(e->update.hyper.clip > 0))
         return GCKPT_OK;
-    gckpti_total_norm(e); /* waits */
+    gckpti_total_norm(e); /* waits for the backend */
     return gckpti_wait_backend(e);
 }
 
-/* Calls desc.custom_optimiser on the host, with own memory on copies of the parameter. */
+/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
 static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
                                  uint64_t step)
 {
@@ -28863,7 +28683,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_sync_param(e, q, 1); /* cannot fail: it has a mirror */
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
 }
 
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
@@ -28888,7 +28708,7 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->beta2 = beta2;
     constants->rest2 = (float)(1 - (double)beta2);
     constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
-    if (e->update.bias_step != step) { /* most parameters have the same */
+    if (e->update.bias_step != step) { /* most parameters have the same step */
         e->update.bias_step = step;
         e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
         e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
@@ -28906,7 +28726,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_update_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* unused state is new */
+    if (p->state_slots > 0 && param->trained) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
@@ -28920,7 +28740,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     }
     gckpti_init_opless_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
-    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* if not written back, divides again */
+    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
@@ -28937,14 +28757,16 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     gckpti_gather_updated(e, q);
 }
 
-/* Runs an update; before the first one, finishes all gradients if clipping or checks need it. */
-GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs an update. Before the first update, finishes all gradients if clipping or checks need it. */
+GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                 gckpt_call *c)
 {
+    (void)c;
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && early)
-        result = gckpti_check_finite_update(e, ins, 0);
+        result = gckpti_check_update(e, ins, 0);
     if (!e->update.begun)
         result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
@@ -28952,7 +28774,7 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
     e->update.begun = 1;
     if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
-    return gckpti_check_finite_update(e, ins, 1);
+    return gckpti_check_update(e, ins, 1);
 }
 
 /* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */
@@ -28968,311 +28790,13 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
     }
     const int counts = e->update.begun && !bad;
     for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
-        gckpti_param_of(e, (int)i)->assigned = 1; /* frozen ones too */
+        gckpti_param_of(e, (int)i)->assigned = 1; /* also frozen parameters */
     e->store->step += (uint64_t)counts;
     return bad;
 }
 #endif
 
-/* >>run/fetches */
-#ifndef GCKPT_NO_FETCH
-
-GCKPTI_COLD_BEGIN
-
-static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
-{
-    return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
-}
-
-/* Returns 1 if node `user` is an op that reads node `id`, or a view of it. */
-static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
-{
-    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
-        if (p->nodes[p->nodes[user].in[i]].base == id)
-            return 1;
-    return 0;
-}
-
-/* Returns 1 if an instruction computes the value of node `id`, or (a part of) its gradient. */
-static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
-{
-    int tensor = gckpti_ins_node(p, ins);
-    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
-    if (!gradient)
-        return tensor == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
-               p->operands[ins->operands] != GCKPTI_NO_OFFSET;
-    return backward &&
-           (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
-}
-
-/* Returns the instruction that completes a fetch; the plan's length for the end of the step. */
-static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
-{
-    int x = (int)p->length;
-    while (x-- > 0 && !gckpti_computes(p, &p->ins[x], p->nodes[fetch->id].base, fetch->gradient))
-        continue;
-    return x < 0 ? (int)p->length : x;
-}
-
-GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump)
-{
-    e->fetches =
-        (gckpti_exec_fetch *)gckpti_bump_alloc(bump, e->plan->fetch_count, sizeof *e->fetches);
-    for (size_t k = 0; k < e->plan->fetch_count && gckpti_backend(e)->own_memory; k++) {
-        void *copy = gckpti_bump_alloc(bump, gckpti_fetch_bytes(e->plan, &e->plan->fetches[k]), 1);
-        if (copy)
-            e->fetches[k].copy = (float *)copy;
-    }
-}
-
-GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
-{
-    int fetched = 0;
-    for (size_t i = 0; i < p->fetch_count; i++)
-        fetched |= p->fetches[i].gradient &&
-                   p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM;
-    return fetched;
-}
-
-/* Returns the index of a fetch; -1, with an error, if the plan does not have it. */
-static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradient)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count; k++)
-        if (p->fetches[k].id == id && !p->fetches[k].gradient == !gradient)
-            return (int)k;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "%s: %s %i, \"%s\", is not fetched: name it in gckpt_plan_desc.fetch", who,
-                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
-    return -1;
-}
-
-GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
-{
-    int k = exec ? gckpti_fetch_index(exec, "fetch", id, gradient) : -1;
-    if (k < 0)
-        return NULL;
-    const gckpti_plan_fetch *fetch = &exec->plan->fetches[k];
-    const int ready = exec->step.finished ? -1 : gckpti_fetch_ready_at(exec->plan, fetch);
-    if (exec->step.pc <= ready) {
-        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
-                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
-                     id,
-                     ready < (int)exec->plan->length ? "the step has not reached it"
-                                                     : "it is complete at the end of the step");
-        return NULL;
-    }
-    const float *here = gckpti_arena_f32(exec, fetch->offset);
-    if (!gckpti_backend(exec)->own_memory)
-        return here;
-    gckpti_from_backend(exec, exec->fetches[k].copy, here, gckpti_fetch_bytes(exec->plan, fetch));
-    return exec->fetches[k].copy;
-}
-
-/* Returns the elements of `rows` rows, if a micro-batch has n. */
-static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
-{
-    return rows / p->rows * n + n / p->rows * (rows % p->rows);
-}
-
-GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count; k++) {
-        const gckpti_exec_fetch *fetch = &e->fetches[k];
-        int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
-        const int64_t room = (int64_t)fetch->size; /* PTRDIFF_MAX / 4 at most */
-        if (fetch->to && (rows / p->rows > room / n || gckpti_row_elements(p, n, rows) > room))
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
-                                "is room for (%I a micro-batch of %I rows)",
-                                rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id,
-                                fetch->size, n, p->rows);
-    }
-    return GCKPT_OK;
-}
-
-GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
-{
-    int k = exec ? gckpti_fetch_index(exec, "collect", id, gradient) : -1;
-    if (k < 0)
-        return GCKPT_E_ARG;
-    if (exec->plan->nodes[id].batch_invariant)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
-                            gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_fetch before = exec->fetches[k];
-    exec->fetches[k].to = to;
-    exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    const int64_t rows = exec->step.row_end - exec->step.first_row; /* of this rank */
-    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
-        return gckpti_ok(exec);
-    exec->fetches[k] = before;
-    return GCKPT_E_ARG;
-}
-
-GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count && e->step.pc == p->epilogue; k++) {
-        int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
-        int64_t at = gckpti_row_elements(p, n, e->step.row - e->step.first_row);
-        size_t count = (size_t)gckpti_row_elements(p, n, gckpti_micro_rows(e));
-        if (e->fetches[k].to)
-            gckpti_from_backend(e, e->fetches[k].to + at, e->blocks.arena + p->fetches[k].offset,
-                                count * sizeof(float));
-    }
-}
-
-/* Adds the accumulators of node `id` that a backward wrote, except `sum` itself, to `sum`. */
-static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[backward->id];
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_init_call(e, &c);
-    gckpti_operands_of(p->operands, backward, node->inputs, &o);
-    for (int i = 0; i < node->inputs; i++) {
-        float *more = gckpti_arena_f32(e, o.in[i].gradient);
-        if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_backend(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
-    }
-}
-
-/* Adds up fetched gradients over micro-batches that no instruction adds up: of nodes that depend
- * on neither the batch nor a trained parameter, in the contract's order (manual, 5f). */
-GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
-        int id = p->nodes[p->fetches[k].id].base, done = 0;
-        float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
-        for (size_t i = 0; i < k; i++) /* fetched twice */
-            done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
-        if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
-            gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)
-            continue;
-        for (size_t i = gckpti_group_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
-            int user = (int)(p->node_count - 1 - i % p->node_count);
-            const int selected = p->nodes[user].batch_invariant == (i >= p->node_count);
-            for (size_t x = 0; x < p->length && selected && gckpti_reads_node(p, user, id); x++)
-                if (p->ins[x].kind == GCKPT_BACKWARD && p->ins[x].id == user)
-                    gckpti_sum_accumulators(e, &p->ins[x], id, sum);
-        }
-    }
-}
-
-GCKPTI_COLD_END
-#endif
-
-/* >>run/capture */
-#ifndef GCKPT_SMALL
-
-GCKPTI_COLD_BEGIN
-
-/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
-static int gckpti_can_replay(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
-        const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind == GCKPT_UPDATE)
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
-            can = e->offload.by_backend;
-        else if (!node->op)
-            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
-    }
-    return can && p->body < p->epilogue;
-}
-
-GCKPTI_FN void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump)
-{
-    e->capture.scales =
-        (gckpt_loss_scale *)gckpti_bump_alloc(bump, e->plan->term_count, sizeof *e->capture.scales);
-}
-
-GCKPTI_FN void gckpti_init_capture(gckpt_exec *e)
-{
-    e->capture.supported = (unsigned char)gckpti_can_replay(e);
-}
-
-GCKPTI_FN void gckpti_discard_captures(const gckpt_exec *e)
-{
-    if (gckpti_backend(e)->discard_captures)
-        gckpti_backend(e)->discard_captures(gckpti_backend(e)->context, e);
-}
-
-GCKPTI_COLD_END
-
-GCKPTI_FN void gckpti_enable_capture(gckpt_exec *e, int whole)
-{
-    e->capture.enabled = e->capture.supported && whole;
-}
-
-GCKPTI_FN int gckpti_replay(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const int pc = e->step.pc;
-    int64_t part = 0;
-    if (!e->capture.enabled || e->capture.active || pc < p->body || pc >= p->epilogue ||
-        (pc > p->body && pc < e->capture.end))
-        return 0;
-    e->capture.begin = pc;
-    e->capture.end = gckpti_group_of(e) ? gckpti_capture_part_end(e, &part)
-                     : pc == p->body    ? p->epilogue
-                                        : pc;
-    if (e->capture.end == pc)
-        return 0;
-    gckpt_step_params params = { e,
-                                 part,
-                                 e->step.row,
-                                 gckpti_micro_rows(e),
-                                 gckpti_position(e),
-                                 e->store->seed,
-                                 e->step.number,
-                                 e->capture.scales,
-                                 (int)p->term_count };
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
-            return 0;
-        e->capture.scales[i].id = p->terms[i].id;
-        e->capture.scales[i].scale = gckpti_loss_scale(e, (int)i);
-    }
-    e->capture.active = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    e->step.pc = e->capture.active ? pc : e->capture.end;
-    return !e->capture.active;
-}
-
-GCKPTI_FN int gckpti_is_capturing(const gckpt_exec *e) { return e->capture.active; }
-
-GCKPTI_FN int gckpti_is_capture_end(const gckpt_exec *e)
-{
-    return e->capture.active && e->step.pc == e->capture.end;
-}
-
-GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
-{
-    if (!e->capture.active)
-        return;
-    if (e->capture.begin == e->plan->body && e->step.pc == e->plan->epilogue)
-        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* copies of a micro-batch end in it */
-    e->capture.active = 0;
-    if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
-        e->capture.supported = e->capture.enabled = 0;
-        e->step.pc = e->capture.begin;
-    }
-}
-#endif
-
-/* >>run/advance */
+/* >>run/instructions */
 /* Sets the call of an op's instruction: shapes, attributes, operands. */
 static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
                                        gckpti_operands *o, gckpt_call *c)
@@ -29339,10 +28863,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
         return GCKPT_OK;
     }
     gckpti_set_ins_call(e, ins, &o, c);
-    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* a prologue, by inference */
+    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only inference repeats it */
     int first = ins->first && !repeated;
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    if (gckpti_is_cache(node->op)) /* const for all other nodes */
+    if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
         c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
@@ -29363,14 +28887,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
                                                    : GCKPT_OK;
 }
 
-/* Returns how the gradient of input i is compensated: GCKPTI_SUM_IN_OP, _IN_STEP or 0. */
-static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
-{
-    int in_step = p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
-    return !(node->compensated >> i & 1) ? 0 : in_step ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
-}
-
-/* Sets the gradient of input i and its compensation: from the workspace, or after the gradient. */
+/* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                     gckpt_call *c, int i)
 {
@@ -29391,7 +28908,7 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         arg->compensation = arg->grad + n;
 }
 
-/* Finishes the gradient of input i: rounds it, or adds it to the total if it was separate. */
+/* Finishes the gradient of input i: adds it to the total if it is separate, and rounds it. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
@@ -29444,38 +28961,35 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+/* With GCKPT_SMALL, a gckpt_call is on the stack only while an op runs. */
+GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
+                                                   gckpt_call *c)
 {
-    const gckpt_plan *p = e->plan;
-    for (size_t x = 0; x < end && p->accumulates; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
-            const gckpti_plan_node *q = &p->nodes[node->in[i]];
-            float *sum = gckpti_arena_f32(e, o.in[i].gradient);
-            size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
-            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
-            if (sum && q->batch_invariant)
-                gckpti_fill(e, sum, 0, bytes);
-        }
-    }
-}
-
-GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
-{
-    if (e->step.row == e->step.row_end)
-        return GCKPT_OK;
-    e->step.row += gckpti_micro_rows(e);
-    e->step.prologue_done = 1;
-    if (e->step.row == e->step.row_end)
-        return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
-    e->step.pc = gckpti_is_inference(e->plan) ? 0 : e->plan->body;
-    gckpti_feed_rows(e);
+    gckpt_call local_call;
+    c = GCKPTI_IS_SMALL ? &local_call : c;
+    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
+        return gckpti_run_forward(e, ins, c);
+    gckpti_run_backward(e, ins, c);
     return GCKPT_OK;
 }
 
+/* By gckpt_kind. */
+static const gckpti_handler gckpti_handlers[] = {
+    gckpti_run_op,     gckpti_run_op,     gckpti_run_checked_update, gckpti_run_copies,
+    gckpti_run_copies, gckpti_run_reduce, gckpti_run_copies
+};
+
+/* Runs an instruction, with the checks of desc.debug. */
+GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const unsigned read = gckpti_nonfinite_kinds(e, ins);
+    gckpt_result result = gckpti_handlers[ins->kind](e, ins, c);
+    if (result == GCKPT_OK)
+        result = gckpti_check_reload(e, ins);
+    return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;
+}
+
+/* >>run/advance */
 static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -29493,49 +29007,22 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* With GCKPT_SMALL c is NULL, and a call is on the stack only while an op runs. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
-                                                   gckpt_call *c)
-{
-    gckpt_call local_call;
-    c = GCKPTI_IS_SMALL ? &local_call : c;
-    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
-        return gckpti_run_forward(e, ins, c);
-    gckpti_run_backward(e, ins, c);
-    return GCKPT_OK;
-}
-
-static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const unsigned read = gckpti_nonfinite_kinds(e, ins);
-    gckpt_result result = GCKPT_OK;
-    if (ins->kind <= GCKPT_BACKWARD)
-        result = gckpti_run_op(e, ins, GCKPTI_IS_SMALL ? NULL : c);
-    else if (ins->kind == GCKPT_UPDATE)
-        result = gckpti_run_checked_update(e, ins);
-    else if (ins->kind == GCKPT_REDUCE)
-        gckpti_run_reduce(e, ins);
-    else if (GCKPTI_RUNS_BACKENDS)
-        result = gckpti_run_copies(e, ins);
-    return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;
-}
-
-/* What a run does next. */
+/* The next action of a run. */
 typedef enum {
-    GCKPTI_ACTION_STOP,     /* at the goal or the end of the rows so far; cancelled; an error */
-    GCKPTI_ACTION_REPLAYED, /* the backend has replayed a micro-batch, or a part */
-    GCKPTI_ACTION_SKIP,     /* an instruction that must not run here, or no more */
-    GCKPTI_ACTION_RUN       /* an instruction */
+    GCKPTI_ACTION_STOP,     /* the goal or the last row so far is reached; cancelled; an error */
+    GCKPTI_ACTION_REPLAYED, /* the backend has replayed a micro-batch, or a part of one */
+    GCKPTI_ACTION_SKIP,     /* the instruction must not run on this rank, or for this goal */
+    GCKPTI_ACTION_RUN       /* the next instruction runs */
 } gckpti_action;
 
-/* Returns the next action; *result is that of the run so far. */
+/* Returns the next action; sets *result to OK or the error of the run so far. */
 static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here a team does it */
+    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, so that a team does it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
+    const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* pc may go back */
     *result = gckpti_defer_error(e, gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_end_micro_batch(e);
@@ -29640,8 +29127,602 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     return run.result;
 }
 
+/* >>run/layout */
+GCKPTI_COLD_BEGIN
+
+/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
+static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_plan_node *node =
+            p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* Returns the bytes of the executor's copy of the plan; 0 for a constant of the program. */
+static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
+{
+    return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
+}
+
+/* Returns the length of update.squares. If there are tables, sets each parameter's first_square. */
+static size_t gckpti_count_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->tables.params)
+            e->tables.params[i].first_square = n;
+        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
+static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->update.square_count * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
+        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_plan_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
+            continue;
+        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        (void)node->op->shape(&c);
+        size_t bytes = c.workspace_forward;
+        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
+        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
+    }
+    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
+}
+
+/* Allocates the copy of the plan, and the tables. */
+static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
+{
+    const gckpt_plan *p = e->plan;
+    (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
+    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
+    const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
+    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
+    if (gckpti_is_bf16_plan(p) && p->bf16_weights)
+        e->tables.bf16_copies =
+            (gckpti_bf16_copy *)gckpti_bump_alloc(bump, n, sizeof *e->tables.bf16_copies);
+    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
+    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
+    gckpti_alloc_capture(e, bump);
+    e->update.square_count = gckpti_count_squares(e);
+    gckpti_alloc_hashes(e, bump);
+    gckpti_alloc_fetches(e, bump);
+    gckpti_alloc_group(e, bump);
+}
+
+/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
+static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
+{
+    const gckpt_plan *p = e->plan;
+    const int own_memory = gckpti_backend(e)->own_memory;
+    const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
+    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_plan_node *q = &p->nodes[i];
+        const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
+        const size_t bytes = gckpti_planned_bytes(p, q);
+        const size_t row = gckpti_row_bytes(p, q);
+        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
+        void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
+        if (!host_bump->base)
+            continue;
+        if (q->kind == GCKPTI_INPUT) {
+            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)copy,
+                                           (unsigned char *)to };
+            e->feeds.inputs[q->index] = in;
+        } else if (q->kind == GCKPTI_OP && q->index >= 0) {
+            e->tables.nodes[i] = gckpti_op_kernels(e, q);
+        } else if (constant) {
+            e->tables.nodes[i].data = to ? to : q->data;
+            if (to)
+                gckpti_to_backend(e, to, q->data, bytes);
+        }
+    }
+}
+
+/* Places all memory, or counts it without blocks. Host block: plan, tables, host copies. Backend
+ * block (or host block): feeds, sums, bf16, caches, arena. Returns bytes of plan and tables. */
+static size_t gckpti_exec_layout(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *backend = gckpti_backend(e);
+    const int own_memory = GCKPTI_RUNS_BACKENDS && backend->own_memory;
+    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
+    const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    const size_t caches = gckpti_round_up(cached, p->alignment);
+    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
+    gckpti_bump host_bump = { e->blocks.host, 0 }, backend_bump = { e->blocks.backend, 0 };
+    gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
+    e->offload.by_backend = own_memory && backend->copy_async && !e->desc.offload && p->offloaded;
+    e->offload.async = e->offload.by_backend || (!own_memory && e->desc.wait);
+    size_t copies = 0; /* most copies that can be pending */
+    for (size_t x = 0; x < p->length && e->offload.async; x++)
+        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
+    gckpti_alloc_tables(e, &host_bump);
+    e->offload.due = (int *)gckpti_bump_alloc(&host_bump, copies, sizeof *e->offload.due);
+    const size_t tables = host_bump.used;
+    gckpti_bind_nodes(e, &host_bump, bump);
+    if (own_memory)
+        e->blocks.host_scratch =
+            (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
+    if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
+        e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
+    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
+    e->losses.totals =
+        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
+    e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
+    if (e->desc.skip_nonfinite && backend->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
+        e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
+    const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
+    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
+    (void)gckpti_bump_alloc(bump, aligned, 1);
+    if (base)
+        base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
+    gckpti_set_bf16_copies(e, base);
+    e->blocks.caches = base = base ? base + copied : NULL;
+    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + caches : NULL;
+    e->blocks.host_size = host_bump.used;
+    e->blocks.backend_size = backend_bump.used;
+    return tables;
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    (void)gckpti_exec_layout(&e);
+    size_t used = 0;
+    gckpti_count_alloc(&used, 1, sizeof e);
+    gckpti_count_alloc(&used, 1, e.blocks.host_size);
+    return gckpti_count_block(used);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_next_capacity(capacity, 1);
+    gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
+    gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
+    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
+        names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
+        q.elements = plan->params[i].elements;
+        q.storage = (gckpt_storage)plan->params[i].storage;
+        const gckpti_shard_range shard =
+            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
+        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
+        gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
+                                                           plan->shard, GCKPT_SHARD_STATE);
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
+    }
+    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
+        gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+/* Allocates all memory of the executor, copies the plan, and binds the nodes. */
+GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
+    const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
+                            e->desc.arena_size, p->arena, p->alignment);
+    if (host_size < most)
+        e->blocks.host = (unsigned char *)gckpti_resize(&e->memory, NULL, 0, host_size);
+    if (!e->blocks.host)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of tables, copied feeds and operands%s",
+                            host_size, backend_size ? "" : ", and the step arena");
+    if (backend_size && backend_size < most)
+        e->blocks.backend = (unsigned char *)b->allocate(b->context, backend_size, p->alignment);
+    if (backend_size && !e->blocks.backend)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s",
+                            backend_size, gckpti_memory_hint(e));
+    if (e->offload.by_backend)
+        e->offload.host = (unsigned char *)b->host_get(b->context, p->offloaded);
+    if (e->offload.by_backend && !e->offload.host)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
+                            b->name, p->offloaded);
+    memset(e->blocks.host, 0, tables);
+    if (gckpti_plan_copy_bytes(p)) {
+        gckpti_plan_copy(e->blocks.host, p);
+        e->plan = (const gckpt_plan *)(const void *)e->blocks.host;
+    }
+    (void)gckpti_exec_layout(e);
+    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
+    if (!e->desc.arena)
+        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+
+/* >>run/open */
+GCKPTI_COLD_BEGIN
+
+/* Refuses plans of another header version, of other ops, or that this build cannot run. */
+static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: printed by another version of gradckpt.h (format %i, contract "
+                            "%i; here %i, %i): print it again with gckpt_plan_c",
+                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
+        hash = gckpti_hash_plan_node(hash, p, i);
+    hash = gckpti_hash_vranks(hash, p->virtual_ranks);
+    if (GCKPTI_RUNS_BUILT &&
+        (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
+                                                                  p->virtual_ranks) != p->hash)))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: the graph's hash is not what it was made with: an op or the "
+                            "table was changed; print it again with gckpt_plan_c");
+    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
+        p->alignment & (p->alignment - 1))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: %i threads, alignment %z: the table is damaged; print it again "
+                            "with gckpt_plan_c",
+                            p->threads, p->alignment);
+    if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
+    if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: it has quantised parameters; this build has GCKPT_NO_QUANT");
+    if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "plan: its workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+    return GCKPT_OK;
+}
+
+/* Checks plan and desc before the executor is created. */
+static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
+                                           const gckpt_exec_desc *d)
+{
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
+    if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
+    if (gckpti_check_plan(s, p) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
+    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        !d->custom_optimiser)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
+                            "desc.custom_optimiser is missing: set it to your update function");
+    if (d->skip_nonfinite && p->update_in_backward)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: skip_nonfinite needs all gradients before the first update; "
+                            "this plan updates in the backward (desc.update_in_backward)");
+    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.copy_feeds, custom_optimiser or parallel_for is set; this "
+                            "build (GCKPT_SMALL) cannot use them: set all three to 0");
+    if (d->debug && !GCKPTI_RUNS_DEBUG)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
+    if (d->caches_of && !GCKPTI_RUNS_CACHES)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
+    if (!d->offload != !d->reload)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.offload or desc.reload is missing: set both, or neither");
+    if (d->wait && !d->offload)
+        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait needs desc.offload: set both");
+    return GCKPT_OK;
+}
+
+/* Finds the plan's parameters in the store, and checks them. Without tables, only checks. */
+static gckpt_result gckpti_bind_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const char *name = p->names + p->params[i].name;
+        int index = gckpti_find_param(e->store, name);
+        if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
+            return gckpti_error(
+                e->store, GCKPT_E_ARG,
+                "exec: the store has no parameter \"%s\" of %I elements; the plan was "
+                "made for another store (gckpt_plan_params creates what is missing)",
+                name, p->params[i].elements);
+        if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
+            return GCKPT_E_ARG;
+        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
+            gckpti_is_random(&e->store->params[index].init))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
+                                "initialise it: load or set it before (gckpt_store_get)",
+                                name);
+        if (!e->tables.params)
+            continue;
+        e->tables.params[i].index = index;
+        size_t at = i;
+        for (; at > 0 && e->tables.params[e->tables.params[at - 1].store_order].index > index; at--)
+            e->tables.params[at].store_order = e->tables.params[at - 1].store_order;
+        e->tables.params[at].store_order = (int)i;
+    }
+    return GCKPT_OK;
+}
+
+/* Returns store.memory.used as it will be after the missing values and states are allocated. */
+static size_t gckpti_store_bytes_needed(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_store *s = e->store;
+    size_t used = s->memory.used;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, e->tables.params[i].store_order);
+        gckpti_count_alloc(&used, !gckpti_has_values(q), gckpti_array_bytes(s, q, 0));
+    }
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
+        const int before = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
+        e->tables.params[i].slots_before = before;
+        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
+            gckpti_count_alloc(&used, gckpti_array_bytes(s, q, 1), 1);
+    }
+    return used;
+}
+
+/* Initialises values, by vector kernels if any. Uses one thread: the program may fork later. */
+static void gckpti_initialise_params(const gckpt_exec *e)
+{
+    gckpti_init_fn *initialise = NULL;
+#if GCKPTI_HAS_FAST
+    const void *kernels = e->device.kernels;
+    for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
+        (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
+    initialise = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
+#endif
+    gckpti_init_all_values(e->store, initialise);
+}
+
+/* Allocates the missing values and optimiser states (all or none), then initialises the values. */
+static gckpt_result gckpti_bind_state(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
+    gckpt_result result = GCKPT_OK;
+    const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
+    size_t states = 0;
+    if (bytes && !gckpti_has_memory(&s->memory, bytes))
+        result = gckpti_error(s, GCKPT_E_MEMORY,
+                              "exec: no memory for the %z bytes of values and optimiser state that "
+                              "the plan's %z parameters, \"%s\" first, still need",
+                              bytes, p->param_count,
+                              gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
+    for (; states < p->param_count && result == GCKPT_OK; states++) {
+        gckpti_param *q = gckpti_param_of(e, (int)states);
+        if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
+            !gckpti_ensure_state(s, q, p->state_slots))
+            result = gckpti_error(s, GCKPT_E_MEMORY,
+                                  "exec: no memory for the optimiser state "
+                                  "of \"%s\": %i times %z bytes",
+                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
+    }
+    if (result == GCKPT_OK) {
+        gckpti_initialise_params(e);
+        return GCKPT_OK;
+    }
+    gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
+    while (GCKPTI_RUNS_TRAINING && states-- > 0)
+        gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
+                            e->tables.params[states].slots_before);
+    gckpti_values_undo(s);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan: the plan or the store is NULL");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    gckpt_result result = gckpti_check_plan(store, plan);
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].store_index > done &&
+                (!next || plan->params[i].store_index < next->store_index))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->store_index;
+        const char *name = plan->names + next->name;
+        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
+        int index = gckpti_find_param(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = (gckpt_storage)next->storage;
+            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
+        } else if (index < 0) {
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  next->elements, name);
+            gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
+                                  &store->params[index].p.shape);
+        }
+    }
+    gckpti_store_shrink(store, before);
+    return result;
+}
+
+/* Completes a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
+static int gckpti_bind_exec(gckpt_exec *e)
+{
+    if (gckpti_choose_backend(e) != GCKPT_OK)
+        return 0;
+    for (int tables = 0; tables < 2; tables++) {
+        const gckpt_result memory = tables ? gckpti_alloc_exec(e) : GCKPT_OK;
+        if (memory == GCKPT_E_MEMORY)
+            gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+        if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
+            gckpti_bind_group(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
+            return 0;
+    }
+    if (gckpti_bind_state(e) != GCKPT_OK)
+        return 0;
+    if (GCKPTI_RUNS_BACKENDS &&
+        !gckpti_bind(e->store, &e->device.binding,
+                     gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
+        gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+        return 0;
+    }
+    for (size_t i = 0; i < e->plan->param_count; i++)
+        if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
+            return 0;
+    e->store->bound = 1;
+    return 1;
+}
+
+/* Returns 1 if a step takes longer than to start and end a team, which may take 100 us. */
+static int gckpti_is_team_worthwhile(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const double enough = 5e7;
+    double flops = 0, micro_batches = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
+    for (size_t x = 0; x < p->length && flops < enough; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
+        gckpt_call c;
+        if (ins->kind == GCKPT_UPDATE)
+            flops += 16 * (double)p->params[ins->id].elements;
+        if (!op)
+            continue;
+        gckpti_init_op_call(e, &p->nodes[ins->id], ins->id, p->rows, &c);
+        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
+        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * micro_batches * forward;
+    }
+    return flops >= enough;
+}
+
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
+    if (!store || gckpti_check_exec_desc(store, plan, &d) != GCKPT_OK)
+        return NULL;
+    gckpti_allocator a = gckpti_allocator_of(&d.memory);
+    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
+    if (!e) {
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+        gckpti_hint_block(store, "executor", &a, gckpt_exec_need(plan, desc));
+        return NULL;
+    }
+    e->object.magic = GCKPTI_MAGIC;
+    e->memory = a;
+    e->plan = plan;
+    e->store = store;
+    e->desc = d;
+    e->device.runner.parallel_for = d.parallel_for;
+    e->device.runner.user = d.user;
+    if (!gckpti_bind_exec(e)) {
+        gckpt_exec_free(e);
+        return NULL;
+    }
+    int teams = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1;
+    e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
+    e->update.writes_back = gckpti_backend(e)->writes_back ||
+                            plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
+                            gckpti_has_gradient_fetch(plan);
+    gckpti_init_capture(e);
+    gckpti_ok(store);
+    return e;
+}
+
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
+{
+    if (!exec)
+        return;
+    gckpti_allocator a = exec->memory;
+    const gckpt_backend *b = gckpti_backend(exec);
+    gckpti_abort_step(exec);
+    gckpti_discard_captures(exec);
+    gckpti_unbind(&exec->device.binding);
+    if (GCKPTI_RUNS_BACKENDS && exec->offload.by_backend && exec->offload.host)
+        b->host_release(b->context, exec->offload.host, exec->plan->offloaded);
+    if (GCKPTI_RUNS_BACKENDS && exec->blocks.backend)
+        b->release(b->context, exec->blocks.backend, exec->blocks.backend_size);
+    gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
+    gckpti_delete(&a, exec, 1, sizeof *exec);
+}
+
+GCKPTI_COLD_END
+
 /* >>run/step */
-/* Returns this rank's number of a step's rows, from *first on. */
+/* Returns how many of a step's rows this rank runs; *first is the first one. */
 static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
@@ -29666,7 +29747,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     int64_t rest = rows % p->rows;
     for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
         rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
-    if (whole && rest) /* with running statistics the last one may be short */
+    if (whole && rest) /* running statistics allow a short last micro-batch */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
@@ -29704,7 +29785,7 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Refuses inference with a parameter's initial values, and lists parameters that have others. */
+/* Refuses inference with a parameter's initial values; names parameters that have other values. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
     int n = 0;
@@ -29759,7 +29840,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
                                 ? "forward: this plan trains; make one with GCKPT_INFERENCE"
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
     if (!inference && !hyper)
-        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
+        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL; gckpt_hyper_lr makes one");
     if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (!inference && p->update_in_backward && hyper->clip > 0)
@@ -29786,29 +29867,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     return gckpti_ok(e);
 }
 
-GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
-{
-    if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: the executor's store was freed: free a store "
-                            "after its executors");
-    if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: a call of this executor is under way, in another thread or "
-                            "around this callback: each thread needs an executor of its own");
-    e->device.in_call = GCKPTI_RUNS_BACKENDS;
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
-{
-    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
-        return 0;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and the other ranks are within it: end it first");
-    return 1;
-}
-
 /* Refuses plans and losses for which rows cannot stream in. */
 static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
@@ -29830,8 +29888,12 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
                                        int64_t rows)
 {
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
+    if (result == GCKPT_OK && rows)
+        result = gckpti_check_finite_feeds(e, rows);
     if (result != GCKPT_OK)
         return result;
+    if (rows)
+        gckpti_copy_feeds(e, rows);
     e->step.vrank_end = e->step.row_end += rows;
     if (!gckpti_group_of(e))
         e->step.rows = e->step.row_end;
@@ -29861,7 +29923,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
-    /* from here on nothing refuses the step */
+    /* the step is accepted; from here on nothing refuses it */
     gckpti_measure_start(e);
     gckpti_mark_written(e);
     e->step.pc = e->step.finished = 0;
@@ -29946,8 +30008,8 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
         return GCKPT_E_ARG;
     const int terms = (int)exec->plan->term_count;
     if (term < 0 || term >= terms)
-        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
-                            term, terms);
+        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; it must be from 0 to %i", term,
+                            terms - 1);
     if (!exec->losses.valid)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "term_loss: no step yet, or the last one did not complete");
@@ -30001,7 +30063,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec || exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    gckpti_ok(exec); /* clears the error of a fetch that was too early */
+    gckpti_ok(exec); /* clears the error of a gckpt_fetch that was too early */
     return gckpti_run_step(exec, instructions, report);
 }
 
@@ -30081,14 +30143,14 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckp
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
-        if (!here && q->kind == GCKPTI_PARAM) /* as it is stored */
+        if (!here && q->kind == GCKPTI_PARAM) /* in the bytes of its storage */
             x->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
                                                      p->params[q->index].elements);
         else if (here || !q->op)
             x->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
-        c.in[i].grad = &c.loss_scale; /* nonzero: computed */
+        c.in[i].grad = &c.loss_scale; /* not NULL: the gradient is computed */
         x->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
     x->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
@@ -30130,7 +30192,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     const gckpt_plan *p = exec->plan;
     if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
         state.result = gckpti_error(
-            exec, GCKPT_E_ARG, "profile_step: needs a clock and room for gckpt_plan_length times");
+            exec, GCKPT_E_ARG, "profile_step: set clock, entries and count (gckpt_plan_length)");
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;
@@ -34607,13 +34669,15 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_INFINITE_COST
 #undef GCKPTI_EFFORT_LIMIT
 #undef gckpti_wait_in_flight
-#undef gckpti_init_pass
 #undef gckpti_run_checked_update
 #undef gckpti_count_step
 #undef gckpti_agree_on_step
 #undef gckpti_capture_part_end
+#undef gckpti_run_reduce
 #undef gckpti_run_gather
 #undef gckpti_restrict_to_shard
+#undef gckpti_wait_copies
+#undef gckpti_run_copies
 #undef gckpti_check_collected
 #undef gckpti_check_caches
 #undef gckpti_mixed_operands
@@ -34625,6 +34689,7 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_nonfinite_kinds
 #undef gckpti_check_finite
 #undef gckpti_check_finite_update
+#undef gckpti_check_reload
 #undef gckpti_check_finite_feeds
 #undef gckpti_run_dequantise
 #undef gckpti_set_quant_operand

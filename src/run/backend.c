@@ -19,7 +19,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
-/* Chooses the CPU's widest vectors or desc.backend, with missing functions from the plain one. */
+/* Takes the CPU's widest vectors, or desc.backend, completed by functions of the plain backend. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

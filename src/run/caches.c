@@ -11,7 +11,7 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_cache(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position from which attention can resume: windows overwrote earlier ones. */
+/* Returns the first position at which attention can resume: windowed caches overwrite old keys. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -30,7 +30,7 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* Places the caches in graph order, or uses those of desc.caches_of. Without tables only checks. */
+/* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -116,7 +116,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (!exec)
         return GCKPT_E_ARG;
     if (position < 0 || position > exec->caches.owner->caches.position)
-        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: position %I; it must be from 0 to %I",
                             position, exec->caches.owner->caches.position);
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,

@@ -8,7 +8,7 @@ GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, i
     return gckpti_array(q, slot);
 }
 
-/* As gckpti_arena_f32, for other types. */
+/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NO_OFFSET || offset < e->plan->arena);
@@ -25,7 +25,7 @@ GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
     return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
-/* Returns a node's shape with the rows of this micro-batch. */
+/* Returns a node's shape for a micro-batch of `rows` rows. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
                                         int64_t rows)
 {
@@ -40,7 +40,7 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* Initialises a call for use between ops. To clear the inputs would cost as much as an update. */
+/* Initialises a call without op. Does not clear its inputs, which would be slow in each update. */
 GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
@@ -77,7 +77,7 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
     c->rounded = 0, c->quantised = NULL;
 }
 
-/* Sets all that is not in the arena, in the call of a run (with GCKPT_SMALL, in any call). */
+/* Sets an op's call except arena addresses. c is the call of a run (GCKPT_SMALL: any call). */
 GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                   int64_t rows, gckpt_call *c)
 {
@@ -102,11 +102,34 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
-/* As gckpti_set_op_call, for any call. */
+/* Initialises a call, then sets it as gckpti_set_op_call does. */
 GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                    int64_t rows, gckpt_call *c)
 {
     if (!GCKPTI_IS_SMALL)
         gckpti_init_call(e, c);
     gckpti_set_op_call(e, node, id, rows, c);
+}
+
+GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
+{
+    if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: the executor's store was freed: free a store "
+                            "after its executors");
+    if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: a call of this executor is under way, in another thread or "
+                            "around this callback: each thread needs an executor of its own");
+    e->device.in_call = GCKPTI_RUNS_BACKENDS;
+    return GCKPT_OK;
+}
+
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
+{
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and the other ranks run it too: end it first");
+    return 1;
 }

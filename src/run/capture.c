@@ -83,8 +83,6 @@ GCKPTI_FN int gckpti_replay(gckpt_exec *e)
     return !e->capture.active;
 }
 
-GCKPTI_FN int gckpti_is_capturing(const gckpt_exec *e) { return e->capture.active; }
-
 GCKPTI_FN int gckpti_is_capture_end(const gckpt_exec *e)
 {
     return e->capture.active && e->step.pc == e->capture.end;
@@ -95,7 +93,7 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
     if (!e->capture.active)
         return;
     if (e->capture.begin == e->plan->body && e->step.pc == e->plan->epilogue)
-        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* copies of a micro-batch end in it */
+        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->capture.active = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
         e->capture.supported = e->capture.enabled = 0;

@@ -55,10 +55,28 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
     return GCKPT_OK;
 }
 
-/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
-enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
+GCKPTI_FN gckpt_result gckpti_check_reload(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const int checks = ins->kind == GCKPT_RELOAD && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE;
+    const gckpt_result result =
+        checks ? gckpti_wait_copies(e, INT32_MAX, GCKPT_OK) : GCKPT_OK;
+    gckpti_operands o;
+    gckpt_call c;
+    if (!checks || result != GCKPT_OK)
+        return result;
+    gckpti_operands_of(e->plan->operands, ins, node->inputs, &o);
+    gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), &c);
+    c.out = gckpti_arena_f32(e, o.out);
+    c.saved = gckpti_arena_f32(e, o.saved);
+    return gckpti_check_recompute(
+        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
+}
 
-/* Poisons dead buffers; within the body none from before it, which the next micro-batch needs. */
+/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
+enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
+
+/* Poisons dead buffers; in the body, not those of the prologue: the next micro-batch reads them. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -77,7 +95,7 @@ static int gckpti_is_measuring(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
 }
 
-/* Fills the arena with a pattern; each of the two steps that measure has another. */
+/* Fills the arena with NaN or, for MEASURE, a byte pattern that differs in the two steps. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_is_measuring(e))
@@ -109,7 +127,7 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
         return;
     const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
     e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
-    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels use different amounts of it */
+    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels may use less of it */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
         if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
             buffer->offset + buffer->size > e->debug.high_water)
@@ -128,12 +146,12 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 /* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
 enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 
-/* A scan of arrays: the kinds found, and the first element of a kind sought. */
+/* A scan for NaN and infinity: the kinds found, and the first element whose kind is `sought`. */
 typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
-    int id, gradient; /* its node, or -1; whether it is in the gradient */
-    int64_t element;  /* its index, or -1 for the sum of a loss */
+    int id, gradient; /* that element's node, or -1; 1 if it is in the node's gradient */
+    int64_t element;  /* that element's index, or -1 for the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -149,7 +167,7 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* Scans n floats or bf16; if x is NULL, the values of a quantised parameter, or nothing. */
+/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
@@ -197,7 +215,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         const int term = gckpti_term_of(p, ins->id);
         gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* a forward's; a backward may read it */
+    } else if (!loss && written != backward) { /* the output: of a forward, or read by a backward */
         gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
                          ins->id, 0, 0);
     }
@@ -219,7 +237,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
     }
 }
 
-/* Returns the error about the element found: `who` and `name` computed it. */
+/* Returns the error about the element found; `who` and `name` say which computation made it. */
 static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
                                            const char *name, const char *why)
 {
@@ -265,37 +283,34 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* a NaN read explains a NaN, either an infinity */
+    if (read || node->kind == GCKPTI_PARAM) /* NaN read explains all, infinity an infinity */
         scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
     gckpti_scan_operands(&scan, ins, 1);
     if (scan.id < 0)
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
-    if (e->update.begun) /* in the backward */
+    if (e->update.begun) /* by an earlier update in the backward */
         why = "parameters have changed: load a checkpoint";
     return gckpti_nonfinite_error(e, &scan,
                                   ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                                   node->op ? node->op->name : "param", why);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                  const gckpt_update_pass *pass, int done)
 {
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
-        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
-    gckpt_update_pass pass;
-    gckpti_init_pass(e, ins, &pass);
     if (!done)
-        gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
+        gckpti_scan_array(&scan, pass->gradient, 0, pass->elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && scan.id < 0; slot++)
-        gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
-                          pass.elements, id, 0);
-    scan.element += pass.elements < q->p.elements ? q->p.first : 0;
+        gckpti_scan_array(&scan, slot < 0 ? pass->values : gckpti_exec_array(e, q, slot), 0,
+                          pass->elements, id, 0);
+    scan.element += pass->elements < q->p.elements ? q->p.first : 0;
     const char *who = !done ? "the batch"
                             : slot > 0 ? "the update's optimiser state" : "the update";
     const char *why = "nothing was changed";
@@ -304,7 +319,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
-/* Neither parameters nor constants may have a NaN; trained parameters, no infinity. */
+/* Reports NaNs in parameters and constants, and infinities in trained parameters. */
 GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -329,7 +344,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Infinities may be intended, NaNs are not. */
+/* Reports NaNs in feeds. An infinity is allowed, since it may be intended. */
 GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;

@@ -21,11 +21,11 @@ GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
     comm->busy = comm->tree.bit = 0;
 }
 
-/* Starts to send host memory to a rank, and to receive from it. */
+/* Starts to send host memory to rank `peer`, and to receive from it. */
 GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
                                void *receive, size_t recv_bytes)
 {
-    comm->peer = peer; /* with or without bytes: an error names it */
+    comm->peer = peer; /* also without bytes, since errors name this rank */
     if (comm->aborted || send_bytes + recv_bytes == 0)
         return;
     comm->bytes_sent += send_bytes;
@@ -50,7 +50,7 @@ static int gckpti_is_done(gckpti_comm *comm)
     return done != 0;
 }
 
-/* Waits for the exchange. Returns 0 if it failed or timed out: aborted. */
+/* Waits for the exchange in progress. Returns 0 if it failed or timed out: then `aborted` is 1. */
 GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
 {
     const gckpt_transport *transport = comm->transport;
@@ -78,13 +78,13 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Starts to send n floats and to receive m; if peer is -1, an all_reduce in place. */
+/* Starts to send n floats and to receive m; if peer is -1, starts an all_reduce of n in place. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = comm->backend;
     const int copies = b->own_memory && !comm->transport->device_aware;
-    const gckpti_tree *tree = &comm->tree; /* a gather passes on floats received */
+    const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
@@ -92,7 +92,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     comm->recv_bytes = (size_t)m * sizeof *to;
     comm->copy_to = copies ? to : NULL;
     if (comm->queue) {
-        comm->peer = -1; /* if it fails later, any may be the cause */
+        comm->peer = -1; /* if it fails later, any rank may be the cause */
         comm->bytes_sent += peer < 0 ? 0 : size;
         if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
                                                    size, to, comm->recv_bytes))
@@ -102,7 +102,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && is_own)
-        (void)b->finish(b->context); /* an error shows again in each later call */
+        (void)b->finish(b->context); /* every later call returns the error again */
     if (peer >= 0) {
         gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
         return;
@@ -113,7 +113,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         gckpti_abort_comm(comm);
 }
 
-/* Merges `mine` with that of all ranks; stops if an exchange fails (comm->aborted). */
+/* Merges all ranks' `bytes` bytes into `mine`; stops if an exchange fails (comm->aborted). */
 GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gckpti_merge_fn merge)
 {
     comm->copy_to = NULL;
@@ -143,8 +143,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
         gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
-/* Starts a collective; the caller polls it to its end before it exchanges anything else. Sums
- * except FAST_REDUCE need a workspace for the larger half of the floats (one block: for n). */
+/* Starts a collective; the caller completes it before any other exchange. Sums except FAST_REDUCE
+ * need a workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
@@ -156,7 +156,7 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 }
 
 /* Advances the collective: if wait is nonzero, to its end; if 0, as far as it can without waiting.
- * If c is NULL, only as far as there is nothing to add. Returns 1 if it is complete. */
+ * If c is NULL, stops before the first addition. Returns 1 if the collective is complete. */
 static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
     gckpti_tree *tree = &comm->tree;
@@ -186,7 +186,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     return !tree->bit;
 }
 
-/* Advances pending collectives; waits while more than max_pending are left. c: as above. */
+/* Advances pending collectives; waits while more than max_pending are left. NULL c: no addition. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
     gckpti_comm *comm = &group->comm;
@@ -214,7 +214,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* runner.poll: kernels call it between their work items. */
+/* runner.poll: kernels call it between work items, so that pending collectives advance. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;
@@ -222,7 +222,7 @@ GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
         gckpti_poll_pending(group, NULL, GCKPTI_MAX_PENDING);
 }
 
-/* Starts a collective, or appends it to the pending ones, or (uses_queue) enqueues all of it. */
+/* Starts a collective, appends it to the pending ones, or (uses_queue) enqueues it completely. */
 GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending)
 {
     gckpti_process_group *group = e->group;
@@ -236,7 +236,7 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {
-        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* the host waits for nothing */
+        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* enqueues all levels without waiting */
         b->use_comm_queue(b->context, 0);
         comm->queue = NULL;
     }

@@ -18,7 +18,7 @@ static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Returns 1 if an instruction computes the value of node `id`, or (a part of) its gradient. */
+/* Returns 1 if an instruction computes node id's value or (gradient 1) adds to its gradient. */
 static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
     int tensor = gckpti_ins_node(p, ins);
@@ -30,7 +30,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
-/* Returns the instruction that completes a fetch; the plan's length for the end of the step. */
+/* Returns the instruction that completes a fetch, or the plan's length if the step's end does. */
 static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     int x = (int)p->length;
@@ -94,7 +94,7 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     return exec->fetches[k].copy;
 }
 
-/* Returns the elements of `rows` rows, if a micro-batch has n. */
+/* Returns how many elements `rows` rows of a tensor have, if a whole micro-batch has n elements. */
 static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
 {
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
@@ -129,7 +129,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
     exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    const int64_t rows = exec->step.row_end - exec->step.first_row; /* of this rank */
+    const int64_t rows = exec->step.row_end - exec->step.first_row; /* rows of this rank */
     if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->fetches[k] = before;
@@ -149,7 +149,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-/* Adds the accumulators of node `id` that a backward wrote, except `sum` itself, to `sum`. */
+/* Adds all accumulators of node `id`'s gradient that a backward wrote to `sum`, one of them. */
 static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
@@ -165,8 +165,8 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
     }
 }
 
-/* Adds up fetched gradients over micro-batches that no instruction adds up: of nodes that depend
- * on neither the batch nor a trained parameter, in the contract's order (manual, 5f). */
+/* Adds up the accumulators of fetched gradients that no instruction adds up: of nodes that depend
+ * on neither the batch nor a trained parameter. The order is that of the contract (manual, 5f). */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -5,16 +5,16 @@
 /* ---- a fused group of ops in row tiles (plan/fused_op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
-    const gckpt_call *call; /* of the group: inputs, output, workspace */
+    const gckpt_call *call; /* the group's call: inputs, output, workspace */
     const gckpti_fused *fused;
     const gckpti_fused_step *step;
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
-    gckpt_kernel last_kernel; /* of the last op */
-    int64_t sample;           /* index along axis 0 of all values */
+    gckpt_kernel last_kernel; /* kernel of the group's last op */
+    int64_t sample;           /* current index along axis 0 of all values */
 } gckpti_tile_run;
 
-/* Returns the address of a row of step i's value. */
+/* Returns the address of row `row` of the value that step i computes. */
 static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
 {
     while (run->step[i].offset < 0)
@@ -26,7 +26,7 @@ static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
     return first + (ptrdiff_t)(row - run->ranges[i].low) * q->width;
 }
 
-/* Returns an input of the group from a row on; if broadcast is nonzero, from its start. */
+/* Returns the address of a row in an input of the group; if broadcast is nonzero, of its start. */
 static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast,
                                      int64_t row)
 {

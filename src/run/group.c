@@ -2,7 +2,7 @@
 #include "run/internal.h"
 #include "num/num.h"
 
-/* Returns the bytes of send_buf: for small arrays or, to copy floats, half of the largest one. */
+/* Returns the bytes of send_buf: for small arrays or, if the host copies floats, half a big one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -102,7 +102,7 @@ GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
                : GCKPT_OK;
 }
 
-/* Merges statuses: keeps the failure of the lowest rank that failed, or the first mismatch. */
+/* Merges two ranks' statuses: keeps the failure of the lower rank, or the first mismatch. */
 static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
 {
     static const char *const names[GCKPTI_MUST_MATCH] = {
@@ -195,7 +195,7 @@ GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
     return rank;
 }
 
-/* Returns the next *n values of a parameter, from element `at` on, on all ranks. */
+/* Returns *n values of a parameter from element `at` on, which one rank has and sends to all. */
 static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float scratch[GCKPTI_CHUNK], int64_t *n)
 {
@@ -222,7 +222,7 @@ static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, in
     return (const float *)out;
 }
 
-/* Gathers the values of parameters first to last into `to` and *hash, which may be NULL. */
+/* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];
@@ -260,5 +260,18 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
     if (hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
+}
+
+GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* the first row to count */
+    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
+        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
+    }
+    return n;
 }
 #endif

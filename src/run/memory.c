@@ -18,7 +18,7 @@ GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
     return b->memory_hint ? b->memory_hint(b->context) : "";
 }
 
-/* Fills `bytes` bytes of backend memory with a repeated word; the last one may be partial. */
+/* Fills `bytes` bytes of backend memory with a repeated word; of the last one, perhaps a part. */
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
@@ -29,265 +29,9 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
-/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
-static int gckpti_is_fed(const gckpt_plan *p, size_t id)
-{
-    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
-        const gckpti_plan_node *node =
-            p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
-        for (int i = 0; node && node->op && i < node->inputs; i++)
-            if (p->nodes[node->in[i]].base == (int)id)
-                return 1;
-    }
-    return 0;
-}
-
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
-}
-
-/* Returns the bytes of the executor's copy of the plan; a constant of the program is not copied. */
-static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
-{
-    return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
-}
-
-/* Returns the number of square sums. With tables, sets each parameter's first_square. */
-static size_t gckpti_count_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t n = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        if (e->tables.params)
-            e->tables.params[i].first_square = n;
-        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
-            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    return n;
-}
-
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
-        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
-        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
-    }
-    for (size_t id = 0; id < p->node_count; id++) {
-        const gckpti_plan_node *node = &p->nodes[id];
-        gckpt_call c;
-        if (node->kind != GCKPTI_OP || node->index < 0)
-            continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if (n.forward && (n.backward || !node->op->backward))
-            continue;
-        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
-        c.plain = 1;
-        (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward;
-        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
-        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
-            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
-        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
-        most = bytes > most ? bytes : most;
-    }
-    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
-}
-
-/* Allocates the copy of the plan, and the tables. */
-static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
-{
-    const gckpt_plan *p = e->plan;
-    (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
-    const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
-    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
-    if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies =
-            (gckpti_bf16_copy *)gckpti_bump_alloc(bump, n, sizeof *e->tables.bf16_copies);
-    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
-    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
-    gckpti_alloc_capture(e, bump);
-    e->update.square_count = gckpti_count_squares(e);
-    gckpti_alloc_hashes(e, bump);
-    gckpti_alloc_fetches(e, bump);
-    gckpti_alloc_group(e, bump);
-}
-
-/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
-static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
-{
-    const gckpt_plan *p = e->plan;
-    const int own_memory = gckpti_backend(e)->own_memory;
-    const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_plan_node *q = &p->nodes[i];
-        const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = gckpti_planned_bytes(p, q);
-        const size_t row = gckpti_row_bytes(p, q);
-        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
-        void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
-        if (!host_bump->base)
-            continue;
-        if (q->kind == GCKPTI_INPUT) {
-            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)copy,
-                                           (unsigned char *)to };
-            e->feeds.inputs[q->index] = in;
-        } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_op_kernels(e, q);
-        } else if (constant) {
-            e->tables.nodes[i].data = to ? to : q->data;
-            if (to)
-                gckpti_to_backend(e, to, q->data, bytes);
-        }
-    }
-}
-
-/* Counts, or allocates, all memory. Host block: plan, tables, host copies. Backend block (the same
- * without own memory): feeds, sums, bf16, caches, arena. Returns the bytes of plan and tables. */
-static size_t gckpti_exec_layout(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *backend = gckpti_backend(e);
-    const int own_memory = GCKPTI_RUNS_BACKENDS && backend->own_memory;
-    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
-    const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    const size_t caches = gckpti_round_up(cached, p->alignment);
-    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
-    gckpti_bump host_bump = { e->blocks.host, 0 }, backend_bump = { e->blocks.backend, 0 };
-    gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
-    e->offload.by_backend = own_memory && backend->copy_async && !e->desc.offload && p->offloaded;
-    e->offload.async = e->offload.by_backend || (!own_memory && e->desc.wait);
-    size_t copies = 0; /* pending at a time, at most */
-    for (size_t x = 0; x < p->length && e->offload.async; x++)
-        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
-    gckpti_alloc_tables(e, &host_bump);
-    e->offload.due = (int *)gckpti_bump_alloc(&host_bump, copies, sizeof *e->offload.due);
-    const size_t tables = host_bump.used;
-    gckpti_bind_nodes(e, &host_bump, bump);
-    if (own_memory)
-        e->blocks.host_scratch =
-            (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
-    if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
-    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
-    e->losses.totals =
-        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
-    e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (e->desc.skip_nonfinite && backend->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
-        e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
-    const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, aligned, 1);
-    if (base)
-        base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
-    gckpti_set_bf16_copies(e, base);
-    e->blocks.caches = base = base ? base + copied : NULL;
-    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + caches : NULL;
-    e->blocks.host_size = host_bump.used;
-    e->blocks.backend_size = backend_bump.used;
-    return tables;
-}
-
-GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
-{
-    gckpt_exec e;
-    gckpt_store none; /* for errors that nobody reads */
-    memset(&e, 0, sizeof e);
-    memset(&none, 0, sizeof none);
-    e.plan = plan;
-    e.store = &none;
-    if (desc)
-        e.desc = *desc;
-    if (!plan || gckpti_choose_backend(&e) != GCKPT_OK)
-        return SIZE_MAX;
-    (void)gckpti_exec_layout(&e);
-    size_t used = 0;
-    gckpti_count_alloc(&used, 1, sizeof e);
-    gckpti_count_alloc(&used, 1, e.blocks.host_size);
-    return gckpti_count_block(used);
-}
-
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
-{
-    gckpt_parameter q;
-    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
-    while (capacity < n)
-        capacity = gckpti_next_capacity(capacity, 1);
-    gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
-    gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
-    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
-    for (size_t i = 0; i < n; i++) {
-        last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
-        names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
-    }
-    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
-        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
-        q.elements = plan->params[i].elements;
-        q.storage = (gckpt_storage)plan->params[i].storage;
-        const gckpti_shard_range shard =
-            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
-        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
-        gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
-    }
-    for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                           plan->shard, GCKPT_SHARD_STATE);
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
-    }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* it may have own memory */
-        gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
-    return gckpti_count_block(used + names);
-}
-
-/* Allocates all memory of the executor, copies the plan, and binds the nodes. */
-GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
-    const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
-    unsigned char canary[GCKPTI_CANARY];
-    if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
-                            e->desc.arena_size, p->arena, p->alignment);
-    if (host_size < most)
-        e->blocks.host = (unsigned char *)gckpti_resize(&e->memory, NULL, 0, host_size);
-    if (!e->blocks.host)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of tables, copied feeds and operands%s",
-                            host_size, backend_size ? "" : ", and the step arena");
-    if (backend_size && backend_size < most)
-        e->blocks.backend = (unsigned char *)b->allocate(b->context, backend_size, p->alignment);
-    if (backend_size && !e->blocks.backend)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s",
-                            backend_size, gckpti_memory_hint(e));
-    if (e->offload.by_backend)
-        e->offload.host = (unsigned char *)b->host_get(b->context, p->offloaded);
-    if (e->offload.by_backend && !e->offload.host)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            b->name, p->offloaded);
-    memset(e->blocks.host, 0, tables);
-    if (gckpti_plan_copy_bytes(p)) {
-        gckpti_plan_copy(e->blocks.host, p);
-        e->plan = (const gckpt_plan *)(const void *)e->blocks.host;
-    }
-    (void)gckpti_exec_layout(e);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    if (!e->desc.arena)
-        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
-    return GCKPT_OK;
 }
 
 /* Checks that no kernel wrote after the end of the arena. */
@@ -303,4 +47,24 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
                                 e->plan->arena);
     return GCKPT_OK;
 }
+
 GCKPTI_COLD_END
+
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t x = 0; x < end && p->accumulates; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_plan_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_arena_f32(e, o.in[i].gradient);
+            size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
+            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
+            if (sum && q->batch_invariant)
+                gckpti_fill(e, sum, 0, bytes);
+        }
+    }
+}

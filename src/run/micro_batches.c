@@ -13,7 +13,7 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
     }
 }
 
-/* Sums group->totals over ranks that divide the rows; the last one counts their rows. */
+/* Sums group->totals over ranks if they divide the rows; the entry after the terms sums `rows`. */
 static void gckpti_all_reduce_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
@@ -37,7 +37,7 @@ static void gckpti_sum_expected_counts(gckpt_exec *e, int64_t rows)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
 }
 
-/* Returns a hash of all that the order and the results of exchanges depend on. */
+/* Returns a hash of all settings on which the order and the results of exchanges depend. */
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -59,7 +59,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
     return hash;
 }
 
-/* Returns a hash of values and state that every rank has whole. */
+/* Returns a hash of all values and optimiser state of which every rank has a full copy. */
 static uint64_t gckpti_hash_replicated(gckpt_exec *e)
 {
     void *out = e->group->comm.send_buf;
@@ -110,19 +110,6 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* rows before it are counted */
-    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
-        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-        at = to > at ? to : at;
-    }
-    return n;
-}
-
 /* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
@@ -135,7 +122,7 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* In a stream only step_end ends the last virtual rank, since its sums are exchanged. */
+/* In a stream, gckpt_step_end prepares a rank's last micro-batch, which exchanges the sums. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -263,7 +250,7 @@ GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
     for (int i = 0; i < group->pending_count; i++)
         if (group->pending[i].due <= e->step.pc)
             max_pending = group->pending_count - 1 - i;
-    if (!gckpti_is_capturing(e)) /* nothing is due within a part */
+    if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
         gckpti_wait_pending(e, max_pending);
     const int polls = (e->device.runner.team || p->threads == 1) && !gckpti_backend(e)->own_memory;
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
@@ -280,7 +267,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* else none is pending */
+    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* p->body: none is pending */
     if (gckpti_sync_then_skips(e, &p->ins[pc]) || group->padding ||
         group->comm.status.result != GCKPT_OK)
         return pc;
@@ -288,7 +275,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
         gckpti_set_min(&end, group->pending[i].due);
     for (int i = 0; i < e->offload.pending_count; i++)
         gckpti_set_min(&end, e->offload.due[i]);
-    do { /* copies are no part, unless the whole micro-batch is one part */
+    do { /* a part has no copies, unless it is the whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
                                                : copies && p->ins[x].kind > GCKPT_UPDATE)
@@ -299,7 +286,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     return x;
 }
 
-/* Returns 1 if an instruction reads the copy of parameter `id` in the arena. */
+/* Returns 1 if an instruction reads the arena's copy of parameter node `id`. */
 static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
 {
     const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
@@ -312,7 +299,7 @@ static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int i
 }
 
 /* Returns the instruction before which the collective that the current one starts must be complete:
- * the first reader of a gather; the next REDUCE or UPDATE of a sum. */
+ * for a gather, its first reader; for a sum, the next REDUCE or UPDATE. */
 static int gckpti_due_instruction(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -325,28 +312,29 @@ static int gckpti_due_instruction(const gckpt_exec *e)
     return (int)(next - p->ins);
 }
 
-/* Adds up a virtual rank's uses of a gradient, and the partial sums of earlier virtual ranks, like
- * the carries of a binary counter. The last virtual rank starts the sum over ranks. */
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+/* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
+ * the carries of a binary counter. On the last virtual rank, starts the sum over ranks. */
+GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
     gckpti_operands o;
-    gckpt_call c;
-    gckpti_init_call(e, &c);
+    gckpt_call own; /* the inputs of the run's call must stay as they are */
+    c = &own;
+    gckpti_init_opless_call(e, c);
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
     if (group->padding && !p->accumulates) /* no backward wrote it */
-        gckpti_backend(e)->fill(&c, sum, 0, n);
+        gckpti_backend(e)->fill(c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
-        gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
+        gckpti_backend(e)->add(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
     for (; e->step.vrank >> level & 1; level++)
-        gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, carries[level]), n);
+        gckpti_backend(e)->add(c, sum, gckpti_arena_f32(e, carries[level]), n);
     if (!last_vrank)
-        gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum,
+        gckpti_backend(e)->copy(c->backend, gckpti_arena_f32(e, carries[level]), sum,
                                 (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
         const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
@@ -356,9 +344,10 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         const int due = gckpti_due_instruction(e);
         const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it does not know `due` */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not know `due` */
             gckpti_wait_pending(e, 0);
     }
+    return GCKPT_OK;
 }
 
 /* Starts an all-gather of n floats, to be complete before instruction `due`. */
@@ -366,7 +355,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it reads them at once */
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
 }
 
@@ -380,7 +369,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     return 1;
 }
 
-/* A shard's sum is within the whole gradient, unless REDUCE copied it to UPDATE's gradient. */
+/* The sum of a shard is in the whole gradient, unless a REDUCE copied it to a separate buffer. */
 GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
@@ -415,7 +404,7 @@ static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
     gckpti_add_into((float *)mine, (const float *)received, (int64_t)(bytes / sizeof(float)));
 }
 
-/* A rank contributes the blocks of its shards; rank 0, also those of unsharded parameters. */
+/* Each rank contributes sums of its shards; rank 0, also those of parameters without shards. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

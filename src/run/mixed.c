@@ -3,7 +3,7 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* Returns the f32 copy at `offset` of n bf16, converted if they are read; NULL for no offset. */
+/* Returns the f32 copy at `offset` of n bf16, converted if `read` is nonzero; NULL if no offset. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
@@ -84,11 +84,11 @@ typedef struct {
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
     int64_t n;          /* elements of a strip */
-    int64_t row_size; /* elements of a row; only input 0 has rows. 0: same shapes */
-    size_t saved_bytes; /* of a row */
+    int64_t row_size; /* elements of a row of input 0; 0 if all inputs have the same shape */
+    size_t saved_bytes; /* saved bytes of a row */
 } gckpti_strips;
 
-/* Allocates a strip's floats at *next and, if they are read, converts `narrow` to them. */
+/* Takes a strip's floats from *next; if `read` is nonzero, converts the bf16 `narrow` to them. */
 static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
                                 const uint16_t *narrow, int read, float **next)
 {
@@ -102,7 +102,7 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Runs strip i as a separate call; from its bf16 addresses fast kernels prefetch the next one. */
+/* Runs strip i as a separate call; its bf16 addresses let fast kernels prefetch the next strip. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -146,7 +146,7 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Fast kernels compute sums over rows at once, after all strips. */
+/* Sums over rows: plain kernels add strip by strip; fast ones compute them after all strips. */
 GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
                                  gckpt_kernel kernel)
 {
@@ -169,7 +169,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
             continue;
         }
         if (op->flags & GCKPT_PASSES_GRAD(i) && in->grad_bf16 == strip_call.grad_out_bf16)
-            in->grad_bf16 = NULL; /* it is there already */
+            in->grad_bf16 = NULL; /* the gradient is there already */
         parts |= in->grad || in->grad_bf16;
         sum_call.in[i].grad = NULL, sum_call.in[i].grad_bf16 = NULL;
     }

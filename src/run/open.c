@@ -5,7 +5,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Refuses a plan of another version of the header or other ops, or that this build cannot run. */
+/* Refuses plans of another header version, of other ops, or that this build cannot run. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
@@ -34,8 +34,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
     if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it has quantised parameters, which this build leaves out "
-                            "(GCKPT_NO_QUANT)");
+                            "plan: it has quantised parameters; this build has GCKPT_NO_QUANT");
     if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
@@ -66,14 +65,15 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
         !d->custom_optimiser)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
-                            "desc.custom_optimiser is missing");
+                            "desc.custom_optimiser is missing: set it to your update function");
     if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: skip_nonfinite needs all gradients before the first update; "
                             "this plan updates in the backward (desc.update_in_backward)");
     if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: GCKPT_SMALL has no copy_feeds, custom_optimiser, parallel_for");
+                            "exec: desc.copy_feeds, custom_optimiser or parallel_for is set; this "
+                            "build (GCKPT_SMALL) cannot use them: set all three to 0");
     if (d->debug && !GCKPTI_RUNS_DEBUG)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
@@ -82,50 +82,9 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
     if (!d->offload != !d->reload)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.offload and desc.reload come together, or not at all");
+                            "exec: desc.offload or desc.reload is missing: set both, or neither");
     if (d->wait && !d->offload)
-        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait is for desc.offload and desc.reload");
-    return GCKPT_OK;
-}
-
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
-                                               int in_step)
-{
-    const gckpti_plan_param *planned = &e->plan->params[i];
-    const char *who = in_step ? "step" : "exec", *name = q->p.name;
-    void *object = in_step ? (void *)e : e->store;
-    if (planned->storage != (gckpti_byte)q->p.storage)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
-                            "so (gckpt_store_quantise), or make a new plan",
-                            who, name, gckpti_storage_name(q->p.storage),
-                            gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_has_update(planned) && q->p.frozen)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
-        q->optimiser != (int)e->plan->optimiser + 1)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
-                            "it",
-                            who, name, in_step ? "got" : "holds",
-                            in_step ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
-        gckpti_state_slots(q) < e->plan->state_slots)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state when quantised; make a new executor",
-                            name);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
-{
-    if (!gckpti_backend(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
-                            gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
+        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait needs desc.offload: set both");
     return GCKPT_OK;
 }
 
@@ -181,7 +140,7 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Initialises values, by vector kernels if any; in one thread, since the program may fork. */
+/* Initialises values, by vector kernels if any. Uses one thread: the program may fork later. */
 static void gckpti_initialise_params(const gckpt_exec *e)
 {
     gckpti_init_fn *initialise = NULL;
@@ -194,7 +153,7 @@ static void gckpti_initialise_params(const gckpt_exec *e)
     gckpti_init_all_values(e->store, initialise);
 }
 
-/* Allocates the missing values and optimiser states, all or none, then initialises the values. */
+/* Allocates the missing values and optimiser states (all or none), then initialises the values. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -234,12 +193,12 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
 {
     if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
+        return gckpti_error(store, GCKPT_E_ARG, "plan: the plan or the store is NULL");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
     gckpt_result result = gckpti_check_plan(store, plan);
     size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
+    for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
         const gckpti_plan_param *next = NULL;
         for (size_t i = 0; i < plan->param_count; i++)
             if (plan->params[i].store_index > done &&
@@ -272,7 +231,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
+/* Completes a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
     if (gckpti_choose_backend(e) != GCKPT_OK)
@@ -300,7 +259,7 @@ static int gckpti_bind_exec(gckpt_exec *e)
     return 1;
 }
 
-/* Returns 1 if a step takes longer than to start and end a team, up to a hundred microseconds. */
+/* Returns 1 if a step takes longer than to start and end a team, which may take 100 us. */
 static int gckpti_is_team_worthwhile(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -18,14 +18,14 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckp
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
-        if (!here && q->kind == GCKPTI_PARAM) /* as it is stored */
+        if (!here && q->kind == GCKPTI_PARAM) /* in the bytes of its storage */
             x->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
                                                      p->params[q->index].elements);
         else if (here || !q->op)
             x->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
-        c.in[i].grad = &c.loss_scale; /* nonzero: computed */
+        c.in[i].grad = &c.loss_scale; /* not NULL: the gradient is computed */
         x->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
     x->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
@@ -67,7 +67,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     const gckpt_plan *p = exec->plan;
     if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
         state.result = gckpti_error(
-            exec, GCKPT_E_ARG, "profile_step: needs a clock and room for gckpt_plan_length times");
+            exec, GCKPT_E_ARG, "profile_step: set clock, entries and count (gckpt_plan_length)");
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;

@@ -9,7 +9,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
-    if (b->own_memory && b->dequantise) { /* the backend's mirror */
+    if (b->own_memory && b->dequantise) { /* data in the backend's mirror */
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
@@ -25,7 +25,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     }
 }
 
-/* Sets the quantised parameter that an op reads, if it is not dequantised in the arena. */
+/* Sets the quantised parameter that an op's kernel reads directly, if there is one. */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant)
 {

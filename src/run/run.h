@@ -14,8 +14,8 @@ GCKPTI_COLD_END /* begun by planner */
  * kernel that the backend has for the op. From gckpt_step to a kernel and an update:
  *   gckpt_step          (train) gckpti_prepare_step (step) checks the request against the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
- *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end. At
- *                       the epilogue it jumps back to the body while there are rows.
+ *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
+ *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_run_forward  (advance), _backward: `call` sets shapes and addresses, `mixed` makes f32
  *                       copies of bf16 operands. The op's kernel runs, in strips if the plan says
  *                       so, or on host copies if the backend has no kernel for it (host).
@@ -35,10 +35,10 @@ GCKPTI_COLD_END /* begun by planner */
  *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
- * 3. One collective is in progress, the other pending ones wait for it. Each is complete before the
- *    instruction `due`, and all are complete at a barrier.
- * 4. A failed exchange aborts the communication for good: every later call is GCKPT_E_PEER.
- * The functions of group and micro_batches do the right thing without a group: callers don't check.
+ * 3. Collectives run one after the other, in the order of their start. Each is complete before its
+ *    instruction `due`; all are complete at a barrier.
+ * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
+ * The functions of group.c and micro_batches.c also work if e->group is NULL: callers do not check.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
@@ -62,16 +62,16 @@ GCKPTI_COLD_END /* begun by planner */
  * 4. A step that fails or is cancelled before its first update changes no parameter. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
-/* What a run is for. */
+/* The purpose of a run, which decides where it stops. */
 typedef enum {
     GCKPTI_GOAL_STEP,
-    GCKPTI_GOAL_STREAM,     /* a step whose rows stream in: their number is not known */
+    GCKPTI_GOAL_STREAM,     /* a step whose rows stream in: their number is unknown until its end */
     GCKPTI_GOAL_GRADIENTS,  /* all of a step before its first update */
     GCKPTI_GOAL_NO_UPDATES, /* all of a step except updates */
     GCKPTI_GOAL_FORWARD     /* inference */
 } gckpti_goal;
 
-typedef struct { /* accumulated by a loss's kernels, in the backend's memory */
+typedef struct { /* sum and count of a loss, to which its kernels add, in backend memory */
     double sum;
     int64_t count;
 } gckpti_loss_total;
@@ -79,10 +79,10 @@ typedef struct { /* accumulated by a loss's kernels, in the backend's memory */
 /* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
-/* The message of a status barrier: the first failure, or else numbers that must match: the call
- * (and, above its lowest byte, agree_count), rows, step, seed, exchange_hash, hyper, replicas. */
+/* The first failure or, without one, numbers that ranks must agree on: the call (and, above its
+ * lowest byte, agree_count), rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
 typedef struct {
-    int32_t result, rank; /* rank that failed, or the lowest so far; -1 means ranks differ */
+    int32_t result, rank; /* the rank that failed, or the lowest one merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -90,17 +90,17 @@ typedef struct {
 typedef enum {
     GCKPTI_REDUCE_SCATTER, /* a sum of which each rank gets its shard */
     GCKPTI_ALL_REDUCE,
-    GCKPTI_ALL_GATHER, /* from shards to the whole */
+    GCKPTI_ALL_GATHER, /* every rank gets the shards of all ranks */
     GCKPTI_FAST_REDUCE /* an all-reduce by the transport's own all_reduce */
 } gckpti_collective;
 
-/* The collective in progress, level by level: partners' ranks differ in bit `bit`. */
+/* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
 typedef struct {
     gckpti_collective kind;
-    float *x, *workspace;    /* n floats; a buffer for received floats, to be added to x */
+    float *x, *workspace;    /* n floats; received floats, which are added to x */
     float *shard;            /* as in gckpti_pending */
-    int64_t n, first, count; /* this rank has [first, first + count) after this level of a sum, */
-    int bit;                 /* or before this level of a gather. bit 0 if none is in progress */
+    int64_t n, first, count; /* of these, this rank's part after this level of a sum, */
+    int bit;                 /* or before it in a gather; bit 1, 2, 4, ..; 0: no collective runs */
 } gckpti_tree;
 
 /* A collective that a REDUCE or a gather started. */
@@ -116,38 +116,38 @@ typedef struct {
 /* Communication of this rank with the others. */
 typedef struct {
     const gckpt_transport *transport; /* NULL means there is one rank */
-    const gckpt_backend *backend;     /* has the floats in its memory */
+    const gckpt_backend *backend;     /* the floats are in its memory */
     int rank, ranks;
-    int busy;         /* an exchange is in progress, */
-    int peer;         /* with this rank; -1 means any */
-    int aborted;      /* an exchange failed; there will be no more */
-    int uses_queue;   /* floats are exchanged in a queue of the backend's, without the host */
-    int in_flight;    /* something was enqueued since the host last waited for that queue, */
-    int waiting;      /* which it does now */
-    void *queue;      /* the queue, while gckpti_start_collective fills it */
+    int busy;         /* nonzero while an exchange is in progress */
+    int peer;         /* the other rank of the last exchange; -1 means any rank */
+    int aborted;      /* an exchange failed: no other is started */
+    int uses_queue;   /* exchanges of floats are enqueued in a queue of the backend */
+    int in_flight;    /* exchanges were enqueued since the host last waited for them */
+    int waiting;      /* the host waits for enqueued exchanges now */
+    void *queue;      /* that queue while gckpti_start_collective fills it, else NULL */
     size_t copied_in; /* bytes copied to the backend since the host last waited */
     unsigned char *send_buf, *recv_buf; /* host memory */
-    void *copy_to; /* backend memory to copy recv_buf to after the exchange, or NULL */
+    void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
     gckpti_tree tree;
     gckpti_status status; /* for the next status barrier */
 } gckpti_comm;
 
-/* Progress of a step of several virtual ranks or ranks. A virtual rank takes as many lockstep
- * micro-batches as the largest of those that the ranks run at the same time, and at least one. */
+/* Progress of a step of several virtual ranks or ranks. All ranks begin their next virtual rank at
+ * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
     int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
     int padding;          /* this micro-batch has no rows here */
-    int call_ended;       /* a barrier ended the call with an error */
+    int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
     int replicas_checked; /* values that every rank has whole were compared */
     int agree_count;      /* number of status barriers */
-    int pending_count;    /* entries of `pending`, oldest first: that one is in progress */
+    int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     uint64_t exchange_hash; /* gckpti_hash_exchanges */
     gckpti_loss_total *totals;
@@ -160,28 +160,28 @@ typedef struct {
 } gckpti_exec_node;
 
 typedef struct {
-    int index;           /* in the store */
-    int store_order;     /* params[i].store_order: the plan's parameter that is i-th in the store */
+    int index;           /* index in the store */
+    int store_order;     /* params[i].store_order: plan index of the i-th in the store's order */
     int slots_before;    /* state arrays before this executor was created */
-    size_t first_square; /* index of its first block in update.squares */
+    size_t first_square; /* index in update.squares of its first block */
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
     uint16_t *values; /* NULL if there is none */
-    uint32_t changes; /* the parameter's `changes` when it was copied; 0 means never */
+    uint32_t changes; /* `changes` of the parameter when it was copied; 0: never copied */
 } gckpti_bf16_copy;
 
 typedef struct {
-    int node;                    /* of the plan; -1 means no instruction reads it */
-    const unsigned char *feed;   /* the caller's rows, or `copy`, from feeds.first_row on */
-    unsigned char *copy;         /* of a step's rows (desc.copy_feeds), or NULL */
-    unsigned char *backend_copy; /* of a micro-batch's rows in own memory, or NULL */
+    int node;                    /* node of the plan; -1 if no instruction reads the input */
+    const unsigned char *feed;   /* rows from feeds.first_row on: the caller's, or `copy` */
+    unsigned char *copy;         /* host copy of a step's rows (desc.copy_feeds), or NULL */
+    unsigned char *backend_copy; /* a micro-batch's rows in backend memory, or NULL */
 } gckpti_exec_input;
 
 typedef struct {
-    float *to;   /* gckpt_collect; NULL means it is not collected */
+    float *to;   /* destination given to gckpt_collect, or NULL */
     size_t size; /* floats at `to` */
-    float *copy; /* own memory: host copy that gckpt_fetch returns */
+    float *copy; /* host copy that gckpt_fetch returns, if the backend has own memory */
 } gckpti_exec_fetch;
 
 typedef struct {
@@ -189,7 +189,7 @@ typedef struct {
     int64_t expected;        /* count computed from the feeds; -1 means unknown */
 } gckpti_exec_term;
 
-/* The executor: a group of fields for each file that writes it. Tables have the plan's lengths. */
+/* The executor. The comment at a group of fields names the files of run/ that write the group. */
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
@@ -210,46 +210,46 @@ struct gckpt_exec {
     struct {                           /* memory */
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
-        unsigned char *arena, *caches; /* in a block, or the caller's, or another executor's */
-        unsigned char *host_scratch;   /* own memory: for host copies, reused by the next one */
+        unsigned char *arena, *caches; /* in a block, the caller's, or another executor's */
+        unsigned char *host_scratch;   /* host copies, if the backend has own memory */
     } blocks;
-    struct { /* memory, open; `data`: whoever has the values */
+    struct { /* memory, open; nodes[..].data: also step, feeds, caches */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
         gckpti_bf16_copy *bf16_copies; /* by parameter; NULL means the plan has none */
     } tables;
     struct {                     /* step, advance: progress of this step */
-        uint64_t number;         /* the store's step when it began */
-        uint64_t quantise_count; /* the store's when it began */
-        int64_t rows;            /* so far, of all ranks */
-        int64_t first_row;       /* of this rank */
-        int64_t row, row_end;    /* start of this micro-batch; end of the rows fed */
+        uint64_t number;         /* the store's step when this step began */
+        uint64_t quantise_count; /* the store's quantise_count at that time */
+        int64_t rows;            /* rows of all ranks so far */
+        int64_t first_row;       /* this rank's first row */
+        int64_t row, row_end;    /* first row of this micro-batch; end of the rows fed */
         int64_t vrank_end;       /* end of the rows of this virtual rank that were fed */
-        int vrank;               /* index of this virtual rank among this rank's */
-        int prologue_done;       /* a micro-batch is done: the prologue is not repeated */
+        int vrank;               /* current virtual rank, counted from 0 on each rank */
+        int prologue_done;       /* the prologue has run: later micro-batches skip it */
         int state;               /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
         int pc, finished; /* next instruction; the step succeeded */
     } step;
     struct { /* feeds */
         gckpti_exec_input *inputs;
-        int64_t first_row; /* of the feeds */
+        int64_t first_row; /* row of the batch with which the feeds begin */
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term and virtual rank */
-        unsigned char finalized;   /* counts are checked, or guaranteed: updates may begin */
-        unsigned char valid;       /* terms[..].total are those of the last call */
+        unsigned char finalized;   /* counts are checked, or known: updates may begin */
+        unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
         double grad_norm;
         double bias_correction[2]; /* 1 - beta^bias_step */
-        uint64_t bias_step;        /* number of an update, or 0 */
+        uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
-        float *squares; /* square sums by block, of all parameters */
+        float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend memory: set if a square sum is; if NULL, the host checks */
+        uint32_t *nonfinite; /* backend's flag: a square sum is not finite; NULL: host checks */
         unsigned char grads_cleared; /* this step's accumulators are cleared */
         unsigned char begun;         /* a parameter was changed, or gradients were divided */
         unsigned char writes_back;   /* divided gradients are stored */
@@ -258,7 +258,7 @@ struct gckpt_exec {
     struct { /* capture: micro-batches, or parts of them, that the backend replays */
         gckpt_loss_scale *scales; /* by term */
         unsigned char supported;  /* the backend can replay */
-        unsigned char enabled;    /* in this run, which is not in pieces */
+        unsigned char enabled;    /* captures are allowed: this run goes to the step's end */
         unsigned char active;     /* instructions begin to end are being captured */
         int begin, end;           /* the part last replayed or captured */
     } capture;
@@ -266,7 +266,7 @@ struct gckpt_exec {
     struct {                 /* host */
         unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
         int by_backend;      /* the backend copies */
-        int async;           /* copies are started, and waited for later */
+        int async;           /* copies are started first and waited for later */
         int *due;            /* by pending copy, oldest first: the instruction that waits for it */
         int pending_count;
     } offload;
@@ -280,7 +280,7 @@ struct gckpt_exec {
     struct {
         gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
         int64_t capacity;       /* positions of each cache */
-        int64_t new_positions;  /* that a call adds */
+        int64_t new_positions;  /* positions that a call adds */
         int64_t position, rows; /* positions in the caches, for this many rows of the batch */
         int64_t max_written;    /* highest position since the caches were empty */
     } caches;
@@ -288,7 +288,7 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_DEBUG
     struct {
         uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, of the value and of saved */
-        size_t high_water; /* GCKPT_DEBUG_MEASURE */
+        size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
         int poisoned_steps;
     } debug;
 #endif
@@ -312,8 +312,8 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. To be
- * called before the host waits for the backend, or copies copied_in bytes to it, which may wait. */
+/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. Must be
+ * called before the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 #else
 #define gckpti_wait_in_flight(e, copied_in) ((void)(e), (void)(copied_in))
@@ -337,13 +337,13 @@ static inline int gckpti_is_streaming(const gckpt_exec *e)
     return e->step.goal == GCKPTI_GOAL_STREAM;
 }
 
-/* Returns 1 for a plan of inference, the only kind that a build without training runs. */
+/* Returns 1 for an inference plan, the only kind that a build without training runs. */
 static inline int gckpti_is_inference(const gckpt_plan *p)
 {
     return !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
 }
 
-/* Returns the plan's parameter i, in the store. */
+/* Returns the store's entry of the plan's parameter i. */
 static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 {
     return &e->store->params[e->tables.params[i].index];
@@ -359,61 +359,61 @@ GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
 /* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
 
-/* Initialises a call without op or inputs and clears all operands. gckpti_set_op_call makes it an
- * op's. Between ops gckpti_init_opless_call, which leaves the operands as they are, is enough. */
+/* Initialises a call without op and inputs; all operands are NULL. gckpti_set_op_call makes it an
+ * op's. Between ops, gckpti_init_opless_call is enough, which leaves the operands unchanged. */
 GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c);
 
 /* ---- run/backend.c ---- */
-/* Waits for everything that the backend was given to do; returns its error. */
+/* Waits until the backend has finished all its work; returns its error. */
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* ---- run/host.c ---- */
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until the next use of that: here, by kernels on the host, by copies of offloaded values. */
+ * until the next call, a kernel on the host, or a copy of an offloaded value uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
-/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+/* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* Returns the first loss's count in this step: from the feeds or, after it was read, as counted. */
+/* Returns the first loss's count in this step: computed from the feeds, or the one last read. */
 GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
 
 /* ---- run/update.c ---- */
-/* What an update finds: sums in their accumulators, or divided gradients. */
+/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
 typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 
 #ifndef GCKPT_NO_TRAINING
-/* Updates a parameter; first adds up and divides its gradient if that is not done. */
+/* Updates a parameter. With GCKPTI_GRAD_SUMS, first adds up and divides its gradient. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                                   gckpti_grad_state grad_state);
-/* run/train.c: Ends a run for GCKPTI_GOAL_GRADIENTS: divides gradients, takes their norm. */
+/* run/train.c: Ends a run of gckpt_gradients: divides gradients and computes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report);
 #endif
 
 /* ---- run/advance.c ---- */
-/* Runs one instruction. All instructions of a run share the call c (gckpti_init_call). Returns
- * MORE; OK at the goal (STREAM: at the end of the rows so far); else an error, and e is idle. */
+/* Runs one instruction; all of a run share the call c (gckpti_init_call). Returns GCKPT_MORE if the
+ * run goes on, OK at its goal (or a stream's last row so far), else an error; then e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
 
-/* Calls `job`, which advances, with a team, then waits for pending copies. *result is the job's;
- * an error of the copies replaces it. Returns *result. */
+/* Runs `job`, which calls gckpti_advance, in a team of threads, then waits for pending copies. The
+ * job sets *result; an error of a copy replaces it. Returns *result. */
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
                                           gckpt_result *result);
 
-/* Calls gckpti_advance with a team, up to `instructions` times. With INT64_MAX the run is not in
- * pieces, so the backend may replay micro-batches. */
+/* Calls gckpti_advance in a team, at most `instructions` times. INT64_MAX means that the run goes
+ * to the end of the step, so that the backend may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 
 /* ---- run/step.c ---- */
-/* Returns 1, with an error, if a step of several ranks is in progress: it must be ended first. A
- * step of one rank can be abandoned at any time. */
+/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
+ * first. A step of one rank can be abandoned at any time. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Sets device.in_call, which the caller clears. E_ARG if it is set, or the store was freed. */
+/* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e);
 
-/* Does everything before the first instruction of a run over `rows` rows (STREAM: 0). */
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal,
                                            const gckpt_hyper *hyper);
@@ -433,10 +433,10 @@ typedef enum {
 
 #ifndef GCKPT_NO_RANKS
 /* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
- * last one of each virtual rank may be short. */
+ * last one of each virtual rank may have fewer rows than the others. */
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
-/* Runs the status barrier that begins a call, with this rank's result. `number` must match. */
+/* Runs the status barrier that begins a call. `call` and `number` must be equal on all ranks. */
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
                                             gckpt_result result);
 

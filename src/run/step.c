@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Returns this rank's number of a step's rows, from *first on. */
+/* Returns how many of a step's rows this rank runs; *first is the first one. */
 static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
@@ -27,7 +27,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     int64_t rest = rows % p->rows;
     for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
         rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
-    if (whole && rest) /* with running statistics the last one may be short */
+    if (whole && rest) /* running statistics allow a short last micro-batch */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
@@ -65,7 +65,7 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Refuses inference with a parameter's initial values, and lists parameters that have others. */
+/* Refuses inference with a parameter's initial values; names parameters that have other values. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
     int n = 0;
@@ -120,7 +120,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
                                 ? "forward: this plan trains; make one with GCKPT_INFERENCE"
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
     if (!inference && !hyper)
-        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
+        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL; gckpt_hyper_lr makes one");
     if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (!inference && p->update_in_backward && hyper->clip > 0)
@@ -147,29 +147,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     return gckpti_ok(e);
 }
 
-GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
-{
-    if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: the executor's store was freed: free a store "
-                            "after its executors");
-    if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: a call of this executor is under way, in another thread or "
-                            "around this callback: each thread needs an executor of its own");
-    e->device.in_call = GCKPTI_RUNS_BACKENDS;
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
-{
-    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
-        return 0;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and the other ranks are within it: end it first");
-    return 1;
-}
-
 /* Refuses plans and losses for which rows cannot stream in. */
 static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
@@ -191,8 +168,12 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
                                        int64_t rows)
 {
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
+    if (result == GCKPT_OK && rows)
+        result = gckpti_check_finite_feeds(e, rows);
     if (result != GCKPT_OK)
         return result;
+    if (rows)
+        gckpti_copy_feeds(e, rows);
     e->step.vrank_end = e->step.row_end += rows;
     if (!gckpti_group_of(e))
         e->step.rows = e->step.row_end;
@@ -222,7 +203,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
-    /* from here on nothing refuses the step */
+    /* the step is accepted; from here on nothing refuses it */
     gckpti_measure_start(e);
     gckpti_mark_written(e);
     e->step.pc = e->step.finished = 0;
@@ -307,8 +288,8 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
         return GCKPT_E_ARG;
     const int terms = (int)exec->plan->term_count;
     if (term < 0 || term >= terms)
-        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
-                            term, terms);
+        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; it must be from 0 to %i", term,
+                            terms - 1);
     if (!exec->losses.valid)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "term_loss: no step yet, or the last one did not complete");

@@ -43,7 +43,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec || exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    gckpti_ok(exec); /* clears the error of a fetch that was too early */
+    gckpti_ok(exec); /* clears the error of a gckpt_fetch that was too early */
     return gckpti_run_step(exec, instructions, report);
 }
 

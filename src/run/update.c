@@ -20,14 +20,14 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
     return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
 }
 
-/* Returns a setting of gckpt_hyper: 0 selects the default, a negative value none. */
+/* Returns a setting of gckpt_hyper: `fallback` if `value` is 0, and 0 if it is negative. */
 static float gckpti_hyper_value(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* Running statistics are sums weighted by rows: divides them by the rows. */
-GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+/* Divides by the first loss's count; running statistics, sums weighted by rows, by the rows. */
+static void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -45,7 +45,18 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpti_restrict_to_shard(e, ins, pass);
 }
 
-/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
+/* FINITE: Checks a parameter's gradient before its update, or (done 1) its new values and state. */
+GCKPTI_OWN_FRAME static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                         int done)
+{
+    gckpt_update_pass pass;
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
+        return GCKPT_OK;
+    gckpti_init_pass(e, ins, &pass);
+    return gckpti_check_finite_update(e, ins, &pass, done);
+}
+
+/* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
 GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
@@ -55,7 +66,7 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
     gckpti_backend(e)->update(&c, &pass);
 }
 
-/* Computes norm and clipping scale. Returns the first parameter that is not finite, or NULL. */
+/* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -80,7 +91,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
-/* Sets update.nonfinite if a square sum is not finite: then updates are skipped. */
+/* Sets update.nonfinite if a square sum is not finite: the backend then skips all updates. */
 GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
@@ -98,17 +109,17 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     gckpti_sum_squares(e);
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->ins[x].kind == GCKPT_UPDATE &&
-            gckpti_check_finite_update(e, &e->plan->ins[x], 0) != GCKPT_OK)
+            gckpti_check_update(e, &e->plan->ins[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->update.nonfinite && e->update.square_count)
         gckpti_flag_nonfinite(e);
     if (e->update.nonfinite && !(e->update.hyper.clip > 0))
         return GCKPT_OK;
-    gckpti_total_norm(e); /* waits */
+    gckpti_total_norm(e); /* waits for the backend */
     return gckpti_wait_backend(e);
 }
 
-/* Calls desc.custom_optimiser on the host, with own memory on copies of the parameter. */
+/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
 static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
                                  uint64_t step)
 {
@@ -132,7 +143,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_sync_param(e, q, 1); /* cannot fail: it has a mirror */
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
 }
 
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
@@ -157,7 +168,7 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->beta2 = beta2;
     constants->rest2 = (float)(1 - (double)beta2);
     constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
-    if (e->update.bias_step != step) { /* most parameters have the same */
+    if (e->update.bias_step != step) { /* most parameters have the same step */
         e->update.bias_step = step;
         e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
         e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
@@ -175,7 +186,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_update_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* unused state is new */
+    if (p->state_slots > 0 && param->trained) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
@@ -189,7 +200,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     }
     gckpti_init_opless_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
-    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* if not written back, divides again */
+    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
@@ -206,14 +217,16 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     gckpti_gather_updated(e, q);
 }
 
-/* Runs an update; before the first one, finishes all gradients if clipping or checks need it. */
-GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs an update. Before the first update, finishes all gradients if clipping or checks need it. */
+GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                 gckpt_call *c)
 {
+    (void)c;
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && early)
-        result = gckpti_check_finite_update(e, ins, 0);
+        result = gckpti_check_update(e, ins, 0);
     if (!e->update.begun)
         result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
@@ -221,7 +234,7 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
     e->update.begun = 1;
     if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
-    return gckpti_check_finite_update(e, ins, 1);
+    return gckpti_check_update(e, ins, 1);
 }
 
 /* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */
@@ -237,7 +250,7 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
     }
     const int counts = e->update.begun && !bad;
     for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
-        gckpti_param_of(e, (int)i)->assigned = 1; /* frozen ones too */
+        gckpti_param_of(e, (int)i)->assigned = 1; /* also frozen parameters */
     e->store->step += (uint64_t)counts;
     return bad;
 }

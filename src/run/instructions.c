@@ -1,0 +1,195 @@
+#include "run/internal.h"
+#include "num/num.h"
+#include "graph/graph.h"
+
+/* Sets the call of an op's instruction: shapes, attributes, operands. */
+static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
+                                       gckpti_operands *o, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    gckpti_operands_of(p->operands, ins, node->inputs, o);
+    gckpti_set_op_call(e, node, ins->id, gckpti_micro_rows(e), c);
+    c->out = gckpti_arena_f32(e, o->out);
+    c->saved = gckpti_arena_f32(e, o->saved);
+    c->workspace = gckpti_arena_f32(e, o->workspace);
+    for (int i = 0; i < node->inputs; i++) {
+        const int base = p->nodes[node->in[i]].base;
+        const void *data = o->in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o->in[i].value)
+                                                              : e->tables.nodes[base].data;
+        if (p->nodes[base].rounding & GCKPTI_BF16_VALUE)
+            c->in[i].bf16 = (const uint16_t *)data;
+        else if (p->nodes[base].type == GCKPT_I32)
+            c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
+        else
+            c->in[i].data = (const float *)data;
+    }
+}
+
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
+{
+    const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
+    gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward;
+    if (e->plan->nodes[ins->id].rounding & GCKPTI_IN_STRIPS)
+        gckpti_run_strips(e, ins, c, kernel);
+    else if (!GCKPTI_RUNS_BACKENDS || kernel)
+        kernel(c);
+    else
+        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
+}
+
+/* Writes a parameter's values into the arena: gathered, dequantised or copied. */
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
+                               gckpt_call *c)
+{
+    const gckpti_param *q = gckpti_param_of(e, node->index);
+    const gckpt_backend *b = gckpti_backend(e);
+    const float *values = gckpti_exec_array(e, q, -1);
+    if (gckpti_run_gather(e, q, values, to))
+        return;
+    if (gckpti_is_quantised((int)q->p.storage))
+        gckpti_run_dequantise(e, q, values, to, c);
+    else
+        b->copy(b->context, to, values, (size_t)q->p.elements * sizeof *to);
+}
+
+/* Stages a parameter in the arena, or computes an op. */
+static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpt_dequantisation quant;
+    if (node->kind == GCKPTI_PARAM) {
+        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]), c);
+        return GCKPT_OK;
+    }
+    gckpti_set_ins_call(e, ins, &o, c);
+    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only inference repeats it */
+    int first = ins->first && !repeated;
+    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
+    if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
+        c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
+    void *out = c->out;
+    uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
+    if (p->quantised)
+        gckpti_set_quant_operand(e, node, GCKPT_FORWARD, c, &quant);
+    if (gckpti_is_bf16_plan(p))
+        gckpti_mixed_operands(e, ins, &o, c);
+    if (term >= 0) {
+        c->loss_sum = &gckpti_running_loss(e, term)->sum;
+        c->loss_count = &gckpti_running_loss(e, term)->count;
+    }
+    c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
+    gckpti_run_kernel(e, ins, c);
+    if (c->out && node->rounding & GCKPTI_ROUNDED)
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
+                          gckpti_elements(&c->shape));
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_check_recompute(e, ins, c, narrow)
+                                                   : GCKPT_OK;
+}
+
+/* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
+static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                    gckpt_call *c, int i)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    gckpt_arg *arg = &c->in[i];
+    int64_t n = gckpti_elements(&arg->shape);
+    arg->accumulate = (ins->accumulate >> i) & 1;
+    arg->grad = gckpti_arena_f32(e, o->in[i].gradient);
+    int sums = o->in[i].gradient != GCKPTI_NO_OFFSET ? gckpti_sum_mode(e->plan, node, i) : 0;
+    if ((ins->zero >> i) & 1)
+        gckpti_backend(e)->fill(c, arg->grad, 0, n);
+    if (sums == GCKPTI_SUM_IN_OP) {
+        arg->compensation = (float *)c->workspace;
+        const size_t bytes = gckpti_round_up((size_t)n * sizeof(float), 64);
+        c->workspace = (unsigned char *)c->workspace + bytes;
+        gckpti_backend(e)->fill(c, arg->compensation, 0, n);
+    } else if (arg->grad && sums == GCKPTI_SUM_IN_STEP)
+        arg->compensation = arg->grad + n;
+}
+
+/* Finishes the gradient of input i: adds it to the total if it is separate, and rounds it. */
+static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                  gckpt_call *c, int i)
+{
+    if (!gckpti_is_bf16_plan(e->plan) && o->in[i].total == GCKPTI_NO_OFFSET)
+        return;
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    int64_t n = gckpti_elements(&c->in[i].shape);
+    float *x = c->in[i].grad;
+    size_t to = o->in[i].total != GCKPTI_NO_OFFSET ? o->in[i].total : o->in[i].gradient;
+    uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
+    if (o->in[i].total != GCKPTI_NO_OFFSET && narrow) {
+        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+    } else if (o->in[i].total != GCKPTI_NO_OFFSET) {
+        gckpti_backend(e)->add(c, gckpti_arena_f32(e, to), x, n);
+        x = gckpti_arena_f32(e, to);
+    }
+    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+}
+
+/* Adds up the accumulators of the output's gradient and runs the op's backward. */
+static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpt_dequantisation quant;
+    gckpti_set_ins_call(e, ins, &o, c);
+    float *grad_out = gckpti_arena_f32(e, o.gradient);
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_backend(e)->add(c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]),
+                               gckpti_planned_elements(p, node));
+    c->grad_out = grad_out;
+    GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_begin_input_grad(e, ins, &o, c, i);
+    if (p->quantised)
+        gckpti_set_quant_operand(e, node, GCKPT_BACKWARD, c, &quant);
+    if (gckpti_is_bf16_plan(p))
+        gckpti_mixed_operands(e, ins, &o, c);
+    if (node->op->flags & GCKPT_LOSS) {
+        int term = gckpti_term_of(p, ins->id);
+        c->loss_scale = gckpti_loss_scale(e, term);
+        const int sums = node->op->flags & GCKPTI_BACKWARD_LOSS;
+        c->loss_sum = sums ? &gckpti_running_loss(e, term)->sum : NULL;
+    }
+    gckpti_run_kernel(e, ins, c);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_end_input_grad(e, ins, &o, c, i);
+}
+
+/* With GCKPT_SMALL, a gckpt_call is on the stack only while an op runs. */
+GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
+                                                   gckpt_call *c)
+{
+    gckpt_call local_call;
+    c = GCKPTI_IS_SMALL ? &local_call : c;
+    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
+        return gckpti_run_forward(e, ins, c);
+    gckpti_run_backward(e, ins, c);
+    return GCKPT_OK;
+}
+
+/* By gckpt_kind. */
+static const gckpti_handler gckpti_handlers[] = {
+    gckpti_run_op,     gckpti_run_op,     gckpti_run_checked_update, gckpti_run_copies,
+    gckpti_run_copies, gckpti_run_reduce, gckpti_run_copies
+};
+
+/* Runs an instruction, with the checks of desc.debug. */
+GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const unsigned read = gckpti_nonfinite_kinds(e, ins);
+    gckpt_result result = gckpti_handlers[ins->kind](e, ins, c);
+    if (result == GCKPT_OK)
+        result = gckpti_check_reload(e, ins);
+    return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;
+}

@@ -1,0 +1,46 @@
+#include "run/internal.h"
+
+GCKPTI_COLD_BEGIN
+
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step)
+{
+    const gckpti_plan_param *planned = &e->plan->params[i];
+    const char *who = in_step ? "step" : "exec", *name = q->p.name;
+    void *object = in_step ? (void *)e : e->store;
+    if (planned->storage != (gckpti_byte)q->p.storage)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
+                            "so (gckpt_store_quantise), or make a new plan",
+                            who, name, gckpti_storage_name(q->p.storage),
+                            gckpti_storage_name((gckpt_storage)planned->storage));
+    if (gckpti_has_update(planned) && q->p.frozen)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
+    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
+        q->optimiser != (int)e->plan->optimiser + 1)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
+                            "it",
+                            who, name, in_step ? "got" : "holds",
+                            in_step ? " after this executor was made" : "");
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
+        gckpti_state_slots(q) < e->plan->state_slots)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: \"%s\" lost its state when quantised; make a new executor",
+                            name);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
+{
+    if (!gckpti_backend(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
+                            gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
