@@ -1,27 +1,29 @@
-/* accumulation.c - compares gradient accumulation with one division, with a mean of means and with
- * no division.
+/* accumulation.c - compares three ways of gradient accumulation: summing and dividing once,
+ * taking the mean of means, and never dividing.
  *
  *     cc -O2 -I. examples/accumulation.c -o accumulation
  *     ./accumulation [curves.svg [STEPS]]
  *     mpicc -DACCUMULATION_MPI -O2 -I. examples/accumulation.c -o accumulation-mpi
  *     mpirun -n 4 ./accumulation-mpi
  *
- * A batch of 16 sentences of different lengths is cut into micro-batches of 16, 4 and 1. The right
- * rule sums over all tokens of all micro-batches and divides once by their number N. The library
- * does that, and the gradients agree to the last bit. Many trainers compute the mean of each
- * micro-batch, then the mean of the means. A token in a short sentence then weighs more than one in
- * a long sentence, so the gradient depends on how the batch is cut. The third method, a control,
- * never divides.
+ * A batch of 16 sentences of different lengths is cut into micro-batches of 16, 4 or 1
+ * sentences. The right rule sums over all tokens of all micro-batches and divides once by their
+ * number N. The library does that, and the gradients are the same to the last bit for each cut.
+ * Many trainers compute the mean of each micro-batch, then the mean of these means. A token in a
+ * short sentence then counts more than one in a long sentence, so the gradient depends on the
+ * cut. The third way, a control, never divides.
  *
- * Processes that share a batch (data parallelism) make the same mistake if each takes the mean of
- * its rows and all then take the mean of the means. The right rule again sums all tokens' gradients
- * and divides once; with 4 virtual ranks (gckpt_plan_desc.virtual_ranks) 1, 2 and 4 processes get
- * the same bits.
+ * Processes that share a batch (data parallelism) make the same mistake if each process takes
+ * the mean of its rows and all processes then take the mean of the means. The right rule again
+ * sums the gradients of all tokens and divides once; with 4 virtual ranks
+ * (gckpt_plan_desc.virtual_ranks), 1, 2 and 4 processes get the same bits.
  *
- * The reported losses are not comparable: the mean of means is lower, because short sentences are
- * easier. So every model is also evaluated by the loss per token of all sentences.
+ * The losses that the three ways report cannot be compared: the mean of means is lower, because
+ * short sentences are easier. So every model is also evaluated by the loss per token over all
+ * sentences.
  *
- * To show all three methods, this example has a separate optimiser: w -= rate * gradient. */
+ * The optimiser is part of this example, w -= rate * gradient, so that all three ways can use
+ * it. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "plot.h"
@@ -37,7 +39,7 @@ static mpi_ranks transport;
 
 enum { BATCH = 16, T = 48, V = 128, C = 32, STEPS = 200 };
 static const float rate = 0.15f;
-static const gckpt_transport *ranks; /* NULL for a single process */
+static const gckpt_transport *ranks; /* the processes, or NULL if there is only one */
 static int rank(void) { return ranks != NULL ? ranks->rank : 0; }
 static int size(void) { return ranks != NULL ? ranks->size : 1; }
 
@@ -69,7 +71,7 @@ static const char *const sentences[] = {
 };
 enum { SENTENCES = sizeof sentences / sizeof sentences[0] };
 
-/* Fills a row with a sentence; positions after its end get the target -1, which the loss
+/* Fills a row with a sentence. Positions after the sentence's end get the target -1, which the loss
  * ignores. */
 static void put_sentence(const char *s, int32_t tokens[T], int32_t targets[T])
 {
@@ -80,7 +82,7 @@ static void put_sentence(const char *s, int32_t tokens[T], int32_t targets[T])
     }
 }
 
-/* Fills the batch of one step: 16 sentences, the shortest first, as in programs that limit
+/* Fills the batch of a step: 16 sentences in ascending order of length, as in programs that reduce
  * padding. */
 static void draw_batch(int step, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
@@ -96,8 +98,8 @@ static void draw_batch(int step, int32_t tokens[BATCH][T], int32_t targets[BATCH
         put_sentence(row[r], tokens[r], targets[r]);
 }
 
-/* The library's user-defined optimiser is used to collect all gradients, divided by the tokens of
- * the step, in order. */
+/* Receives the gradients of a step. It is used as a user-defined optimiser, whose calls get all
+ * gradients in order, divided by the number of tokens of the step. */
 typedef struct {
     float *gradient;
     int64_t n;
@@ -110,13 +112,18 @@ static void collect(void *user, const gckpt_update *u)
     c->n += u->elements;
 }
 
-/* A method of training: a model whose steps process `rows` rows in micro-batches of `micro`. */
+/* One of the compared ways to train: a model whose steps process `rows` rows in micro-batches of
+ * `micro` rows. */
 typedef struct {
     const char *name;
-    int micro, rows; /* if rows == BATCH, the library accumulates; if less, this program does */
+    /* if rows is BATCH, the library accumulates the gradient of a batch; if rows is less, this
+     * program does */
+    int micro, rows;
     int divide;
-    int virtual_ranks; /* if > 0, the library divides the batch among ranks */
-    int rank_means;  /* if 1, this program does; if neither, each rank computes the whole batch */
+    int virtual_ranks; /* if above 0, the library divides the batch among the processes */
+    /* if 1, this program divides the batch among the processes; if both are 0, each process
+     * computes the whole batch */
+    int rank_means;
     gckpt_store *store;
     gckpt_graph *graph;
     gckpt_plan *plan;
@@ -124,14 +131,17 @@ typedef struct {
     gckpt_plan *eval_plan; /* plan for the evaluation on all sentences */
     gckpt_exec *eval_exec;
     int tokens, targets;
-    collected collected; /* gradient of one call of gckpt_step */
-    double *sum;    /* sum over the whole batch */
+    collected collected; /* the gradient of one call of gckpt_step */
+    double *sum;    /* the gradient summed over the calls for a batch */
     float *gradient;
     int64_t n;
-    double loss, norm;                      /* as this method reports them */
-    double total;                           /* loss summed over all tokens */
-    int64_t count;                          /* number of tokens */
-    double reported[STEPS], all[STEPS + 1]; /* losses reported; loss per token of all sentences */
+    /* loss and gradient norm of a batch, as this way computes them */
+    double loss, norm;
+    double total;                           /* sum of the losses of all tokens of a batch */
+    int64_t count;                          /* number of tokens in a batch */
+    /* for each step: reported: the loss that this way computes; all: the loss per token over all
+     * sentences */
+    double reported[STEPS], all[STEPS + 1];
     uint64_t hash;
 } method;
 
@@ -141,7 +151,7 @@ static gckpt_tensor *linear(gckpt_tensor *x, const char *name, int64_t in, int64
     return gckpt_linear(x, gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(in, out), init), NULL);
 }
 
-/* Builds a model of an attention layer and a dense layer, both residual. */
+/* Builds a model that consists of an attention layer and a dense layer, both residual. */
 static int build_model(method *w)
 {
     gckpt_init normal = { 0.15f, 0, 0 };
@@ -170,7 +180,7 @@ static int build_model(method *w)
     w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
-    desc.virtual_ranks = 0; /* every rank evaluates */
+    desc.virtual_ranks = 0; /* every process evaluates all sentences */
     w->eval_plan = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
     w->eval_exec = w->eval_plan == NULL ? NULL : gckpt_exec_new(w->eval_plan, w->store, &bind);
     if (w->eval_exec == NULL) {
@@ -189,7 +199,7 @@ static int build_model(method *w)
     return w->collected.gradient != NULL && w->gradient != NULL && w->sum != NULL;
 }
 
-/* Computes the loss per token of all sentences, which training is to reduce. */
+/* Computes the loss per token over all sentences, which training should reduce. */
 static int judge(method *w, double *loss)
 {
     static int32_t tokens[SENTENCES][T], targets[SENTENCES][T];
@@ -205,8 +215,8 @@ static int judge(method *w, double *loss)
     return 1;
 }
 
-/* Replaces n numbers by their means over all ranks, by the transport's sum. Returns 0 after a
- * failure. */
+/* Replaces n numbers by their means over all processes, with the transport's all-reduce. Returns 1,
+ * or 0 after a failure. */
 static int mean_of_ranks(float *x, int64_t n)
 {
     int done = ranks->all_reduce(ranks->user, x, (size_t)n) ? 0 : -1;
@@ -217,7 +227,7 @@ static int mean_of_ranks(float *x, int64_t n)
     return done == 1;
 }
 
-/* Computes the gradient of the batch by this method. */
+/* Computes the gradient of a batch in the way of *w. */
 static int accumulate(method *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0);
@@ -240,12 +250,13 @@ static int accumulate(method *w, int32_t tokens[BATCH][T], int32_t targets[BATCH
         }
         w->count += report.count;
         w->total += report.loss * (double)report.count;
-        if (w->rows == BATCH) { /* the library has already divided by N */
+        if (w->rows == BATCH) { /* the library has divided by N */
             memcpy(w->gradient, w->collected.gradient, (size_t)w->n * sizeof(float));
             w->loss = report.loss;
             continue;
         }
-        /* naive: a mean of means; control: undoes the division and does not divide again */
+        /* divide: weights the mean of a call as one of `parts` means; else undoes the division of
+         * the call */
         double scale = w->divide ? 1 / parts : (double)report.count;
         w->loss += w->divide ? report.loss / parts : report.loss * (double)report.count;
         for (int64_t i = 0; i < w->collected.n; i++) {
@@ -277,7 +288,7 @@ static double square_root(double x)
     return x > 0 ? r : 0;
 }
 
-/* Returns the Euclidean norm of a - b, or of a if b is NULL. */
+/* Returns the Euclidean norm of a - b, or of a if b is NULL. Both have n elements. */
 static double distance(const float *a, const float *b, int64_t n)
 {
     double sum = 0;
@@ -288,7 +299,7 @@ static double distance(const float *a, const float *b, int64_t n)
     return square_root(sum);
 }
 
-static uint64_t hash(const float *x, int64_t n) /* FNV-1a 64 */
+static uint64_t hash(const float *x, int64_t n) /* returns the FNV-1a hash of 64 bits */
 {
     const unsigned char *p = (const unsigned char *)x;
     uint64_t h = 14695981039346656037u;
@@ -306,7 +317,8 @@ static int draw_curves(const char *path, const method *methods, const char *cons
         { "Loss on all sentences, above that of the right method", "step", "nats per token", 0, STEPS,
           -0.1, 0.4, NULL, 0, 0, 0 },
     };
-    static const double widths[] = { 7, 4, 1.5, 1.5, 1.5, 1.5 }; /* equal curves appear as bands */
+    /* curves that are equal remain visible, because later ones are thinner */
+    static const double widths[] = { 7, 4, 1.5, 1.5, 1.5, 1.5 };
     double x[STEPS + 1], above[STEPS + 1];
     FILE *f = fopen(path, "w");
     if (f == NULL) {
@@ -370,7 +382,7 @@ int main(int argc, char **argv)
         { .name = "sum, never divided  4 x 4", .micro = 4, .rows = 4, .divide = 0 },
         { .name = "4 virtual ranks    4 x 4", .micro = 4, .rows = 16, .divide = 1, .virtual_ranks = 4 },
         { .name = "4 virtual ranks    16 x 1", .micro = 1, .rows = 16, .divide = 1, .virtual_ranks = 4 },
-        /* with two or more ranks */
+        /* only used with two or more processes */
         { .name = "mean of means      ranks", .divide = 1, .rank_means = 1 },
     };
     enum { DRAWN = 6, VIRTUAL = 6, MEANS = 8 };
@@ -429,7 +441,8 @@ int main(int argc, char **argv)
         same = same && equal(&methods[VIRTUAL], &methods[VIRTUAL + 1], steps);
         printf("4 virtual ranks, by %d process%s, 4 rows or one per pass: %s\n", size(),
                size() > 1 ? "es" : "", same ? "equal bits" : "DIFFERENT");
-        for (int i = 3; i < count; i++) /* also true for NaN */
+        /* the condition is written so that NaN counts as too large */
+        for (int i = 3; i < count; i++)
             same = same && (i / 2 == VIRTUAL / 2 || !(methods[i].all[steps] <= methods[0].all[steps]));
         const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
         ok = same && draw_curves(rank() == 0 ? path : "/dev/null", methods, legend, DRAWN, steps);

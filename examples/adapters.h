@@ -1,5 +1,5 @@
-/* adapters.h - ways to fine-tune a language model that train few parameters, for model.h: to copy
- * and change.
+/* adapters.h - ways to fine-tune a language model that train few parameters, for model.h: to
+ * copy and change.
  *
  *     adapters_options o = { ADAPTERS_LORA };           // zeros select the defaults
  *     adapters a;
@@ -25,9 +25,10 @@
  * prefix      keys and values before the first in each layer (Li 2021)     peft PREFIX_TUNING
  * prompt      vectors before the first embedding (Lester 2021)             peft PROMPT_TUNING
  *
- * Files of the methods that peft does not have hold the trained parameters under their names in the
- * store, with an adapter_config.json of the options (peft.h). Functions return 0, or -1 after writing
- * the model's `error`. C99 or C++11, with what model.h needs, pattern.h, peft.h and gguf_adapter.h. */
+ * Files of the methods that peft does not have hold the trained parameters under their names in
+ * the store, with an adapter_config.json of the options (peft.h). Functions return 0, or -1
+ * after writing the model's `error`. C99 or C++11, with what model.h needs, pattern.h, peft.h
+ * and gguf_adapter.h. */
 #ifndef ADAPTERS_H
 #define ADAPTERS_H
 #include "model.h"
@@ -53,55 +54,66 @@ typedef enum { ADAPTERS_NO_BIAS, ADAPTERS_ALL_BIASES, ADAPTERS_LORA_BIASES } ada
 
 typedef struct {
     adapters_method method;
-    int64_t layers; /* number of blocks, counted from the top; 0 means 1 for LAST and NEW_BLOCKS,
-                     * all for LLAMA */
-    int64_t size;   /* LORA: rank (default 8); HOULSBY: bottleneck (64); LLAMA, PREFIX, PROMPT:
-                     * tokens (10); 0 selects the default */
-    int64_t hidden; /* PREFIX: width of an MLP that computes keys and values during training; 0 for
-                     * none */
-    double alpha;   /* LORA: the product is scaled by alpha / rank; 0 selects 8 */
-    int rslora;     /* LORA: if nonzero, it is scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
-    double dropout; /* LORA: dropout rate of the branch's input */
-    /* LORA: the target modules; NULL selects peft's default: "c_attn" for GPT-2, "q_proj,v_proj"
-     * for Llama. A list of regular expressions, separated by commas, that match a module's name or
-     * its end after a dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)". "all-linear" selects
-     * all dense layers of blocks. */
+    /* number of blocks, counted from the last; 0 selects 1 for LAST and NEW_BLOCKS, and all blocks
+     * for LLAMA */
+    int64_t layers;
+    /* LORA: rank, 0 selects 8; HOULSBY: width of the bottleneck, 0 selects 64; LLAMA, PREFIX and
+     * PROMPT: number of tokens, 0 selects 10 */
+    int64_t size;
+    /* PREFIX: width of an MLP that computes keys and values during training; 0 for no MLP */
+    int64_t hidden;
+    double alpha;   /* LORA: the product A' B' is multiplied by alpha / rank; 0 selects alpha 8 */
+    /* LORA: if nonzero, the product is multiplied by alpha / sqrt(rank) instead (Kalajdzievski
+     * 2023) */
+    int rslora;
+    double dropout; /* LORA: dropout rate of x before it is multiplied by A' */
+    /* LORA: the modules that get adapters, as a list of regular expressions separated by commas.
+     * Each one must match a module's name, or the end of its name after a dot: "c_attn,mlp.c_fc",
+     * "h.[0-5].attn.c_(attn|proj)". "all-linear" selects all dense layers of blocks. NULL selects
+     * peft's default: "c_attn" for GPT-2, "q_proj,v_proj" for Llama. */
     const char *targets;
-    const char *excluded;       /* LORA: patterns of modules that are not targets, or NULL */
-    const char *rank_pattern, *alpha_pattern; /* LORA: ranks and alphas of some modules:
-                                               * "mlp.c_fc=4,h.0.attn.c_attn=16" */
-    adapters_bias bias;         /* LORA: which biases are trained */
+    const char *excluded;       /* LORA: patterns of modules that get no adapters, or NULL */
+    /* LORA: ranks and alphas of modules that differ from the others:
+     * "mlp.c_fc=4,h.0.attn.c_attn=16" */
+    const char *rank_pattern, *alpha_pattern;
+    adapters_bias bias;         /* LORA: which biases are trained in addition */
     int lenient; /* LORA: if nonzero, patterns that match nothing are ignored, as in peft */
-    /* LORA: if nonzero, a layer's weights become m (W + s B A) / |W + s B A|, row by row of
-     * (out,in). m (out) is trained and starts at |W|; the norm counts as a constant (DoRA: Liu
-     * 2024). */
+    /* LORA: if nonzero, trains DoRA (Liu 2024). Then each row of a layer's weights W (out,in) is
+     * rescaled: W becomes m (W + s B A) / |W + s B A|, with the norms | | taken by row, and s =
+     * alpha / rank. m (out) is trained and starts at |W|; the backward treats the norm as a
+     * constant. */
     int dora;
     /* LORA: modules that are trained as a whole and saved with the adapter, or NULL. A list
-     * separated by commas; each name is the end of a module's name ("lm_head,embed_tokens") and
-     * covers all parameters in that module. If it names an embedding table that is also the LM
-     * head, the head becomes a separate copy, unless `tied` is nonzero: then the shared table is
+     * separated by commas; each entry is the end of a module's name ("lm_head,embed_tokens") and
+     * covers all parameters of that module. If an entry names an embedding table that is also the
+     * LM head, the head becomes a separate copy; but if `tied` is nonzero, the shared table is
      * trained (peft's ensure_weight_tying). */
     const char *modules_to_save;
     int tied;
-    const char *layers_to_transform; /* LORA: indices of the blocks that have it: "0,2,5", "4-7";
-                                      * NULL for all */
-    int64_t file_bytes; /* size of the file that will provide the values, to reject options that
-                         * need more; 0 for no check */
+    /* LORA: indices of the blocks that get adapters: "0,2,5" or "4-7"; NULL for all blocks */
+    const char *layers_to_transform;
+    /* bytes of the file from which values will be loaded; options that need a larger file are an
+     * error; 0 for no check */
+    int64_t file_bytes;
 } adapters_options;
 
 typedef struct {
-    adapters_options options; /* with defaults filled in and own copies of texts */
+    adapters_options options; /* the options, with defaults filled in; their texts are copies */
     model_hooks hooks;
     model_any *model;
     gckpt_store *store;
-    gckpt_tensor *zeros, *mlp_hidden; /* of the graph being built; set by adapters_embedded */
-    float *merged;               /* the original weights while LoRA is merged, else NULL */
-    float *dora_scales;              /* DoRA's scales for generation, from adapters_prepare */
-    char *texts;                 /* memory of the options' texts */
-    double elements;                 /* number of values of the method's parameters */
+    /* tensors of the graph that is being built; adapters_embedded sets them */
+    gckpt_tensor *zeros, *mlp_hidden;
+    /* the original weights while LoRA is merged into the model, else NULL */
+    float *merged;
+    /* factors of DoRA for generation, computed by adapters_prepare */
+    float *dora_scales;
+    char *texts;                 /* the memory of the options' texts */
+    /* number of elements of all parameters that the method has created */
+    double elements;
 } adapters;
 
-/* Returns the number of elements of all parameters that are not frozen. */
+/* Returns the number of elements of all parameters in the store that are not frozen. */
 static inline int64_t adapters_trainable(const gckpt_store *store)
 {
     int64_t n = 0;
@@ -117,7 +129,8 @@ static inline int adapters_ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-/* If name is MODULE + end, writes MODULE and returns nonzero; else returns 0. */
+/* If `name` is MODULE followed by `end`, writes MODULE to `module` and returns nonzero, else
+ * returns 0. */
 static inline int adapters_module_of(const char *name, const char *end, char *module)
 {
     const int ends = adapters_ends_with(name, end);
@@ -128,12 +141,15 @@ static inline int adapters_module_of(const char *name, const char *end, char *mo
     return ends;
 }
 
-#define ADAPTERS_MAX_ALPHA 1e12                                        /* largest alpha allowed */
-static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* end of the name of DoRA's m */
+/* largest value allowed for alpha */
+#define ADAPTERS_MAX_ALPHA 1e12
+/* DoRA's m of a module is the parameter with this end of its name */
+static const char adapters_magnitude[] = ".lora_magnitude_vector";
 
 /* ---- patterns -------------------------------------------------------------------------------- */
-/* Returns 1 if pattern p[n] matches a module's name or its end after a dot, as peft does for
- * target_modules and keys of rank_pattern; 0 if not; -1 if it is malformed. */
+/* Returns 1 if the pattern p of n characters matches a module's name, or the end of its name after
+ * a dot, as peft does for target_modules and for keys of rank_pattern. Returns 0 if it does not
+ * match, and -1 if it is malformed. */
 static inline int adapters_matches(const model_config *c, const char *p, size_t n,
                                    const char *module)
 {
@@ -147,8 +163,8 @@ static inline int adapters_matches(const model_config *c, const char *p, size_t 
     return pattern_match(text, from, p, n);
 }
 
-/* Returns the length of the pattern at p; *rest becomes the length of the whole entry of the list.
- * If numbered is nonzero, the entry is PATTERN=NUMBER. */
+/* Returns the length of the pattern at p, the first one of a list, and sets *rest to the length of
+ * its whole entry. If numbered is nonzero, an entry is PATTERN=NUMBER, else PATTERN. */
 static inline size_t adapters_pattern_len(const char *p, int numbered, size_t *rest)
 {
     size_t n = strcspn(p, ","), k = n;
@@ -158,9 +174,9 @@ static inline size_t adapters_pattern_len(const char *p, int numbered, size_t *r
     return k > 0 ? k : n;
 }
 
-/* Finds the first pattern of a list that matches a module's name. If value is not NULL, entries are
- * PATTERN=NUMBER, and *value becomes the number. Returns 1, 0 if no pattern matches, or -1 with
- * m->error if one is malformed. */
+/* Finds the first entry of a list whose pattern matches a module's name. If value is not NULL,
+ * entries are PATTERN=NUMBER, and *value becomes the number. Returns 1 if a pattern matches, 0 if
+ * none does, and -1 with m->error if a pattern is malformed. */
 static inline int adapters_match_list(model_any *m, const char *list, const char *module, double *value)
 {
     int found = 0;
@@ -181,11 +197,12 @@ static inline int adapters_match_list(model_any *m, const char *list, const char
     return found;
 }
 
-/* Writes the names of all blocks' modules: "attn.c_attn, attn.c_proj, .. and mlp.c_proj in h.0 to
- * h.1". */
+/* Writes the names of the modules of all blocks, for error texts: "attn.c_attn, attn.c_proj, .. and
+ * mlp.c_proj in h.0 to h.1". */
 static inline void adapters_list_modules(const model_config *c, char *text, size_t size)
 {
-    const size_t skipped = strlen(c->family->blocks) + 3; /* "h.0." */
+    /* length of "h.0.", which precedes the module's name */
+    const size_t skipped = strlen(c->family->blocks) + 3;
     const int64_t first = c->family->params_before, end = first + c->family->block_params(c);
     model_parameter p;
     int modules = 0, k = 0;
@@ -204,8 +221,8 @@ static inline void adapters_list_modules(const model_config *c, char *text, size
                  (long long)c->layers - 1);
 }
 
-/* Refuses a pattern of a list that matches no layer of the model or, if targets is not NULL, none
- * of the targets: it is probably misspelt. */
+/* Returns an error for a pattern of the list that is probably misspelt: one that matches no dense
+ * layer of the model or, if targets is not NULL, none of the layers that `targets` selects. */
 static inline int adapters_check_list(model_any *m, const char *list, const char *targets)
 {
     size_t rest;
@@ -218,7 +235,8 @@ static inline int adapters_check_list(model_any *m, const char *list, const char
                 (targets == NULL || adapters_match_list(m, targets, q.name, NULL) > 0))
                 matches = adapters_matches(&m->config, p, n, q.name);
         if (matches == 0 && targets != NULL)
-            return model_fail(m, "lora: \"%.*s\" matches none of the targets, \"%s\"", (int)rest, p,
+            return model_fail(m, "lora: the pattern \"%.*s\" matches none of the targets, \"%s\"; "
+                                 "correct or remove it", (int)rest, p,
                               targets);
         if (matches == 0) {
             char all[256];
@@ -231,9 +249,9 @@ static inline int adapters_check_list(model_any *m, const char *list, const char
     return 0;
 }
 
-/* Returns 1 if block `layer` is in a list of layers_to_transform (an empty list has all), 0 if not,
- * -1 if the list is malformed. If greatest is not NULL, *greatest becomes the greatest index in the
- * list. */
+/* Returns 1 if block `layer` is in a list of layers_to_transform (an empty list contains all
+ * blocks), 0 if not, -1 if the list is malformed. If greatest is not NULL, sets *greatest to the
+ * greatest index in the list. */
 static inline int adapters_in_layers(const char *list, int64_t layer, int64_t *greatest)
 {
     int found = *list == 0;
@@ -259,14 +277,14 @@ static inline int adapters_in_layers(const char *list, int64_t layer, int64_t *g
     return found;
 }
 
-/* Returns the block's index from a module's name: 3 for "h.3.attn". */
+/* Returns the index of a module's block: 3 for "h.3.attn". */
 static inline int64_t adapters_layer_of(const model_config *c, const char *module)
 {
     return strtoll(module + strlen(c->family->blocks) + 1, NULL, 10);
 }
 
-/* Refuses layers that the model does not have, and targets that peft does not accept together with
- * layers_to_transform. */
+/* Returns an error if layers_to_transform has layers that the model does not have, or targets that
+ * peft does not accept together with layers_to_transform. */
 static inline int adapters_check_layers(model_any *m, const adapters_options *o)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyz_.,0123456789";
@@ -289,8 +307,8 @@ static inline int adapters_check_layers(model_any *m, const adapters_options *o)
     return 0;
 }
 
-/* ---- hooks: each changes only modules that have its parameters ------------------------------- */
-/* Returns parameter MODULE + end of the store, or NULL if it does not exist. */
+/* ---- hooks for model.h; each one changes only modules for which the store has parameters ---- */
+/* Returns the parameter that is called MODULE + end, or NULL if the store does not have it. */
 static inline gckpt_tensor *adapters_find_param(const adapters *a, gckpt_graph *g, const char *module,
                                           const char *end)
 {
@@ -303,7 +321,8 @@ static inline gckpt_tensor *adapters_find_param(const adapters *a, gckpt_graph *
     return gckpt_param(g, name, p.shape, none);
 }
 
-/* Returns the factor of LoRA's product for a module with this rank: alpha / rank. */
+/* Returns the factor of LoRA's product for a module with this rank: alpha / rank, or alpha /
+ * sqrt(rank). */
 static inline double adapters_scale(const adapters *a, const char *module, int64_t rank)
 {
     double alpha = a->options.alpha;
@@ -311,8 +330,8 @@ static inline double adapters_scale(const adapters *a, const char *module, int64
     return alpha / (a->options.rslora ? model_sqrt((double)rank) : (double)rank);
 }
 
-/* Returns the index in a->dora_scales of a module's first scale or, for "", the number of all
- * scales. */
+/* Returns the index in a->dora_scales of the first factor of a module. For "" returns the number of
+ * all factors. */
 static inline int64_t adapters_dora_offset(const adapters *a, const char *module)
 {
     char name[MODEL_NAME];
@@ -327,10 +346,10 @@ static inline int64_t adapters_dora_offset(const adapters *a, const char *module
     return n;
 }
 
-/* Returns DoRA's scale m / |W + s B A| (out), or NULL if the module has no m. It depends on
- * parameters only, so it is computed once a step. W + s B A is never formed: the squared norms are
- * |W|^2, which is stored, + 2 s B (A W') + s^2 B (A A') B', row by row, with products that read W
- * in its storage. As in peft, the norm is a constant for the backward. */
+/* Returns DoRA's factors m / |W + s B A| (out), or NULL if the module has no m. They depend on
+ * parameters only, so they are computed once per step. W + s B A is never computed. Its squared
+ * norms are, row by row, |W|^2, which is stored, + 2 s B (A W') + s^2 B (A A') B', and the products
+ * read W as it is stored. As in peft, the backward treats the norms as constants. */
 static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *module, gckpt_tensor *w,
                                              gckpt_tensor *down, gckpt_tensor *up, double scale)
 {
@@ -340,15 +359,17 @@ static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *m
     if (m == NULL)
         return NULL;
     gckpt_tensor *scaled = gckpt_scale(down, (float)scale);
-    gckpt_tensor *cross = model_affine(&a->model->config, scaled, w, NULL); /* (r,out) */
+    gckpt_tensor *cross = model_affine(&a->model->config, scaled, w, NULL); /* shape (rank,out) */
     cross = gckpt_scale(gckpt_permute(cross, swap, 2), 2);
-    gckpt_tensor *gram = gckpt_matmul(up, gckpt_matmul_transposed(scaled, scaled)); /* (out,r) */
+    /* shape (out,rank) */
+    gckpt_tensor *gram = gckpt_matmul(up, gckpt_matmul_transposed(scaled, scaled));
     gckpt_tensor *squares = gckpt_sum(gckpt_mul(up, gckpt_add(cross, gram)), -1);
     squares = gckpt_add(squares, adapters_find_param(a, g, module, ".lora_squares"));
     return gckpt_div(m, gckpt_detach(gckpt_sqrt(squares)));
 }
 
-/* Returns the scale that adapters_prepare computed, or NULL if the module has no m. */
+/* Returns the factors m / |W + s B A| that adapters_prepare has computed, or NULL if the module has
+ * no m. */
 static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph *g,
                                                   const char *module)
 {
@@ -362,9 +383,9 @@ static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph
 }
 
 /* Returns x w + bias + alpha / rank (dropout(x) A') B', with A (rank,in) and B (out,rank). With
- * DoRA, the sum without bias is multiplied by adapters_dora_scale. With DoRA and dropout, computes
- * as peft does: adds to x w + bias the change that scale and LoRA make to dropout(x) w. Generation
- * has no dropout with DoRA. */
+ * DoRA, the sum without bias is multiplied by adapters_dora_scale. With DoRA and dropout, it
+ * computes as peft does: x w + bias, plus the difference that DoRA makes to dropout(x) w.
+ * Generation with DoRA has no dropout. */
 static inline gckpt_tensor *adapters_linear(void *user, const model_site *at, const char *module,
                                             gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -394,15 +415,15 @@ static inline gckpt_tensor *adapters_linear(void *user, const model_site *at, co
     return bias != NULL ? gckpt_add(x, bias) : x;
 }
 
-/* Repeats x (P,C) for each row: (B,P,C). */
+/* Repeats x (P,C) for each row of a batch: returns (B,P,C). */
 static inline gckpt_tensor *adapters_expand(const adapters *a, gckpt_tensor *x)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     return gckpt_add(gckpt_reshape(x, gckpt_shape3(1, s.d[s.n - 2], s.d[s.n - 1])), a->zeros);
 }
 
-/* Returns the hidden layer tanh(E W' + b) (P,hidden) of the MLP of prefix tuning, or NULL if there
- * is no MLP. */
+/* Returns tanh(E W' + b) (P,hidden), the hidden layer of prefix tuning's MLP, or NULL if there is
+ * no MLP. */
 static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *g)
 {
     gckpt_tensor *x = adapters_find_param(a, g, "prefix", ".embedding.weight");
@@ -413,8 +434,8 @@ static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *
     return gckpt_tanh(gckpt_linear_transposed(x, w, bias));
 }
 
-/* Puts the vectors of prompt tuning before x. Also prepares for the other hooks: a->zeros (B,1,1),
- * computed from frozen parameters, and a->mlp_hidden. */
+/* Puts the vectors of prompt tuning before x. Also sets tensors that the other hooks use: a->zeros
+ * (B,1,1), computed from frozen parameters, and a->mlp_hidden. */
 static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
@@ -432,7 +453,8 @@ static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, 
     return o->prime ? both[0] : gckpt_concat(both, 2, 1);
 }
 
-/* Returns a layer's keys or values ("prefix_key", "prefix_value"), (P,key_heads head_dim). */
+/* Returns the keys or values, (P,key_heads head_dim), that prefix tuning adds to a layer; `part` is
+ * "prefix_key" or "prefix_value". */
 static inline gckpt_tensor *adapters_prefix_kv(const adapters *a, gckpt_graph *g, int64_t layer,
                                                const char *which)
 {
@@ -466,8 +488,8 @@ static inline void adapters_keys_values(void *user, const model_site *at, gckpt_
     }
 }
 
-/* LLaMA-Adapter: x + gate softmax(q k') v with keys and values of the prompts. Houlsby: x + gelu(x
- * down + bias) up + bias. */
+/* Changes the result x of a branch. LLaMA-Adapter: x + gate softmax(q k') v, where k and v are the
+ * keys and values of the prompts. Houlsby: x + gelu(x down + bias) up + bias. */
 static inline gckpt_tensor *adapters_branch(void *user, const model_site *at, gckpt_tensor *q,
                                             gckpt_tensor *x)
 {
@@ -497,17 +519,17 @@ static inline gckpt_tensor *adapters_branch(void *user, const model_site *at, gc
 }
 
 /* ---- the methods ----------------------------------------------------------------------------- */
-/* All that a method creates: gckpt_param in a graph for the purpose. */
-/* Returns whether a file of file_bytes can hold the method's parameters. A value takes at least
- * half a byte; twice as many values pass, and always a million: then the code that reads the file
- * reports the error. */
+/* Methods create their parameters by gckpt_param, in a graph that is made for this purpose. */
+/* Returns whether a file of options.file_bytes bytes can hold the parameters of the method. A value
+ * takes at least half a byte; the check allows twice as many values, and 1e6 in any case, since the
+ * code that reads the file reports small differences. */
 static inline int adapters_fits_file(const adapters *a)
 {
     return a->options.file_bytes == 0 || a->elements <= 4 * (double)a->options.file_bytes + 1e6;
 }
 
-/* Creates a parameter of the method, unless all have more values than the file can hold;
- * adapters_begin then fails. */
+/* Creates a parameter of the method. Does nothing if all its parameters together do not fit into
+ * the file; adapters_begin then returns an error. */
 static inline void adapters_new_param(adapters *a, gckpt_graph *g, const char *module, const char *end,
                                 gckpt_shape shape, double normal, double uniform)
 {
@@ -521,11 +543,11 @@ static inline void adapters_new_param(adapters *a, gckpt_graph *g, const char *m
         gckpt_param(g, model_join(name, module, end), shape, init);
 }
 
-/* Unfreezes the parameters that match a pattern of gckpt_store_freeze. Fails for quantised ones,
- * which cannot be trained. */
+/* Unfreezes the parameters that match a pattern of gckpt_store_freeze. Returns an error if one of
+ * them is quantised, because quantised parameters cannot be trained. */
 static inline int adapters_unfreeze(adapters *a, const char *pattern)
 {
-    char regex[2 * MODEL_NAME]; /* the same pattern for pattern.h */
+    char regex[2 * MODEL_NAME]; /* the pattern converted to the syntax of pattern.h */
     size_t n = 0;
     gckpt_parameter p;
     for (const char *c = pattern; *c != 0; c++) {
@@ -549,8 +571,8 @@ static inline int adapters_full(adapters *a, gckpt_graph *g)
     return adapters_unfreeze(a, "*");
 }
 
-/* Sets options.layers to its default if it is 0. Returns it, or 0 with the model's error if it is
- * out of range. */
+/* Sets options.layers to `fallback` if it is 0. Returns options.layers, or 0 with the model's error
+ * if it is above `most`. */
 static inline int64_t adapters_layer_count(adapters *a, int64_t fallback, int64_t most)
 {
     a->options.layers = a->options.layers != 0 ? a->options.layers : fallback;
@@ -573,8 +595,8 @@ static inline int adapters_last(adapters *a, gckpt_graph *g)
     return failed ? -1 : 0;
 }
 
-/* Computes tensors that depend on parameters only, by an inference plan, and writes them to `to`,
- * one after the other. */
+/* Computes tensors that depend on parameters only, by an inference plan, and copies their values to
+ * `to`, one tensor after the other. */
 static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
                                   int count, float *to)
 {
@@ -582,7 +604,7 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     gckpt_exec_desc initial;
     memset(&desc, 0, sizeof desc);
     memset(&initial, 0, sizeof initial);
-    initial.allow_initial = 1; /* new adapters have initial values */
+    initial.allow_initial = 1; /* the parameters of new adapters have initial values only */
     gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *fetches);
     for (int i = 0; i < count && fetches != NULL; i++)
         fetches[i].tensor = tensors[i];
@@ -608,7 +630,8 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     return failed;
 }
 
-/* Gives a model whose LM head is the embedding table a separate head, a frozen copy. */
+/* Gives a model whose LM head is the embedding table a separate LM head, a frozen copy of that
+ * table. */
 static inline int adapters_untie(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
@@ -618,15 +641,15 @@ static inline int adapters_untie(adapters *a, gckpt_graph *g)
     gckpt_tensor *from = gckpt_scale(model_param(g, &at, c->family->embeddings, ".weight"), 1);
     model_param(g, &at, "lm_head", ".weight");
     if (gckpt_error(g) != GCKPT_OK)
-        return 0; /* adapters_begin reports it */
+        return 0; /* adapters_begin will report the error */
     if (gckpt_store_freeze(a->store, "lm_head.weight", 1) != GCKPT_OK ||
         gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) != GCKPT_OK)
         return model_fail(a->model, "%s", gckpt_error_text(a->store));
     return adapters_compute(a, g, &from, 1, head.values);
 }
 
-/* The hook model_hooks.prepare, called by generator_new: computes DoRA's scales of all layers once,
- * for generation, during which the weights do not change. */
+/* The hook model_hooks.prepare, which generator_new calls. Computes DoRA's factors of all layers
+ * once, since weights do not change during generation. */
 static inline int adapters_prepare(void *user)
 {
     adapters *a = (adapters *)user;
@@ -636,7 +659,8 @@ static inline int adapters_prepare(void *user)
     int n = 0;
     if (all == 0 || a->merged != NULL)
         return 0;
-    if (a->dora_scales == NULL) /* reuses the array, since other generators may read it */
+    /* allocated once and then reused, because other generators may be reading it */
+    if (a->dora_scales == NULL)
         a->dora_scales = (float *)malloc((size_t)all * sizeof *a->dora_scales);
     gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)count, sizeof *x);
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
@@ -659,7 +683,7 @@ static inline int adapters_prepare(void *user)
     return failed;
 }
 
-/* Trains only the LM head, separated from the embeddings (linear probing): the backward ends at the
+/* Method "head": trains a separate LM head only (linear probing), so the backward ends at the
  * head. */
 static inline int adapters_head(adapters *a, gckpt_graph *g)
 {
@@ -676,15 +700,16 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
         biases += adapters_ends_with(p.name, ".bias");
     if (biases == 0 && a->options.method == ADAPTERS_LORA && a->options.lenient)
-        return 0; /* peft allows bias "all" for models without biases */
+        return 0; /* not an error, because peft allows bias "all" for models without biases */
     if (biases == 0)
         return model_fail(
-            a->model, "bias: this %s has no biases; lora on all-linear also trains few parameters",
+            a->model, "bias: this %s has no biases to train; choose another method, such as lora "
+                      "on all-linear",
             a->model->config.family->name);
     return adapters_unfreeze(a, "*.bias");
 }
 
-/* Returns whether this module's result is added to the residual stream. */
+/* Returns whether the result of this module is added to the residual stream. */
 static inline int adapters_is_residual(const model_config *c, const char *module)
 {
     const char *last = strrchr(module, '.');
@@ -700,9 +725,10 @@ static inline int adapters_is_residual(const model_config *c, const char *module
     return 0;
 }
 
-/* Adds blocks to the end of the model whose branches add nothing at first (LLaMA Pro: Wu 2024): the
- * last layer of a branch is 0. If a norm follows the branch, the norm's gain is 0 instead, since a
- * norm of zeros would have gradients of 1 / sqrt(epsilon). */
+/* Method "new-blocks" (LLaMA Pro: Wu 2024): adds blocks to the end of the model. At first their
+ * branches add nothing, because the last layer of each branch is 0. If a norm follows the branch,
+ * the gain of that norm is 0 instead, since the norm of a row of zeros would have gradients of 1 /
+ * sqrt(epsilon). */
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
@@ -726,8 +752,8 @@ static inline int adapters_added(adapters *a, gckpt_graph *g)
     return n == 0 ? -1 : 0;
 }
 
-/* Unfreezes a parameter of modules_to_save. A quantised one becomes F32 if that loses nothing
- * (BF16, F16) or if values from a file follow (lenient). */
+/* Unfreezes a parameter of modules_to_save. A quantised parameter is converted to F32 if that
+ * changes no value (BF16, F16), or if its values will come from a file (lenient). */
 static inline int adapters_train_parameter(adapters *a, const char *name)
 {
     gckpt_parameter p;
@@ -746,7 +772,7 @@ static inline int adapters_train_parameter(adapters *a, const char *name)
     return 0;
 }
 
-/* Refuses names of modules_to_save that match no module. */
+/* Returns an error for names in modules_to_save that match no module. */
 static inline int adapters_check_modules(adapters *a, const char *list)
 {
     const model_config *c = &a->model->config;
@@ -781,7 +807,7 @@ static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
     if (has_table && (a->options.tied ? adapters_train_parameter(a, table) : adapters_untie(a, g)))
         return -1;
     if (gckpt_error(g) != GCKPT_OK)
-        return 0; /* adapters_begin reports it */
+        return 0; /* adapters_begin will report the error */
     for (int64_t i = 0; i < model_param_count(c); i++) {
         const model_parameter p = model_get_param(c, i);
         if (model_is_in_modules(c, list, p.name) && adapters_train_parameter(a, p.name) != 0)
@@ -790,11 +816,11 @@ static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
     return 0;
 }
 
-/* Computes the squared norm of each row of a layer's weights (out,in), in any storage, a few rows
- * at a time. */
+/* Computes the squared norm of each row of a layer's weights (out,in), which may be quantised.
+ * Processes a few rows at a time. */
 static inline int adapters_row_squares(adapters *a, const char *weight, double *sums)
 {
-    static const int64_t most = 64; /* rows at a time */
+    static const int64_t most = 64; /* number of rows processed at a time */
     const gckpt_init none = { 0, 0, 0 };
     const int transposed = a->model->config.family->transposed;
     int32_t index[64];
@@ -803,7 +829,7 @@ static inline int adapters_row_squares(adapters *a, const char *weight, double *
     gckpt_exec_desc initial;
     memset(&desc, 0, sizeof desc);
     memset(&initial, 0, sizeof initial);
-    initial.allow_initial = 1; /* a new model has initial values */
+    initial.allow_initial = 1; /* the weights of a new model have initial values only */
     if (gckpt_store_peek(a->store, gckpt_store_find(a->store, weight), &w) != GCKPT_OK)
         return model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
     const int64_t all = w.shape.d[0], columns = w.shape.d[1];
@@ -836,8 +862,8 @@ static inline int adapters_row_squares(adapters *a, const char *weight, double *
     return failed;
 }
 
-/* For each layer with DoRA, stores |W|^2 and starts m at |W|. Rows with a norm below 1e-15 get
- * 1e-15. */
+/* For each layer with DoRA, stores |W|^2 and sets m to |W|, the norms of the rows of W. Norms below
+ * 1e-15 count as 1e-15. */
 static inline int adapters_init_dora(adapters *a)
 {
     gckpt_parameter m, squares;
@@ -867,8 +893,8 @@ static inline int adapters_init_dora(adapters *a)
     return 0;
 }
 
-/* Creates a module's LoRA parameters. A starts as torch's kaiming_uniform_(a = sqrt 5): U(-1,1) /
- * sqrt(in); B starts at 0. */
+/* Creates the LoRA parameters of a module. A starts like torch's kaiming_uniform_(a = sqrt 5),
+ * uniform in (-1,1) / sqrt(in); B starts at 0. */
 static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model_parameter *p,
                                         int64_t rank)
 {
@@ -883,7 +909,8 @@ static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model
     }
 }
 
-/* Returns 1 if the module has LoRA, 0 if not, -1 with the model's error. */
+/* Returns 1 if the module gets LoRA, 0 if not, -1 with the model's error if a pattern is
+ * malformed. */
 static inline int adapters_is_target(adapters *a, const char *module)
 {
     const adapters_options *o = &a->options;
@@ -899,8 +926,8 @@ static inline int adapters_is_target(adapters *a, const char *module)
                       : listed;
 }
 
-/* Refuses targets that match the embeddings or the LM head: peft would add LoRA to them, this file
- * cannot. */
+/* Returns an error if targets match the embedding table or the LM head: peft would add LoRA there,
+ * but this file does not support it. */
 static inline int adapters_check_tables(adapters *a)
 {
     const adapters_options *o = &a->options;
@@ -909,8 +936,9 @@ static inline int adapters_check_tables(adapters *a)
         if (adapters_match_list(a->model, o->targets, tables[i], NULL) > 0 &&
             adapters_match_list(a->model, o->excluded, tables[i], NULL) == 0)
             return model_fail(a->model,
-                              "lora: targets \"%s\" match %s, but only layers of blocks have LoRA "
-                              "here: leave it out, or train it as a whole (modules_to_save)",
+                              "lora: targets \"%s\" match %s, but only layers of blocks can have "
+                                                  "LoRA here; remove it from the targets, or name "
+                                                  "it in modules_to_save to train it as a whole",
                               o->targets, tables[i]);
     return 0;
 }
@@ -952,7 +980,8 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         char all[256];
         adapters_list_modules(c, all, sizeof all);
         return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s%s",
-                          o->targets, all, *o->excluded != 0 ? " that exclude_modules leaves" : "");
+                          o->targets, all, *o->excluded != 0 ? " that exclude_modules leaves; "
+                                                               "change one of the two lists" : "");
     }
     return adapters_train_modules(a, g) != 0 ? -1
            : o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g)
@@ -989,7 +1018,8 @@ static inline int adapters_llama(adapters *a, gckpt_graph *g)
     return n == 0 ? -1 : 0;
 }
 
-/* Creates the parameters of prefix tuning, with initial values of torch's Embedding and Linear. */
+/* Creates the parameters of prefix tuning, whose initial values are those of torch's Embedding and
+ * Linear. */
 static inline int adapters_prefix(adapters *a, gckpt_graph *g)
 {
     const model_config *c = &a->model->config;
@@ -1033,7 +1063,7 @@ static inline void adapters_end(adapters *a)
     a->merged = a->dora_scales = NULL;
 }
 
-/* Copies the options' texts to a->texts; NULL becomes "". */
+/* Copies the texts of the options to a->texts, because the caller's may change. NULL becomes "". */
 static inline int adapters_copy_texts(adapters *a)
 {
     enum { TEXTS = 6 };
@@ -1055,10 +1085,10 @@ static inline int adapters_copy_texts(adapters *a)
     return 0;
 }
 
-/* Freezes the store's parameters, creates those of the method, and unfreezes the ones that the
- * method trains. Model and store must outlive *a, which must not move, since hooks point to it.
- * Call adapters_end afterwards, also after an error. HEAD and NEW_BLOCKS change the model's config,
- * so build graphs after this. */
+/* Freezes all parameters of the store, creates those of the method, and unfreezes the ones that the
+ * method trains. Model and store must outlive *a. *a must stay where it is, because hooks point to
+ * it. Build graphs afterwards, since HEAD and NEW_BLOCKS change the model's config. Call
+ * adapters_end in any case, also after an error. */
 static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
                                  const adapters_options *options)
 {
@@ -1104,7 +1134,8 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     int failed = begin[o->method](a, g);
     if (!adapters_fits_file(a))
         failed =
-            model_fail(m, "%s: its options describe %.0f values, more than its file of %lld bytes can hold",
+            model_fail(m, "%s: its options describe %.0f values, more than its file of %lld bytes "
+                          "can hold: the file is cut off, or belongs to another adapter",
                        adapters_names[o->method], a->elements, (long long)o->file_bytes);
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
@@ -1115,8 +1146,9 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
 /* ---- merging --------------------------------------------------------------------------------- */
 typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_action;
 
-/* Adds scale A' B' to w, which is (in,out), or (out,in) if transposed is nonzero. If m->values is
- * not NULL (DoRA), then scales the rows of (out,in) to the norms m. */
+/* Adds s A' B' to the weights w, with s = scale, A = down, B = up; w is (in,out), or (out,in) if
+ * transposed is nonzero. With DoRA (m->values is not NULL), then rescales the weights of each
+ * output to the norm in m. */
 static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *down,
                                const gckpt_parameter *up, const gckpt_parameter *m, double scale,
                                int transposed)
@@ -1141,8 +1173,9 @@ static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *d
     return row != NULL ? 0 : -1;
 }
 
-/* Merges or restores each weight that has LoRA; a->merged has their original values one after the
- * other. *elements becomes the number of values; ADAPTERS_COUNT does nothing else. */
+/* Merges LoRA into each weight that has it, or restores the original weights, which a->merged holds
+ * one after the other. Sets *elements to the number of these values; ADAPTERS_COUNT does nothing
+ * else. */
 static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t *elements)
 {
     gckpt_parameter down, up, w, m;
@@ -1181,8 +1214,9 @@ static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t
     return 0;
 }
 
-/* Adds LoRA's products, and DoRA's scales, to the weights. Graphs built afterwards have no LoRA
- * branches, and model_save writes the merged weights. Keeps a copy of the original weights. */
+/* Adds LoRA's products to the weights and, with DoRA, rescales them. Keeps a copy of the original
+ * weights. Graphs that are built afterwards have no LoRA branches, and model_save writes the merged
+ * weights. */
 static inline int adapters_merge(adapters *a)
 {
     int64_t n;
@@ -1194,11 +1228,11 @@ static inline int adapters_merge(adapters *a)
         return -1;
     a->merged = (float *)malloc((size_t)n * sizeof *a->merged);
     if (a->merged == NULL)
-        return model_fail(a->model, "merge: no memory for %lld weights", (long long)n);
+        return model_fail(a->model, "merge: out of memory for a copy of %lld weights", (long long)n);
     return adapters_each_weight(a, ADAPTERS_MERGE, &n);
 }
 
-/* Restores the original weights, to the bit. */
+/* Restores the original weights, which adapters_merge has copied, with the same bits. */
 static inline int adapters_unmerge(adapters *a)
 {
     int64_t n;
@@ -1210,5 +1244,5 @@ static inline int adapters_unmerge(adapters *a)
     return failed;
 }
 #include "gguf_adapter.h"
-#include "peft.h" /* has adapters_save and adapters_load */
+#include "peft.h" /* defines adapters_save and adapters_load */
 #endif

@@ -1,10 +1,11 @@
-/* bytes.c - prints where the bytes of a training go, for a net small enough to count by hand.
+/* bytes.c - lists the uses of a training's bytes, with a net that is small enough to
+ * check the numbers by hand.
  *
  *     cc -O2 -I. examples/bytes.c -o bytes && ./bytes
  *
  * The net has two dense layers of 16 and 32 outputs; the batch is 1. Textbooks count the
- * activations that the backward needs: (16 + 32) * 4 = 192 bytes. The plan agrees and also lists
- * the bytes that textbooks omit. */
+ * activations that the backward needs: (16 + 32) * 4 = 192 bytes. The plan has these bytes and
+ * also lists those that textbooks omit. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>

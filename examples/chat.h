@@ -2,17 +2,18 @@
  * tokenizer.h, json.h and unicode.h.
  *
  *     chat c;
- *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // NULL: the folder's own template
+ *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // the template of this model's folder
  *         fprintf(stderr, "%s\n", c.error);
  *     const chat_turn turns[] = { { CHAT_USER, "Hello!", 6 } };
- *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // 1: ends where the next answer begins
+ *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // before an answer
  *
- * A model's chat_template is a Jinja program. This file does not run Jinja: it recognises the templates
- * below by their length and a 128-bit hash; tests compare each with Jinja's output
- * (tests/golden/chat.py). For another template, give the text before and after each kind of turn
- * (chat_set_turn). The template's texts become special tokens. Users' text stays text even if it spells
- * a special token. An answer is tokenised separately from the prompt, as it is during generation.
- * Not supported: tools, pictures, reasoning. C99 or C++11. */
+ * A model's chat_template is a Jinja program. This file does not run Jinja: it recognises the
+ * templates below by their length and a 128-bit hash, and tests compare its output with Jinja's
+ * for each of them (tests/golden/chat.py). For another template, call chat_set_turn with the
+ * text before and after each kind of turn. Special tokens in a template's text become these
+ * tokens. A user's text stays text even if it spells a special token. An answer is tokenised
+ * separately from the prompt, as it is during generation. Not supported: tools, pictures,
+ * reasoning. C99 or C++11. */
 #ifndef CHAT_H
 #define CHAT_H
 #include "tokenizer.h"
@@ -26,27 +27,36 @@ typedef struct {
     size_t size;
 } chat_turn;
 
-/* The parts of a rendered chat: the template's text, text of a turn, an answer, and the end of an
- * answer. Only the last two are targets of training. */
+/* The parts of a rendered chat: text of the template, text of a turn, text of an answer, and the
+ * end of an answer. Training has CHAT_ANSWER and CHAT_END as targets. */
 typedef enum { CHAT_TEMPLATE, CHAT_CONTENT, CHAT_ANSWER, CHAT_END } chat_part;
 
 enum {
-    CHAT_TRIMS = 1,         /* strips white space around each text, as Python does */
-    CHAT_TRIMS_ANSWERS = 2, /* strips it around answers only */
-    CHAT_ALTERNATES = 4,    /* after a system turn: user, assistant, user, .. */
-    CHAT_JOINS_SYSTEM = 8,  /* the system text begins the first user turn, followed by an empty line, */
-                            /* and is put between turns[CHAT_SYSTEM] unless these are NULL */
-    CHAT_LEADS_LAST = 16    /* adds `prefix` only to answers that no user turn follows */
+    /* strips white space around the text of each turn, as Python's str.strip does */
+    CHAT_TRIMS = 1,
+    CHAT_TRIMS_ANSWERS = 2, /* strips white space around answers only */
+    /* requires that turns alternate after a system turn: user, assistant, user, .. */
+    CHAT_ALTERNATES = 4,
+    /* puts the system text at the beginning of the first user turn, followed by an empty line */
+    CHAT_JOINS_SYSTEM = 8,
+                            /* and surrounds it by turns[CHAT_SYSTEM], unless these are NULL */
+    /* puts `prefix` only before answers after which there is no user turn */
+    CHAT_LEADS_LAST = 16
 };
 
-/* The texts of a template. \1 stands for the model's begin-of-text token, \2 for its end-of-text. */
+/* The texts of a template. In them, \1 stands for the model's begin-of-text token, \2 for its
+ * end-of-text token. */
 typedef struct {
     const char *name, *begin;
-    const char *turns[CHAT_ROLES][2]; /* texts before and after; NULL: no such role */
-    const char *prefix;                 /* begins each answer, and is a target */
-    const char *suffix;                /* after the end of an answer, not a target */
-    const char *default_system; /* system text of chats without one, or NULL */
-    const char *first_prefix;  /* replaces turns[CHAT_SYSTEM][0] before it, or NULL */
+    /* texts before and after a turn of each role; NULL if the template does not have the role */
+    const char *turns[CHAT_ROLES][2];
+    /* text at the beginning of each answer, which is a target, or NULL */
+    const char *prefix;
+    /* text after the end of an answer, which is not a target, or NULL */
+    const char *suffix;
+    const char *default_system; /* system text of chats that have none, or NULL */
+    /* replaces turns[CHAT_SYSTEM][0] if the system turn comes first, or NULL */
+    const char *first_prefix;
     int rules;
 } chat_format;
 
@@ -89,7 +99,8 @@ static const chat_format chat_formats[] = {
     CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
             "", 0),
     CHAT_LLAMA("llama3", NULL, NULL),
-    /* The date is the one that the template uses without a clock, so that tokens do not change daily. */
+    /* This date is the one that Llama's template uses without a clock. So tokens do not change from
+     * day to day. */
     CHAT_LLAMA(
         "llama3.1", "",
         "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
@@ -132,7 +143,8 @@ static const chat_format chat_formats[] = {
 #undef CHAT_MISTRAL
 enum { CHAT_FORMATS = sizeof chat_formats / sizeof chat_formats[0] };
 
-/* Known templates: bytes, FNV-1a hashes from two bases, and the name of the format they render. */
+/* Known templates: length in bytes, FNV-1a hashes with two initial values, and the name of the
+ * format. */
 static const struct {
     uint32_t size;
     uint64_t hash[2];
@@ -199,11 +211,12 @@ static const struct {
 };
 
 typedef struct {
-    chat_format format;  /* name is NULL if the format is unknown */
-    char bos_eos[2][64];   /* the tokens for \1 and \2 */
-    char custom[3][2][256]; /* texts set by chat_set_turn */
+    chat_format format;  /* the selected format; its name is NULL if the format is unknown */
+    /* [0]: text of the token for \1, begin of text; [1]: for \2, end of text */
+    char bos_eos[2][64];
+    char custom[3][2][256]; /* texts set by chat_set_turn, for which `format` has pointers */
     char custom_suffix[256];
-    char source[96]; /* the file that has a template, or "" */
+    char source[96]; /* name of the file that contains the template, or "" */
     char error[512];
 } chat;
 
@@ -239,7 +252,7 @@ static inline int chat_select(chat *c, const char *name)
     return -1;
 }
 
-/* Writes the names of all formats, separated by commas. */
+/* Writes the names of all known formats to `to`, separated by commas, and returns `to`. */
 static inline const char *chat_list_names(char *to, size_t size)
 {
     size_t n = 0;
@@ -248,8 +261,8 @@ static inline const char *chat_list_names(char *to, size_t size)
     return to;
 }
 
-/* Sets the format that a template renders, if it is known. As Jinja does, drops a newline at the end
- * and reads CR LF as a newline. */
+/* Sets c->format if `text` is a known template. As Jinja does, ignores a newline at the end and
+ * reads CR LF as a newline. */
 static inline void chat_recognise(chat *c, const char *text, size_t size)
 {
     size -= size > 0 && text[size - 1] == '\n';
@@ -264,7 +277,8 @@ static inline void chat_recognise(chat *c, const char *text, size_t size)
             chat_select(c, chat_templates[i].format);
 }
 
-/* Reads a token of tokenizer_config.json: a string, or an object with "content". */
+/* Reads a token of tokenizer_config.json into c->bos_eos[which]. It is a string, or an object whose
+ * "content" is a string. */
 static inline void chat_read_token(chat *c, int which, json *d, const char *key)
 {
     uint32_t at = json_find(d, JSON_ROOT, key);
@@ -274,7 +288,8 @@ static inline void chat_read_token(chat *c, int which, json *d, const char *key)
         memcpy(c->bos_eos[which], json_text(d, at), json_size(d, at) + 1);
 }
 
-/* Reads tokenizer_config.json. Its template is a string, or a list of named ones with a "default". */
+/* Reads tokenizer_config.json. Its chat_template is a string, or a list of templates with names, of
+ * which the one named "default" is used. */
 static inline int chat_read_config(chat *c, json *d)
 {
     uint32_t at = json_find(d, JSON_ROOT, "chat_template"), several = 0;
@@ -294,9 +309,10 @@ static inline int chat_read_config(chat *c, json *d)
     return d->error[0] != 0 ? chat_fail(c, "%s", d->error) : 0;
 }
 
-/* Selects the format of a model's folder, by its chat_template.jinja or else its tokenizer_config.json,
- * or the format called `name` if that is not NULL. Returns 0, or -1 with c->error, also for an unknown
- * name. If the folder has no template or an unknown one, returns 0 with c->format.name NULL. */
+/* Selects a format. If `name` is not NULL, it is the format's name. Otherwise the folder's
+ * chat_template.jinja or, without that file, its tokenizer_config.json determines the format; if
+ * there is no template or an unknown one, c->format.name becomes NULL. Returns 0, or -1 with
+ * c->error, for example for an unknown `name`. */
 static inline int chat_open(chat *c, const char *folder, const char *name)
 {
     json d;
@@ -332,8 +348,8 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     return 0;
 }
 
-/* Sets the text around the turns of a role, "BEFORE{}AFTER", with the escapes \n, \t and \\. The text
- * after an answer is a target up to its last character that is not white space. */
+/* Sets the texts around turns of a role. `text` is "BEFORE{}AFTER", with the escapes \n, \t and \\.
+ * For answers, AFTER is a target up to its last character that is not white space. */
 static inline int chat_set_turn(chat *c, chat_role role, const char *text)
 {
     size_t n = 0;
@@ -351,14 +367,16 @@ static inline int chat_set_turn(chat *c, chat_role role, const char *text)
             p++;
         }
         if (n + 1 == sizeof c->custom[role][side] || ch == '\1' || ch == '\2')
-            return chat_fail(c, "a turn of the %s: at most 255 bytes before and behind it",
+            return chat_fail(c, "a turn of the %s: the texts before and after {} may have at most "
+                                "255 bytes each",
                              chat_roles[role]);
         c->custom[role][side][n++] = ch;
     }
     c->custom[role][side][n] = 0;
     if (side == 0)
         return chat_fail(c,
-                         "a turn of the %s, \"%.80s\": expected {} where it is said, as in "
+                         "a turn of the %s, \"%.80s\": expected {} in the place of the message, "
+                                                    "as in "
                          "\"<|user|>\\n{}</s>\\n\"",
                          chat_roles[role], text);
     if (c->format.name == NULL || strcmp(c->format.name, "own") != 0) {
@@ -382,10 +400,11 @@ static inline int chat_set_turn(chat *c, chat_role role, const char *text)
 }
 
 /* ---- the text of a chat ---------------------------------------------------------------------- */
-/* Receives the next n bytes of a rendered chat. Returns 0, or -1 if it failed. */
+/* A function that receives the next n bytes of a rendered chat, which are a `part`. Returns 0, or
+ * another value to stop after a failure. */
 typedef int (*chat_put)(void *user, chat_part part, const char *text, size_t n);
 
-/* Puts a text of the format, with \1 and \2 replaced by their tokens. */
+/* Passes a text of the format to `put`, with \1 and \2 replaced by their tokens. */
 static inline int chat_put_template(const chat *c, chat_part part, const char *text, chat_put put,
                                  void *user)
 {
@@ -399,7 +418,8 @@ static inline int chat_put_template(const chat *c, chat_part part, const char *t
     return 0;
 }
 
-/* Returns whether s begins with white space for Python's str.strip(): Unicode's, and 28 to 31. */
+/* Returns whether the text s begins with white space in the sense of Python's str.strip: Unicode's
+ * white space and characters 28 to 31. Sets *size to its bytes. */
 static inline int chat_is_white(const char *s, size_t n, size_t *size)
 {
     uint32_t ch = 'x';
@@ -434,8 +454,8 @@ static inline int chat_contains(const chat_turn *turn, const char *text)
     return 0;
 }
 
-/* Checks that the format can render the turns. Returns the index of the first turn after a system turn
- * that is joined to the next one, or -1 with c->error. */
+/* Checks that the format can render the turns. Returns the index of the first turn to render after
+ * a system turn that will be joined to the next turn, or -1 with c->error. */
 static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
 {
     const chat_format *f = &c->format;
@@ -443,15 +463,15 @@ static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
     for (size_t i = (size_t)joined; i < count; i++) {
         const size_t position = i - (size_t)joined;
         if (f->turns[turns[i].role][0] == NULL)
-            return chat_fail(c, "a turn of the %s has no place in this chat template, %s%s",
+            return chat_fail(c, "a turn of the %s cannot be rendered by this chat template, %s%s",
                              chat_roles[turns[i].role], f->name,
-                             f->rules & CHAT_JOINS_SYSTEM ? ", but at the beginning"
+                             f->rules & CHAT_JOINS_SYSTEM ? ", except at the beginning"
                                                    : ": its text can begin the user's turn");
         if ((f->rules & CHAT_ALTERNATES) != 0 &&
             turns[i].role != (position % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT))
             return chat_fail(c,
-                             "turn %d is of the %s: in this chat template, %s, user and assistant "
-                             "take turns, and the user begins",
+                             "turn %d is of the %s, but in this chat template, %s, user and "
+                             "assistant must alternate, and the user begins",
                              (int)i + 1, chat_roles[turns[i].role], f->name);
         if ((f->rules & CHAT_LEADS_LAST) != 0 &&
             (turns[i].role == CHAT_ASSISTANT
@@ -459,12 +479,12 @@ static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
                  : turns[i].role == CHAT_USER && chat_contains(&turns[i], "<tool_response>")))
             return chat_fail(
                 c,
-                "turn %d has reasoning or a tool's response, which this chat template, "
-                "%s, takes apart; that is not done here",
+                "turn %d has reasoning or a tool's response, which is not supported for this chat "
+                "template, %s; remove it",
                 (int)i + 1, f->name);
     }
     if (count == (size_t)joined)
-        return chat_fail(c, "a chat without a turn");
+        return chat_fail(c, "the chat has no turns; give at least one");
     return joined;
 }
 
@@ -496,7 +516,8 @@ static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn 
     const int wraps = joined != NULL && around[0] != NULL;
     if ((f->rules & CHAT_TRIMS) != 0)
         chat_trim(&text, &size);
-    if (wraps && size > 0) { /* stripped as one text: white space between them stays */
+    /* system text and user text are stripped as one text: white space between them remains */
+    if (wraps && size > 0) {
         size += (size_t)(text - turn->text);
         text = turn->text;
     }
@@ -512,8 +533,8 @@ static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn 
            chat_put_template(c, CHAT_TEMPLATE, f->turns[turn->role][1], put, user) != 0;
 }
 
-/* Renders turns piece by piece; if add_prompt is nonzero, also the text before the next answer. Returns
- * 0, or -1 with c->error or if put failed. */
+/* Renders turns: passes the text to `put`, piece by piece. If add_prompt is nonzero, ends with the
+ * text that begins an answer. Returns 0, or -1 with c->error or after put has failed. */
 static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int add_prompt, chat_put put,
                               void *user)
 {
@@ -544,12 +565,12 @@ static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-typedef struct { /* by token: 1 if it is a target of training */
+typedef struct { /* for each token, 1 if it is a target of training, else 0 */
     unsigned char *flags;
     size_t capacity;
 } chat_mask;
 
-/* Returns the longest special token that s begins with, or NULL. */
+/* Returns the longest special token with which the text s begins, or NULL. */
 static inline const bpe_added *chat_match_special(const bpe *b, const char *s, size_t n)
 {
     const bpe_added *best = NULL;
@@ -564,7 +585,7 @@ static inline const bpe_added *chat_match_special(const bpe *b, const char *s, s
     return best;
 }
 
-/* Returns the number of special tokens that a text spells out. */
+/* Returns the number of special tokens that `text` spells out. */
 static inline size_t chat_count_special(const bpe *b, const char *text, size_t size)
 {
     unsigned char first[256] = { 0 };
@@ -582,7 +603,8 @@ static inline size_t chat_count_special(const bpe *b, const char *text, size_t s
     return n;
 }
 
-/* Returns the special token that ends an answer, or -1 if ordinary text does. */
+/* Returns the special token with which an answer ends, or -1 if an answer ends with ordinary
+ * text. */
 static inline int32_t chat_end_token(const chat *c, const bpe *b)
 {
     const char *end = c->format.name != NULL ? c->format.turns[CHAT_ASSISTANT][1] : "";
@@ -600,13 +622,16 @@ typedef struct {
     bpe *b;
     bpe_tokens *to;
     chat_mask *mask;
-    char *text; /* since the last special token; `done` bytes of it are the tokens from `from` on */
+    /* text since the last special token; its first `done` bytes are tokens already, those from
+     * index `from` on */
+    char *text;
     size_t size, capacity, done, from;
-    size_t begin; /* index of the chat's first token */
+    size_t begin; /* index of the first token of the chat */
     int is_target, specials;
 } chat_writer;
 
-/* Marks the tokens from `first` to the end as targets or not. Returns -1 if out of memory. */
+/* Marks the tokens from index `first` on as targets if is_target is 1, or as other tokens if it is
+ * 0. Returns 0, or -1 if out of memory. */
 static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t first,
                                    int is_target)
 {
@@ -623,8 +648,9 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t
     return 0;
 }
 
-/* Tokenises text[0..n) and appends the tokens after the first `count` ones, if these are `known`.
- * Returns 1 if so, 0 if the text begins with other tokens, -1 with to->error. */
+/* Tokenises n bytes of text. If the first `count` tokens equal `known`, appends the tokens after
+ * them and returns 1. If they differ, appends nothing and returns 0. Returns -1 with to->error
+ * after an error. */
 static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
                             size_t count, bpe_tokens *to)
 {
@@ -642,8 +668,8 @@ static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags
     return status;
 }
 
-/* Appends the tokens that a text has after a newline, since few tokenizers merge across a newline.
- * Returns as chat_append_tail. */
+/* Appends the tokens that a text has if a newline precedes it; few tokenizers merge text across a
+ * newline. Returns as chat_append_tail. */
 static inline int chat_after_newline(bpe *b, const char *text, size_t n, int flags, bpe_tokens *to)
 {
     bpe_tokens one = { NULL, 0, 0, "" };
@@ -665,10 +691,11 @@ static inline int chat_after_newline(bpe *b, const char *text, size_t n, int fla
     return status;
 }
 
-/* Appends the tokens of text[done..n), where text[0..done) already is the tokens from `from` on. They
- * are the tokens of that part alone. Some tokenizers put a character before every text (Llama 2's
- * "Prepend"): there they are the last tokens of the whole text or, if a token crosses `done`, the
- * tokens of the part after a newline. flags: for bpe_encode of the whole text. */
+/* Appends tokens of the bytes done to n of a text; the tokens from index `from` on are those of its
+ * first `done` bytes. Usually tokenises these bytes as a text. But some tokenizers put a character
+ * before every text (Llama 2's "Prepend"): then takes the last tokens of the whole text or, if one
+ * of its tokens extends across `done`, the tokens of the bytes after a newline. flags: flags of
+ * bpe_encode for the whole text. */
 static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, int flags,
                              size_t from, bpe_tokens *to)
 {
@@ -691,7 +718,7 @@ static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, i
     return status != 0 ? -(status < 0) : bpe_encode(b, text + done, n - done, inside, to);
 }
 
-/* Tokenises the pushed text. */
+/* Tokenises the text that chat_write has collected. */
 static inline int chat_flush(chat_writer *w)
 {
     const size_t first = w->to->count;
@@ -723,8 +750,8 @@ static inline int chat_push(chat_writer *w, const char *text, size_t n)
     return 0;
 }
 
-/* A chat_put that writes tokens. Text of the template and of turns is tokenised together up to the next
- * special token or answer. */
+/* A chat_put that appends tokens. Text of the template and of turns is collected, and tokenised as
+ * one text when a special token or an answer follows. */
 static inline int chat_write(void *user, chat_part part, const char *text, size_t n)
 {
     chat_writer *w = (chat_writer *)user;
@@ -754,10 +781,10 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
     return 0;
 }
 
-/* Appends a chat's tokens. If mask is not NULL, marks the tokens of answers and their ends as targets.
- * If add_prompt is nonzero, also appends the text before the next answer. If specials is nonzero,
- * special tokens spelled in turns become tokens as well. Returns 0, or -1 with c->error and the tokens
- * as they were. */
+/* Appends a chat's tokens. If mask is not NULL, marks the tokens of answers and of their ends as
+ * targets. If add_prompt is nonzero, ends with the text that begins an answer. If specials is
+ * nonzero, special tokens that turns spell out become these tokens. Returns 0, or -1 with c->error
+ * and unchanged tokens. */
 static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int add_prompt,
                               int specials, bpe_tokens *to, chat_mask *mask)
 {

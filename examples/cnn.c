@@ -1,11 +1,12 @@
-/* cnn.c - trains a small residual network (He 2016) on images: the handwritten digits of digits.h,
- * or CIFAR-10, MNIST or pictures from your files.
+/* cnn.c - trains a small residual network (He 2016) on images: the handwritten digits of
+ * digits.h, or CIFAR-10, MNIST or pictures from your files.
  *
  *     build/cnn                                         # digits: about 96 % right
  *     build/cnn --budget 2300K                          # in fewer bytes, to the same weights
  *     build/cnn --data cifar-10-batches-bin --blocks 3 --augment  # the 20 layers of He 2016
  *
- * Batch norms mix the rows of a batch, so a batch is computed whole, whatever the budget. */
+ * Batch norms compute with all rows of a batch, so a batch is never split into micro-batches,
+ * whatever the budget is. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "images.h"
@@ -51,8 +52,8 @@ static const char *const groups[] = { "Data and files", "data augment save log",
                                       "Reports",        "help",
                                       NULL };
 
-/* Appends a residual block: conv, norm, relu, conv, norm, + x. Where sizes change, x passes through
- * a separate 1x1 convolution. */
+/* Appends a residual block: conv, norm, relu, conv, norm, + x. If the block changes the size, x
+ * first goes through a separate 1x1 convolution. */
 static gckpt_tensor *block(gckpt_tensor *x, const char *stage, int64_t at, int64_t out, int stride)
 {
     char name[5][64];
@@ -67,8 +68,8 @@ static gckpt_tensor *block(gckpt_tensor *x, const char *stage, int64_t at, int64
     return gckpt_relu(gckpt_add(h, x));
 }
 
-/* Builds three stages, each with half the height and width and twice the channels of the previous
- * one. */
+/* Builds the network of three stages. Each stage has half the height and width of the previous one,
+ * and twice the channels. */
 static void model(train_net *net, void *user)
 {
     static const char *const stage[3] = { "stage1", "stage2", "stage3" };
@@ -85,7 +86,7 @@ static void model(train_net *net, void *user)
 
 static int run(images_set *s)
 {
-    /* images_batch fills them */
+    /* no array of pixels, because images_batch writes those of each batch */
     train_data data = { { { "pixels", GCKPT_F32, images_row_size(s), NULL },
                           { "label", GCKPT_I32, 0, s->label } },
                         s->rows,

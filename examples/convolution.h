@@ -22,16 +22,20 @@ typedef struct {
     int32_t stride, padding;
 } convolution_attributes;
 
-enum { CONVOLUTION_TILE = 1 << 17 }; /* approximate floats of `columns`, chosen to fit a cache */
+/* approximate number of floats in `columns`, chosen to fit into a cache */
+enum { CONVOLUTION_TILE = 1 << 17 };
 
-typedef struct { /* sizes of a call, as above, and the current tile */
+typedef struct { /* sizes of a call, as in the text above, and the current tile */
     const gckpt_call *call;
     int64_t b, c, h, w, o, r, s, p, q;
     int64_t stride, padding;
-    int64_t taps, tile;                 /* C R S; output rows of a full tile */
-    int64_t image, first, rows, pixels; /* image, first row, rows and pixels of the current tile */
-    float *columns, *ones;              /* in call->work: (taps, pixels); `pixels` ones */
-    void *scratch;                         /* scratch of the matrix products */
+    /* taps: C R S, weights per output channel; tile: output rows of a full tile */
+    int64_t taps, tile;
+    /* the current tile: its image, its first row, and its numbers of rows and pixels */
+    int64_t image, first, rows, pixels;
+    /* in the workspace: columns (taps,pixels), and a row of `pixels` ones */
+    float *columns, *ones;
+    void *scratch;                         /* workspace of the matrix products */
 } convolution_sizes;
 
 static inline convolution_sizes convolution_sizes_of(const gckpt_call *call)
@@ -55,7 +59,7 @@ static inline convolution_sizes convolution_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* Goes to the next tile. Returns 0 after the last one. Begin with image 0, rows 0. */
+/* Advances to the next tile, first to image 0, row 0. Returns 1, or 0 after the last tile. */
 static inline int convolution_next_tile(convolution_sizes *z)
 {
     z->first += z->rows;
@@ -66,17 +70,20 @@ static inline int convolution_next_tile(convolution_sizes *z)
     return z->image < z->b;
 }
 
-/* Sets the output's shape and the size of the workspace: columns, ones, and the scratch of the
- * products. */
+/* Sets the output's shape, and the size of the workspace: columns, ones, and the products'
+ * workspace. */
 static gckpt_result convolution_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
     const convolution_attributes *a = (const convolution_attributes *)call->attributes;
     if (x->n != 4 || w->n != 4 || x->d[1] != w->d[1] || a->stride < 1 || a->padding < 0 ||
         x->d[2] + 2 * a->padding < w->d[2] || x->d[3] + 2 * a->padding < w->d[3])
-        return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: x %S and w %S do not fit", x, w);
+        return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: x %S and w %S do not match; expected "
+                                               "(B,C,H,W) and (O,C,R,S), with a window that fits "
+                                               "into the padded x", x, w);
     if (call->inputs == 3 && (call->in[2].shape.n != 1 || call->in[2].shape.d[0] != w->d[0]))
-        return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: bias %S for w %S", &call->in[2].shape,
+        return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: bias %S must have one element per "
+                                               "output channel of w %S", &call->in[2].shape,
                           w);
     convolution_sizes z = convolution_sizes_of(call);
     int64_t pixels = z.tile * z.q;
@@ -89,19 +96,20 @@ static gckpt_result convolution_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Sets begin..end-1 to the outputs among first..first+count-1 for which tap t reads one of the n
- * inputs. */
+/* Sets *begin and *end: among the output rows or columns first to first + count - 1, tap t reads
+ * one of the n inputs for begin to end - 1, and padding for the others. */
 static inline void convolution_range(const convolution_sizes *z, int64_t n, int64_t first,
                                      int64_t count, int64_t t, int64_t *begin, int64_t *end)
 {
-    int64_t offset = z->padding - t; /* output i reads input i stride - offset */
+    int64_t offset = z->padding - t; /* output i reads input i * stride - offset */
     int64_t low = offset > 0 ? (offset + z->stride - 1) / z->stride : 0;
     int64_t high = n + offset > 0 ? (n - 1 + offset) / z->stride + 1 : 0;
     *end = high < first + count ? high : first + count;
     *begin = low > first ? low : first;
 }
 
-/* Fills channel c of the columns: row (c,r,s) has for each output pixel the input under the tap. */
+/* Fills the rows of `columns` for channel c: row (c,r,s) has, for each output pixel, the input
+ * under tap (r,s). */
 static void convolution_gather(void *context, int64_t c, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
@@ -113,7 +121,7 @@ static void convolution_gather(void *context, int64_t c, int64_t worker)
         for (int64_t s = 0; s < z->s; s++, row += z->pixels) {
             convolution_range(z, z->h, z->first, z->rows, r, &p0, &p1);
             convolution_range(z, z->w, 0, z->q, s, &q0, &q1);
-            memset(row, 0, (size_t)z->pixels * sizeof *row); /* outside the input */
+            memset(row, 0, (size_t)z->pixels * sizeof *row); /* inputs outside the image are 0 */
             for (int64_t p = p0; p < p1; p++) {
                 const float *from = x + (p * z->stride + r - z->padding) * z->w + s - z->padding;
                 float *to = row + (p - z->first) * z->q;
@@ -126,7 +134,8 @@ static void convolution_gather(void *context, int64_t c, int64_t worker)
         }
 }
 
-/* Adds the columns' gradient to the input's gradient of channel c, in the order r, s, p, q. */
+/* Adds the gradient of `columns` to the input's gradient in channel c, in the fixed order r, s, p,
+ * q. */
 static void convolution_scatter(void *context, int64_t c, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
@@ -153,13 +162,13 @@ static void convolution_forward(const gckpt_call *call)
 {
     convolution_sizes z = convolution_sizes_of(call);
     const float *bias = call->inputs == 3 ? call->in[2].data : NULL;
-    gckpt_product_desc y; /* (O, pixels) = (O, taps) (taps, pixels) */
+    gckpt_product_desc y; /* the product (O, pixels) = (O, taps) (taps, pixels) */
     memset(&y, 0, sizeof y);
     y.m = z.o, y.k = z.taps, y.workspace = z.scratch;
     y.a = call->in[1].data, y.a_row = z.taps, y.a_col = 1;
     y.b = z.columns, y.b_col = 1;
     y.c_row = z.p * z.q, y.c_col = 1;
-    y.accumulate = bias != NULL; /* the sums start at the bias */
+    y.accumulate = bias != NULL; /* if there is a bias, sums start at the bias */
     while (convolution_next_tile(&z)) {
         y.n = y.b_row = z.pixels;
         y.c = call->out + z.image * z.o * z.p * z.q + z.first * z.q;
@@ -171,7 +180,8 @@ static void convolution_forward(const gckpt_call *call)
     }
 }
 
-/* Computes the bias's gradient: each channel's sum over the tile is one contribution. */
+/* Adds to the bias's gradient: for each output channel, the sum over the current tile is one
+ * term. */
 static void convolution_grad_bias(void *context, int64_t o, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
@@ -182,14 +192,16 @@ static void convolution_grad_bias(void *context, int64_t o, int64_t worker)
                   gckpt_dot(z->call, dy, z->ones, z->pixels));
 }
 
-/* Computes the gradients. That of w accumulates over all images in one sequence, that of the bias
- * as compensated sums, so any division of the batch gives the same bits. */
+/* Computes the gradients of x, w and bias. The sums for w run over all images as one chain; those
+ * for the bias are compensated. So any division of a batch into micro-batches gives the same
+ * bits. */
 static void convolution_backward(const gckpt_call *call)
 {
     convolution_sizes z = convolution_sizes_of(call);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2];
     int biased = call->inputs == 3 && bias->grad;
-    gckpt_product_desc dw, dx; /* (O, taps) += (O, pixels) (pixels, taps); columns = w' dy */
+    /* dw: (O, taps) += (O, pixels) (pixels, taps); dx: columns = w' dy */
+    gckpt_product_desc dw, dx;
     memset(&dw, 0, sizeof dw);
     dw.m = z.o, dw.n = z.taps, dw.workspace = z.scratch;
     dw.a_row = z.p * z.q, dw.a_col = 1;
@@ -232,7 +244,7 @@ static uint64_t convolution_flops(const gckpt_call *call)
 static inline gckpt_tensor *convolution(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                         int stride, int padding)
 {
-    /* needs: x's gradient reads w, that of w reads x, that of the bias is a sum */
+    /* the gradient of x reads w, that of w reads x, and that of the bias is a compensated sum */
     static const gckpt_op op = { "convolution",
                                  convolution_shape,
                                  convolution_forward,

@@ -1,5 +1,5 @@
-/* dataset.h - makes rows of tokens and targets from a text, a .bin file of tokens, or JSON lines of chats,
- * prompts and answers. To copy, with tokenizer.h, json.h, chat.h and sample.h.
+/* dataset.h - makes rows of tokens and targets from a text, a .bin file of tokens, or JSON lines
+ * of chats, prompts and answers. To copy, with tokenizer.h, json.h, chat.h and sample.h.
  *
  *     dataset d;
  *     if (dataset_open(&d, "chat.jsonl", &tokenizer, vocabulary, end_of_text) != 0)
@@ -8,25 +8,28 @@
  *         dataset_row(&d, dataset_shuffled(seed, p, dataset_rows(&d, T)), T, tokens, targets);
  *     dataset_free(&d);
  *
- * Text and tokens are cut into windows of T tokens; each target is the next token. Each line of FILE.jsonl
- * is a row. Its keys decide its kind and its targets:
- *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, rendered by dataset_desc.chats.
- *                                           Targets: answers (role assistant) and their ends
- *     {"prompt": "..", "completion": ".."}  Targets: the completion (or "answer") and the end of text
- *     {"instruction": "..", "input": "..", "output": ".."}     "input" may be missing or empty.
- *                                           Targets: the output and the end of text
- *     {"text": ".."}                        Targets: all of it and the end of text, except the first
- *                                           token, unless the tokenizer's template begins with one
- *     {"prompt": .., "chosen": .., "rejected": ..}    for dataset_open_pairs: two answers to compare,
- *                                           as texts or as messages. If the prompt is missing, the
- *                                           common beginning of both answers is the prompt
+ * Text and tokens are cut into windows of T tokens; each target is the next token. Each line of
+ * FILE.jsonl is a row. Its keys decide its kind and its targets:
+ *     {"messages": [{"role": "user", "content": ".."}, ..]}   a chat, rendered by
+ *                                 dataset_desc.chats. Targets: answers (role assistant) and
+ *                                 their ends
+ *     {"prompt": "..", "completion": ".."}   the key may also be "answer". Targets: the completion
+ *                                 and the end of text
+ *     {"instruction": "..", "input": "..", "output": ".."}   "input" may be missing or empty.
+ *                                 Targets: the output and the end of text
+ *     {"text": ".."}              Targets: all of it and the end of text, except the first token,
+ *                                 unless the tokenizer's template begins with a token
+ *     {"prompt": .., "chosen": .., "rejected": ..}   for dataset_open_pairs: two answers to
+ *                                 compare, as texts or as messages. If the prompt is missing, the
+ *                                 common beginning of both answers is the prompt
  * All other targets are -1, which losses do not count. The prompt of an instruction is
  *     "### Instruction:\n" instruction "\n\n### Input:\n" input "\n\n### Response:\n"
- * without the middle part if there is no input. With a chat template, instruction and input become a turn
- * of the user instead, with an empty line between them. A row that is too long loses the beginning of its
- * prompt first, then its end. dataset_batch groups rows of similar length. Data that is not text is refused
- * with its kind: zero bytes, archives, images, weights, UTF-16, an array of JSON. A line without a target
- * is dropped, and half of a surrogate pair becomes U+FFFD; the dataset counts both. C99 or C++11. */
+ * without the middle part if there is no input. With a chat template, instruction and input
+ * become a turn of the user instead, with an empty line between them. A row that is too long
+ * loses the beginning of its prompt first, then its end. dataset_batch groups rows of similar
+ * length. Data that is not text is refused with its kind: zero bytes, archives, images, weights,
+ * UTF-16, an array of JSON. A line without a target is dropped, and half of a surrogate pair
+ * becomes U+FFFD; the dataset counts both. C99 or C++11. */
 #ifndef DATASET_H
 #define DATASET_H
 #include "chat.h"
@@ -34,31 +37,37 @@
 #include "tokenizer.h"
 
 typedef struct {
-    size_t begin, answer, end; /* indices of tokens; answer is the first target */
+    /* begin, end: its tokens are begin up to, but not including, end; answer: index of the first
+     * target */
+    size_t begin, answer, end;
 } dataset_example;
 
 enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATASET_KINDS };
 
-/* How lines of JSON become tokens. */
+/* Options that say how lines of JSON become tokens. */
 typedef struct {
-    int32_t end;  /* the end-of-text token, or -1 */
+    int32_t end;  /* id of the end-of-text token, or -1 */
     int specials; /* if nonzero, special tokens in lines are recognised; if 0, they stay text */
-    /* Template of messages and instructions. Without a template, NULL or format.name is NULL. */
+    /* The template that renders messages and instructions. NULL, or format.name NULL, means no
+     * template. */
     chat *chats;
 } dataset_desc;
 
 typedef struct {
     bpe_tokens tokens;
-    dataset_example *examples; /* NULL for windows */
-    size_t count, capacity;        /* of examples */
+    dataset_example *examples; /* one for each row, or NULL if rows are windows of one text */
+    size_t count, capacity;        /* number of examples; allocated number of examples */
     size_t lines[DATASET_KINDS];
-    chat_mask targets; /* for examples: which tokens are targets */
-    size_t replaced;    /* invalid bytes and halves of surrogate pairs, replaced by U+FFFD */
-    size_t special_texts;     /* special tokens that texts spell out */
-    size_t empty;       /* answers without text, of which only the end is a target */
-    size_t same_pairs;        /* pairs whose two answers have the same tokens */
-    size_t skipped;     /* lines without a target, which were dropped */
-    int pairs;          /* if nonzero, a row is two examples, chosen and rejected */
+    chat_mask targets; /* if rows are examples, marks the tokens that are targets */
+    /* number of invalid bytes and halves of surrogate pairs that U+FFFD has replaced */
+    size_t replaced;
+    size_t special_texts;     /* number of special tokens that the texts spell out */
+    /* number of answers without text, whose only target is the end of the answer */
+    size_t empty;
+    size_t same_pairs;        /* number of pairs whose two answers have the same tokens */
+    size_t skipped;     /* number of lines that were dropped because they have no target */
+    /* if nonzero, a row consists of two examples, the chosen and the rejected one */
+    int pairs;
     int32_t padding;
     char error[512];
 } dataset;
@@ -87,8 +96,8 @@ static inline int dataset_push(bpe_tokens *t, int32_t id)
     return 0;
 }
 
-/* First bytes of files that are not text; '?' is any byte. Text in any language cannot begin so,
- * since one byte is invalid in UTF-8 or a control character, except for bzip2 and PDF. */
+/* First bytes of files that are not text; '?' stands for any byte. No text can begin so, because
+ * one of the bytes is a control character or invalid in UTF-8; exceptions are bzip2 and PDF. */
 static const struct {
     unsigned char size;
     const char *head, *name, *remedy;
@@ -129,8 +138,8 @@ static const char dataset_formats[] =
     "{\"prompt\": \"..\", \"completion\": \"..\"}, {\"messages\": [{\"role\": \"user\", \"content\": "
     "\"..\"}, ..]}, {\"instruction\": \"..\", \"output\": \"..\"} or {\"text\": \"..\"}";
 
-/* Returns the kind of a line, the first that fits: chats often also have a prompt, and instructions
- * a text. */
+/* Returns the kind of a line, by its keys. The order of the checks matters, because chats often
+ * have a key "prompt" too, and instructions a key "text". */
 static inline int dataset_kind(json *line)
 {
     static const char *const keys[DATASET_KINDS][3] = { { "messages", "messages", "messages" },
@@ -145,8 +154,8 @@ static inline int dataset_kind(json *line)
     return kind;
 }
 
-/* Returns 1 if a text is JSON, either an array or lines with the keys of examples; 0 if not; -1
- * with file->error if out of memory. */
+/* Returns 1 if a text is JSON: an array, or lines with the keys of examples. Returns 0 if it is not
+ * JSON, and -1 with file->error if out of memory. */
 static inline int dataset_is_json(json *file, const char *text, size_t size)
 {
     const size_t first = strspn(text, " \t\r\n");
@@ -172,8 +181,8 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
     return is_json;
 }
 
-/* Replaces the error of a file's first line by a better one if the file is of a known kind that is
- * not text. */
+/* If file f is of a known kind that is not text, replaces the error of its first line by one that
+ * names the kind. */
 static inline void dataset_refuse_magic(json *line, FILE *f)
 {
     char head[16];
@@ -187,7 +196,7 @@ static inline void dataset_refuse_magic(json *line, FILE *f)
         }
 }
 
-/* Refuses a file that is not text, with its kind. Returns 0 if it is text. */
+/* Returns 0 if the file is text. Otherwise returns -1 with an error that names the kind of file. */
 static inline int dataset_refuse(json *file, const char *text, size_t size)
 {
     const char *zero = (const char *)memchr(text, 0, size);
@@ -213,7 +222,7 @@ static inline int dataset_refuse(json *file, const char *text, size_t size)
                            dataset_formats);
 }
 
-/* Reads a text. */
+/* Reads a text file and encodes it as one sequence of tokens. */
 static inline int dataset_read_text(dataset *d, const char *path, bpe *tokenizer)
 {
     json file;
@@ -240,7 +249,7 @@ static inline int dataset_read_text(dataset *d, const char *path, bpe *tokenizer
 }
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
-/* Appends a token. */
+/* Appends a token, marked as target or not. */
 static inline int dataset_put(dataset *d, json *line, int32_t id, int is_target)
 {
     const size_t first = d->tokens.count;
@@ -251,17 +260,17 @@ static inline int dataset_put(dataset *d, json *line, int32_t id, int is_target)
     return 0;
 }
 
-typedef struct { /* state for reading lines */
+typedef struct { /* state while lines are read */
     bpe *tokenizer;
     const dataset_desc *desc;
-    char *text; /* text built from parts of a line */
+    char *text; /* text of the current line, put together from several parts */
     size_t size, capacity;
     chat_turn *turns;
     size_t turn_capacity;
-    size_t from; /* index of the first token of r->text */
+    size_t from; /* index of the first token that comes from `text` */
 } dataset_reader;
 
-/* Appends the tokens that the tokenizer's template puts before a text. */
+/* Appends the tokens that the tokenizer's template (TemplateProcessing) puts before a text. */
 static inline int dataset_put_head(dataset *d, json *line, const dataset_reader *r)
 {
     for (int i = 0; i < r->tokenizer->prefix_count; i++)
@@ -292,7 +301,9 @@ static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, cons
 {
     const size_t first = d->tokens.count;
     const int flags = r->desc->specials ? BPE_SPECIALS : 0;
-    const size_t done = is_target ? r->size : 0; /* targets are encoded as continuing r->text */
+    /* 0 for a prompt; for a target, the bytes of the text before it, since its tokens continue that
+     * text */
+    const size_t done = is_target ? r->size : 0;
     d->special_texts += chat_count_special(r->tokenizer, text, n);
     if (done > 0 && dataset_append(line, r, text, n) != 0)
         return -1;
@@ -315,8 +326,9 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
     return s;
 }
 
-/* Adds the tokens of prompt and answer. Targets are the answer and the end of text, which is added
- * unless the answer spells it out. As in TRL, only the tokenizer's template comes before them. */
+/* Adds the tokens of a prompt and its answer. Targets are the answer's tokens and the end-of-text
+ * token, which is added unless the answer ends with it. As in TRL, only the tokenizer's template
+ * comes before the prompt. */
 static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
                                dataset_span answer)
 {
@@ -339,7 +351,7 @@ static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, 
     return desc->end >= 0 && !ends ? dataset_put(d, line, desc->end, 1) : 0;
 }
 
-/* Adds the tokens of turns, up to the last target. */
+/* Adds the tokens of a chat's turns. Drops the tokens after the last target. */
 static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, const chat_turn *turns,
                                size_t count)
 {
@@ -357,9 +369,11 @@ static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, co
     while (d->tokens.count > begin && !d->targets.flags[d->tokens.count - 1])
         d->tokens.count--;
     if (d->tokens.count == begin)
-        return json_fail(line, line->line, "no turn of the assistant, so no target");
+        return json_fail(line, line->line, "the chat has no turn of the assistant, so nothing in "
+                                           "it is trained");
     if (d->targets.flags[begin])
-        return json_fail(line, line->line, "nothing comes before the first answer");
+        return json_fail(line, line->line, "nothing comes before the first answer; begin the chat "
+                                           "with another turn");
     if (chat_end_token(c, r->tokenizer) < 0 && desc->end >= 0)
         return dataset_put(d, line, desc->end, 1);
     return 0;
@@ -404,8 +418,8 @@ static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader
     return dataset_add_chat(d, line, r, r->turns, 2);
 }
 
-/* Appends the content of a message to r->text: a string, or the concatenation of a list of {"type":
- * "text", "text": ".."}. Returns 0, or -1 with line->error. */
+/* Appends a message's content to r->text. The content is a string, or a list of {"type": "text",
+ * "text": ".."} whose texts are joined. Returns 0, or -1 with line->error. */
 static inline int dataset_read_content(json *line, dataset_reader *r, uint32_t content)
 {
     static const char expected[] = "a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
@@ -424,7 +438,7 @@ static inline int dataset_read_content(json *line, dataset_reader *r, uint32_t c
     return 0;
 }
 
-/* Refuses a chat if there is no template. */
+/* Returns an error for a chat if no template is known. */
 static inline int dataset_require_chat(json *line, const dataset_reader *r)
 {
     const chat *c = r->desc->chats;
@@ -452,8 +466,8 @@ static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t tu
     return 0;
 }
 
-/* Appends an array of messages to the *n turns of r, and their texts to r->text.
- * dataset_place_turns then sets the turns' pointers. */
+/* Reads an array of messages: appends turns to r->turns, which has *n of them, and their texts to
+ * r->text. Because r->text may move, dataset_place_turns sets the turns' pointers later. */
 static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t messages, size_t *n)
 {
     int number = 1;
@@ -508,7 +522,8 @@ static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
     if (kind == DATASET_KINDS && json_find(line, JSON_ROOT, "chosen") != 0 &&
         json_find(line, JSON_ROOT, "rejected") != 0)
         return json_fail(line, line->line,
-                         "a pair of answers, which --objective dpo compares; else expected %s",
+                         "the line has a pair of answers, which only --objective dpo uses; "
+                         "expected %s",
                          dataset_formats);
     if (kind == DATASET_KINDS)
         return json_fail(line, line->line, "expected %s", dataset_formats);
@@ -531,7 +546,7 @@ static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
                                                dataset_string(line, answer)) != 0;
 }
 
-/* Returns a new example that begins with the next token, or NULL with line->error. */
+/* Returns a new example whose first token is the next one appended, or NULL with line->error. */
 static inline dataset_example *dataset_new_example(dataset *d, json *line)
 {
     if (d->count == d->capacity) {
@@ -547,8 +562,8 @@ static inline dataset_example *dataset_new_example(dataset *d, json *line)
     return &d->examples[d->count++];
 }
 
-/* Ends the example with the last token. If it has no target after its first token, drops it and
- * returns 0; else returns 1. */
+/* Ends the current example after the last token. Returns 1, or 0 if it had no target after its
+ * first token and was dropped. */
 static inline int dataset_end_example(dataset *d)
 {
     dataset_example *e = &d->examples[d->count - 1];
@@ -566,8 +581,8 @@ static inline int dataset_end_example(dataset *d)
     return 1;
 }
 
-/* Ends an answer of a pair, the chosen (0) or the rejected one (1). An answer without a target is
- * an error. */
+/* Ends the example of one answer of a pair: `which` is 0 for the chosen, 1 for the rejected answer.
+ * An answer without a target is an error. */
 static inline int dataset_end_answer(dataset *d, json *line, int which)
 {
     return dataset_end_example(d) ? 0
@@ -582,8 +597,8 @@ static const char dataset_pair_formats[] =
     "{\"prompt\": \"..\", \"chosen\": \"..\", \"rejected\": \"..\"}, or lists of messages, "
     "[{\"role\": \"assistant\", \"content\": \"..\"}], in their place";
 
-/* Returns the length of the common beginning of two texts, in whole characters and without a blank
- * at its end. */
+/* Returns the number of bytes in which two texts begin equally: whole characters, and without white
+ * space at the end. */
 static inline size_t dataset_common_size(dataset_span a, dataset_span b)
 {
     size_t n = 0;
@@ -595,7 +610,8 @@ static inline size_t dataset_common_size(dataset_span a, dataset_span b)
     return n > 0 && a.text[n - 1] == ' ' ? n - 1 : n;
 }
 
-/* Adds both answers as texts. If prompt is 0, the prompt is their common beginning. */
+/* Adds a pair of answers that are texts. If `prompt` is 0, the common beginning of both answers is
+ * the prompt. */
 static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
@@ -619,8 +635,8 @@ static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *
     return 0;
 }
 
-/* Removes the targets of the first `before` answers, which belong to the prompt. Checks that there
- * are `answers` answers in all. */
+/* Unmarks the targets of the first `before` answers of the last example, because they belong to the
+ * prompt. Returns an error if the example does not have `answers` answers. */
 static inline int dataset_unmark(dataset *d, json *line, size_t before, size_t answers)
 {
     const size_t begin = d->examples[d->count - 1].begin;
@@ -646,8 +662,9 @@ static inline size_t dataset_count_answers(const chat_turn *turns, size_t count)
     return n;
 }
 
-/* Reads the turns of prompt and answer into r->turns, once for each of the two answers; counts gets
- * their numbers. prompt is messages, a text of the user's, or 0. */
+/* Reads prompt and answers of a pair into r->turns: the prompt's turns followed by an answer's
+ * turns, once for each answer. counts becomes the numbers of turns. `prompt` is a list of messages,
+ * a text of the user, or 0 for no prompt. */
 static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prompt,
                                      const uint32_t answers[2], size_t counts[2])
 {
@@ -673,8 +690,8 @@ static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prom
     return 0;
 }
 
-/* Adds both answers as messages. Without a prompt, or if it is a text and both answers begin with
- * the same messages, those messages are the prompt. */
+/* Adds a pair of answers that are lists of messages. If there is no prompt, or the prompt is a
+ * text, messages with which both answers begin belong to the prompt. */
 static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
@@ -711,7 +728,7 @@ static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *
     return 0;
 }
 
-/* Returns whether the last two examples have the same tokens. */
+/* Returns whether the last two examples, the answers of a pair, have the same tokens. */
 static inline int dataset_is_same(const dataset *d)
 {
     const dataset_example *a = &d->examples[d->count - 2], *b = a + 1;
@@ -779,8 +796,8 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
         line.text[strspn(line.text, " \t\r")] == '[') {
         line.error[0] = 0;
         json_fail(&line, 1,
-                  "an array: expected an object a line, with no [ ] around them and no commas "
-                  "between: %s",
+                  "the line has an array: expected one object per line, without [ ] around all "
+                  "and commas between them: %s",
                   formats);
     }
     if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
@@ -788,7 +805,7 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
                   "none of the %.0f lines has a target: texts and answers are empty",
                   (double)d->skipped);
     if (line.error[0] == 0 && d->count == 0)
-        json_fail(&line, 0, "no lines: expected %s", formats);
+        json_fail(&line, 0, "the file has no lines: expected %s", formats);
     memcpy(d->error, line.error, sizeof d->error);
     json_free(&line);
     free(r.text);
@@ -827,9 +844,9 @@ static inline int dataset_read(dataset *d, const char *path, bpe *tokenizer, int
     return failed ? -1 : 0;
 }
 
-/* Opens a dataset, whose kind follows from the end of the path: .jsonl, .bin (tokens below
- * `vocabulary`), or else text, in which special tokens are recognised. tokenizer may be NULL for
- * .bin. Returns 0, or -1 with d->error and nothing to free. */
+/* Opens a dataset. Its kind follows from the end of the path: .jsonl is lines of JSON, .bin is
+ * tokens below `vocabulary`, all else is text, in which special tokens are recognised. tokenizer
+ * may be NULL for .bin. Returns 0, or -1 with d->error and nothing to free. */
 static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                   const dataset_desc *desc)
 {
@@ -837,8 +854,8 @@ static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, 
     return dataset_read(d, path, tokenizer, vocabulary, desc);
 }
 
-/* Opens a dataset of pairs, FILE.jsonl, like dataset_open_as. A row is 2 T tokens: the chosen
- * answer, then the rejected one. */
+/* Opens a dataset of pairs, a file .jsonl, with the arguments of dataset_open_as. A row has 2 T
+ * tokens: prompt with chosen answer, then prompt with rejected answer, T tokens each. */
 static inline int dataset_open_pairs(dataset *d, const char *path, bpe *tokenizer,
                                      int32_t vocabulary, const dataset_desc *desc)
 {
@@ -847,7 +864,7 @@ static inline int dataset_open_pairs(dataset *d, const char *path, bpe *tokenize
     return dataset_read(d, path, tokenizer, vocabulary, desc);
 }
 
-/* Opens a dataset without a chat template. end is the end-of-text token, or -1. */
+/* Like dataset_open_as without a chat template; `end` is the end-of-text token, or -1. */
 static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                int32_t end)
 {
@@ -855,14 +872,15 @@ static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int
     return dataset_open_as(d, path, tokenizer, vocabulary, &desc);
 }
 
-/* Returns the number of rows of T tokens, or of pairs of T tokens each. */
+/* Returns the number of rows, if a row has T tokens (a pair, twice T tokens). */
 static inline uint64_t dataset_rows(const dataset *d, int64_t T)
 {
     const size_t targets = d->tokens.count > 0 ? d->tokens.count - 1 : 0;
     return d->examples != NULL ? d->count >> d->pairs : (targets + (size_t)T - 1) / (size_t)T;
 }
 
-/* Returns the smallest T that truncates no example, or 0 for windows, which fit any T. */
+/* Returns the smallest T at which no example is truncated; 0 if rows are windows, which fit any
+ * T. */
 static inline int64_t dataset_longest(const dataset *d)
 {
     size_t most = 1;
@@ -872,7 +890,7 @@ static inline int64_t dataset_longest(const dataset *d)
     return d->examples != NULL ? (int64_t)most : 0;
 }
 
-/* Returns the number of examples that are truncated in rows of T tokens. */
+/* Returns the number of examples that are longer than T tokens and are therefore truncated. */
 static inline uint64_t dataset_truncated(const dataset *d, int64_t T)
 {
     uint64_t n = 0;
@@ -898,7 +916,7 @@ static inline void dataset_fill(const dataset *d, dataset_example e, int64_t T, 
     }
 }
 
-/* Writes the row's T tokens and targets; of pairs, 2 T. */
+/* Writes tokens and targets of a row, T of each; of a pair, 2 T of each. */
 static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_t *tokens,
                                int32_t *targets)
 {
@@ -910,8 +928,9 @@ static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_
                      targets + i * T);
 }
 
-/* Returns the row at a position. Each epoch of n rows has all of them in a different order: a
- * Feistel network over the next power of 4, iterated until it falls below n (Black 2002). */
+/* Returns the row at a position of the shuffled order. Each epoch of n positions has every row
+ * once, in another order: a Feistel network over the next power of 4, repeated until its result is
+ * below n (Black 2002). */
 static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64_t n)
 {
     const uint64_t epoch = position / n;
@@ -932,10 +951,10 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
 /* ---- batches of rows of similar length ------------------------------------------------------- */
 enum { DATASET_WINDOW = 256, DATASET_MAX_CLASSES = 16 };
 
-/* dataset_batches is the order of a split's rows, [first, first + rows), in steps of `batch`. Each
- * epoch is shuffled by dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches
- * and cut into batches, whose order is shuffled again. The remaining rows, rows % batch of a random
- * length, come last. */
+/* The order in which a split's rows, first to first + rows - 1, are used by steps of `batch` rows.
+ * For each epoch, dataset_shuffled shuffles the rows; within windows of DATASET_WINDOW batches they
+ * are sorted by length and cut into batches, and the batches are shuffled. The remaining
+ * rows % batch rows, which have a random length, form a last, smaller batch. */
 typedef struct {
     uint64_t row, length, position;
 } dataset_entry;
@@ -943,10 +962,11 @@ typedef struct {
 typedef struct {
     const dataset *data;
     uint64_t first, rows, batch, seed;
-    int64_t T;              /* longest row */
-    uint64_t window, count; /* window in `entries`, or UINT64_MAX for none, and its rows */
+    int64_t T;              /* length of the longest row, in tokens */
+    /* window: the window that `entries` holds, or UINT64_MAX for none; count: its number of rows */
+    uint64_t window, count;
     dataset_entry *entries;
-    uint64_t *current; /* rows of the current batch */
+    uint64_t *current; /* the rows of the current batch */
 } dataset_batches;
 
 static inline void dataset_batches_free(dataset_batches *b)
@@ -957,7 +977,8 @@ static inline void dataset_batches_free(dataset_batches *b)
     b->current = NULL;
 }
 
-/* Initialises b from its fields `data` to `T`. Returns 0, or -1 if out of memory. */
+/* Initialises b; the caller has set the fields from `data` to `T`. Returns 0, or -1 if out of
+ * memory. */
 static inline int dataset_batches_new(dataset_batches *b)
 {
     const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
@@ -971,7 +992,8 @@ static inline int dataset_batches_new(dataset_batches *b)
     return -1;
 }
 
-/* Returns the tokens without padding of part i of a row, at most T. */
+/* Returns the number of tokens without padding, at most T, of part i of a row (pairs have two
+ * parts). */
 static inline int64_t dataset_part_length(const dataset *d, uint64_t row, int i, int64_t T)
 {
     size_t n = (size_t)T;
@@ -984,14 +1006,14 @@ static inline int64_t dataset_part_length(const dataset *d, uint64_t row, int i,
     return (int64_t)n < T ? (int64_t)n : T;
 }
 
-/* Returns the length that a row needs, at most T; of a pair, that of the longer answer. */
+/* Returns the length that a row needs, at most T tokens; a pair needs that of its longer answer. */
 static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
 {
     const int64_t a = dataset_part_length(d, row, 0, T), b = dataset_part_length(d, row, d->pairs, T);
     return a > b ? a : b;
 }
 
-/* Returns the tokens of a row without padding. */
+/* Returns the number of tokens of a row that are not padding. */
 static inline int64_t dataset_real_tokens(const dataset *d, uint64_t row, int64_t T)
 {
     return dataset_part_length(d, row, 0, T) + (d->pairs ? dataset_part_length(d, row, 1, T) : 0);
@@ -1004,7 +1026,8 @@ static inline int dataset_by_length(const void *a, const void *b)
                                   : (x->position > y->position) - (x->position < y->position);
 }
 
-/* Reads and sorts the rows of a window; `window` counts the windows of all epochs. */
+/* Reads the rows of a window into b->entries and sorts them by length. `window` counts the windows
+ * of all epochs; an epoch has `windows` of them. */
 static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t windows)
 {
     const uint64_t size = DATASET_WINDOW * b->batch, which = window % windows;
@@ -1019,22 +1042,22 @@ static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t wi
     qsort(b->entries, (size_t)b->count, sizeof *b->entries, dataset_by_length);
 }
 
-/* Writes the rows of the step at a position, the number of rows before it, to b->current. Returns
- * their number: `batch`, or fewer at the end of an epoch. They depend only on the position and the
- * fields of b. */
+/* Writes to b->current the rows of the batch at `position`, which is the number of rows used before
+ * it. Returns how many they are: `batch`, or fewer at the end of an epoch. The result depends only
+ * on `position` and the fields of b. */
 static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
 {
     const uint64_t full = b->rows / b->batch, remainder = b->rows % b->batch;
     const uint64_t windows =
         full > DATASET_WINDOW ? (full + DATASET_WINDOW - 1) / DATASET_WINDOW : 1;
-    const uint64_t step = position % b->rows / b->batch; /* in the epoch */
+    const uint64_t step = position % b->rows / b->batch; /* number of the batch in its epoch */
     const uint64_t last = step / DATASET_WINDOW < windows ? step / DATASET_WINDOW : windows - 1;
     const uint64_t window = position / b->rows * windows + last;
     if (window != b->window)
         dataset_sort(b, window, windows);
     const uint64_t here = b->count / b->batch, position_in = step - last * DATASET_WINDOW;
-    const uint64_t left = last + 1 == windows && remainder > 0; /* the remaining rows are before
-                                                                 * batch `gap` of the sorted ones */
+    /* 1 if rows remain that fill no batch; sorted by length, they come before batch number `gap` */
+    const uint64_t left = last + 1 == windows && remainder > 0;
     const uint64_t gap = left ? sample_random(b->seed + 1, window, 0) % (here + 1) : here;
     const uint64_t which =
         position_in < here ? dataset_shuffled(b->seed + 2, window * here + position_in, here) : gap;
@@ -1045,7 +1068,7 @@ static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
     return n;
 }
 
-/* Returns the steps of an epoch. */
+/* Returns the number of batches in an epoch. */
 static inline uint64_t dataset_steps(const dataset_batches *b)
 {
     return (b->rows + b->batch - 1) / b->batch;
@@ -1062,10 +1085,10 @@ static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
     return most;
 }
 
-/* Splits `count` ascending lengths into up to `classes` runs of least total length after padding
- * each to its run's last length. sums[i] is the number of rows with one of the first i + 1 lengths.
- * cost and from are tables of classes * (count + 1) numbers: the least total for the first j
- * lengths in k + 1 runs, and where the last run begins. */
+/* Divides `count` ascending lengths into at most `classes` runs so that the total length is least
+ * if each row is padded to the last length of its run. sums[i] is the number of rows with one of
+ * the first i + 1 lengths. cost and from are tables of classes * (count + 1) numbers: the least
+ * total of the first j lengths in k + 1 runs, and the index at which the last run begins. */
 static inline void dataset_split_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
                                        size_t classes, uint64_t *cost, size_t *from)
 {
@@ -1084,10 +1107,10 @@ static inline void dataset_split_classes(const int64_t *lengths, const uint64_t 
         }
 }
 
-/* Chooses the lengths T, ascending, of at most `most` classes (up to DATASET_MAX_CLASSES) that pad
- * the batches of the first epoch least, by Bellman's recursion over the batches' lengths. The last
- * is the longest row's length. Takes the smallest number of classes within 1 % of the least
- * padding. Returns that number, or 0 if out of memory. */
+/* Chooses at most `most` row lengths (up to DATASET_MAX_CLASSES) that pad the batches of the first
+ * epoch least, and writes them to `lengths`, ascending; the last one is that of the longest row.
+ * Uses Bellman's recursion over the batches' lengths, and takes the smallest number of lengths
+ * within 1 % of the least padding. Returns that number, or 0 if out of memory. */
 static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
 {
     enum { DATASET_LENGTHS = 512 };

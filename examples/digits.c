@@ -1,4 +1,5 @@
-/* digits.c - reads handwritten digits: trained on 1,437 by some people, tried on 360 by others. */
+/* digits.c - learns to read handwritten digits: trains on 1,437 digits by some people and validates
+ * on 360 digits by other people. */
 #include "gradckpt.h"
 #include "digits.h"
 #include "layers.h"
@@ -19,15 +20,16 @@ int main(void)
     digits_read(pixels, digit);
     train_data data = { { { "pixels", GCKPT_F32, 64, pixels }, { "digit", GCKPT_I32, 0, digit } },
                         DIGITS,
-                        360 };               /* the last rows are for validation */
+                        360 };               /* the last 360 rows are for validation */
     train_options o = train_defaults(3e-3f); /* AdamW's learning rate */
     o.hyper.weight_decay = 0.01f;
     o.hyper.clip = 1;
     o.plan.batch = 64;
-    o.plan.budget = 150000; /* bytes for all: weights, optimiser state, activations */
+    /* bytes for weights, optimiser state, gradients and activations together */
+    o.plan.budget = 150000;
     o.epochs = 30;
     o.schedule = SCHEDULE_COSINE;
-    o.print_every = 10; /* epochs between lines */
+    o.print_every = 10; /* prints a line every 10 epochs */
     train_report r;
     gckpt_store *weights = gckpt_store_new(NULL);
     int failed = train_fit(weights, model, &data, &o, &r) != 0;

@@ -1,7 +1,8 @@
-/* digits.h - 1,797 handwritten digits of 13 people, 8 x 8 pixels from 0 to 16: the test part of
- * "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak, UCI Machine Learning
- * Repository, doi 10.24432/C50P49, CC BY 4.0. Written by tests/golden/make_digits.py. Each image is 64
- * letters, 'A' for 0 to 'Q' for 16, row by row, followed by the digit. */
+/* digits.h - 1,797 handwritten digits of 13 people, 8 x 8 pixels with values 0 to 16: the test part
+ * of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak, UCI Machine Learning
+ * Repository, doi 10.24432/C50P49, CC BY 4.0. Written by tests/golden/make_digits.py. An image is a
+ * string of 64 letters, row by row, from 'A' for 0 to 'Q' for 16, followed by the digit that it
+ * shows. */
 #ifndef DIGITS_H
 #define DIGITS_H
 #include <stdint.h>
@@ -1807,7 +1808,8 @@ static const char digits_rows[DIGITS][66] = {
     "AAKOIBAAACQOGBAAAAPPIPAAAAFQQKAAAAMPPMAAAEQGEQGAAIQKIQIAABIMOMBA8",
 };
 
-/* Reads all digits; pixels range from 0 to 1. */
+/* Reads all digits: scales pixels to the range 0 to 1, and sets digit[i] to the digit that image i
+ * shows. */
 static inline void digits_read(float pixels[DIGITS][64], int32_t digit[DIGITS])
 {
     for (int i = 0; i < DIGITS; i++) {

@@ -59,7 +59,8 @@ static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
 static const gckpt_storage export_types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
-/* Default learning rates by method: methods with few or new parameters take larger steps. */
+/* Default learning rates, in the order of adapters_method. Methods that train few or new parameters
+ * have larger ones. */
 static const double default_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
                                                    1e-3, 1e-3, 1e-2, 1e-2, 3e-2 };
 
@@ -244,7 +245,8 @@ static const char *const groups[] = {
     "eval plan timeline memory-svg json help",
     NULL
 };
-/* Options that determine the trained parameters, and options that training.safetensors does not
+/* fixed: options that determine the trained parameters, so that --resume refuses to change them;
+ * other_notes: further notes of a run; not_kept: options that training.safetensors does not
  * store. */
 static const char fixed[] =
     "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
@@ -260,7 +262,8 @@ static const char *join(char *path, size_t size, const char *folder, const char 
     return path;
 }
 
-/* Checks --steps and --epochs. --steps on the command line replaces --epochs of a resumed run. */
+/* Checks --steps and --epochs. --steps on the command line replaces the --epochs of a resumed
+ * run. */
 static int check_steps(int argc, char **argv)
 {
     const int steps = options_given(&options, argc, argv, "steps") != NULL,
@@ -273,7 +276,8 @@ static int check_steps(int argc, char **argv)
     return 0;
 }
 
-/* Refuses options of an objective that is not selected, and missing ones of the one that is. */
+/* Refuses options that belong to another --objective, and reports missing options of the selected
+ * one. */
 static int check_objective(int argc, char **argv)
 {
     static const struct {
@@ -301,7 +305,7 @@ static int check_objective(int argc, char **argv)
     return 0;
 }
 
-/* Returns the learning rate after the warm-up. */
+/* Returns the learning rate after the warm-up: --lr or the method's default. */
 static double learning_rate(adapters_method method)
 {
     return lm.lr > 0                      ? lm.lr
@@ -309,7 +313,7 @@ static double learning_rate(adapters_method method)
                                           : default_lr[method];
 }
 
-/* Checks --min-lr against the learning rates that methods have by default. */
+/* Checks that --min-lr is not above the learning rate of any method that runs. */
 static int check_rates(void)
 {
     for (int i = 0; i < ADAPTERS_METHODS && lm.data != NULL && !o.eval; i++)
@@ -324,16 +328,16 @@ static int check_rates(void)
 
 static int quantised_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
 
-/* Returns whether --store auto keeps a GGUF's matrices in the file's storage: if the method trains
- * none of them and nothing is merged into them. */
+/* Returns whether --store auto keeps the matrices of a GGUF model in the file's storage. It does if
+ * the method trains no matrix of the model and no adapter is merged into them. */
 static int as_file(const char *model, adapters_method method)
 {
     return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
            method != ADAPTERS_LAST && gguf_is_file(model);
 }
 
-/* Returns whether the method's result is a whole model without further tensors, which any weight
- * file can hold. */
+/* Returns whether the method's result is a whole model without additional tensors, so that any file
+ * format for weights can hold it. */
 static int is_plain_model(adapters_method method)
 {
     return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
@@ -367,7 +371,7 @@ static int check_merge(void)
     return 0;
 }
 
-/* Checks --eval, --generate and the options for output files. */
+/* Checks --eval, --generate and the options that name output files. */
 static int check_modes(void)
 {
     if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
@@ -407,7 +411,7 @@ static int check_modes(void)
     return 0;
 }
 
-/* Checks LoRA's options. */
+/* Checks the options of LoRA. */
 static int check_lora(void)
 {
     const int more = o.dora || o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL;
@@ -439,7 +443,8 @@ static int check_chat(void)
     return 0;
 }
 
-/* Refuses the name of a GGUF file for an output folder, unless a folder of that name exists. */
+/* Returns an error if an option that needs an output folder names a GGUF file, unless a folder has
+ * that name. */
 static int check_folder(const char *option, const char *path)
 {
     struct stat info;
@@ -452,7 +457,8 @@ static int check_folder(const char *option, const char *path)
         option, path);
 }
 
-/* Checks that the path of an option is a folder of the right kind or a GGUF. */
+/* Checks that the path of an option is a GGUF file, or a folder that contains a model or, for
+ * --adapter and --reference, an adapter. */
 static int check_source(const char *option, const char *path)
 {
     char name[MODEL_PATH];
@@ -553,52 +559,60 @@ typedef struct { /* rows first, first + 1, .., first + count - 1 of a data set *
 
 static struct {
     bpe tokenizer;
-    chat chat; /* chat template */
-    int chats; /* whether the data or the prompt consists of chats */
+    chat chat; /* the chat template */
+    int chats; /* nonzero if the data or the prompt consists of chats */
     dataset data, validation, retention;
-    split train, valid, other;    /* rows of T tokens; count is 0 if unused */
-    dataset_batches batches;     /* batches of training rows of similar length */
-    /* token counts of the length classes, ascending; the last is first.T */
+    /* rows of T tokens: for training, for validation, of --retention-data; count is 0 if there are
+     * none */
+    split train, valid, other;
+    /* order of training rows in which rows of a batch have similar lengths */
+    dataset_batches batches;
+    /* row lengths to plan for, in tokens, ascending; the last one is first.T */
     int64_t lengths[LM_CLASSES];
     int grouped, classes;
-    double padding, unsorted;     /* computed tokens per real token, with and without classes */
+    /* computed tokens divided by tokens that are not padding: with rows grouped by length, and
+     * without */
+    double padding, unsorted;
     int32_t end;                  /* the end-of-text token, or -1 */
-    int32_t stops[MODEL_EOS + 1]; /* tokens that end a sample, then -1 */
-    lm_run first;                 /* initial state of each method's run: device, feeds, T */
-    uint64_t resumed_at;          /* step of the resumed file */
-    uint64_t cut_step, cut_row;   /* step and row at which --batch last changed, or 0 */
-    int64_t cut_was;              /* batch before this run changed it, or 0 */
-    int biases;                   /* whether the model has biases */
+    int32_t stops[MODEL_EOS + 1]; /* tokens at which a generated text ends; -1 ends the list */
+    lm_run first;                 /* initial value of the `run` of each method: device, feeds, T */
+    uint64_t resumed_at;          /* step at which the resumed file was saved */
+    /* step, and number of rows before it, at which --batch last changed; 0 if it did not */
+    uint64_t cut_step, cut_row;
+    int64_t cut_was;              /* value of --batch before this run changed it, or 0 */
+    int biases;                   /* nonzero if the model has biases */
     int64_t vocabulary;           /* size of the model's vocabulary */
-    /* For dpo: the reference's log-probabilities (rows,2) of --data and --validation; those of the
-     * present batch and its labels, both fed to the step. */
+    /* For --objective dpo, log-probabilities by the reference model. references: two arrays
+     * (rows,2), for --data and for --validation. reference, label: feeds for the rows of the
+     * current step. */
     float *references[2], *reference, *label;
-    int refers;   /* whether references[] are being computed */
-    int exported; /* whether --export-gguf was written */
+    int refers;   /* nonzero while references[] are being computed */
+    int exported; /* nonzero after the file of --export-gguf was written */
 } run;
 
-typedef struct { /* result of a method: a row of the table */
+typedef struct { /* result of training by one method: a row of the table of --method all */
     int64_t parameters;
     size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
     double seconds; /* median time of a step */
     double before, after, best, retention_before, retention_after;
-} outcome; /* a loss is 0 if it was not computed */
+} outcome; /* all losses are 0 if they were not computed */
 
 typedef struct {
-    gckpt_store *notes; /* notes for training.safetensors; other files do not contain them */
+    gckpt_store *notes; /* notes to be stored in training.safetensors only */
     model_any model, teacher;
     adapters adapters;
     model_options options;
-    int training;     /* whether the graph being built is for training */
+    int training;     /* nonzero if the graph being built is for training */
     int64_t teacher_params;   /* parameters of the teacher */
-    const char *save; /* folder, or NULL if nothing is saved */
-    int saved;        /* whether the files for other programs contain the present weights */
+    const char *save; /* folder of --save, or NULL if nothing is saved */
+    int saved;        /* nonzero if the saved model or adapter has the weights of this moment */
     lm_run run;
     outcome result;
 } tuning;
 
 /* ---- a new model ----------------------------------------------------------------------------- */
-/* Writes a tokenizer of 256 bytes, no merges and an end-of-text token. */
+/* Writes the tokenizer of a new model: 256 tokens for the bytes, an end-of-text token, no
+ * merges. */
 static int write_tokenizer(void)
 {
     char path[MODEL_PATH];
@@ -623,7 +637,7 @@ static int write_tokenizer(void)
     return 0;
 }
 
-/* Writes the template of --new with --chat chatml. */
+/* Writes the chat template of a model made by --new with --chat chatml. */
 static int write_template(void)
 {
     static const char text[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
@@ -637,7 +651,8 @@ static int write_template(void)
     return f == NULL || fclose(f) != 0 ? session_fail(1, "%s: %s", path, strerror(errno)) : 0;
 }
 
-/* Reads the numbers of AxBx.. (--new) into n. Returns 1, or 0 if the text is something else. */
+/* Reads numbers separated by x, such as 4x128x4x128 of --new, into n. Returns 1, or 0 if the text
+ * is not such a list. */
 static int read_sizes(const char *text, int least, int most, long long *n)
 {
     char *end = NULL;
@@ -651,7 +666,7 @@ static int read_sizes(const char *text, int least, int most, long long *n)
     return count >= least && *end == 0;
 }
 
-/* Reads the sizes of a new model. Returns 1, or 0 if the text has none. */
+/* Sets the sizes of a new model from --new. Returns 1, or 0 if the option's text is not valid. */
 static int size_model(model_any *m)
 {
     enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
@@ -717,7 +732,7 @@ static int make_model(void)
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
-/* Prints notes about data that is accepted but probably unintended. */
+/* Prints notes about data that is valid but probably not meant so. */
 static void note_data(const char *option, const char *path, const dataset *d)
 {
     const int one = d->replaced == 1;
@@ -775,8 +790,8 @@ static int open_data(const char *option, const char *path, const model_any *m, d
     return 0;
 }
 
-/* Returns the positions that an adapter's own vectors take, or 0 (also where loading will report an
- * error). */
+/* Returns how many positions an adapter puts before the tokens of a row. Returns 0 if the adapter
+ * cannot be read; loading will report that error. */
 static int64_t virtual_tokens(const char *adapter)
 {
     char path[MODEL_PATH];
@@ -790,8 +805,8 @@ static int64_t virtual_tokens(const char *adapter)
     return read ? n : 0;
 }
 
-/* Returns the positions that an adapter occupies before the tokens, and sets *option to the option
- * that causes them. */
+/* Returns how many positions are taken by an adapter before the tokens of a row, and sets *option
+ * to the option that causes this. */
 static int64_t positions_before(const char **option)
 {
     const int takes = o.method >= ADAPTERS_PREFIX;
@@ -804,7 +819,7 @@ static int64_t positions_before(const char **option)
     return others > own ? others : own;
 }
 
-/* Opens the chat template of the model or of the options. */
+/* Opens the chat template that the options select, by default that of the model. */
 static int open_chat(void)
 {
     const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
@@ -821,7 +836,8 @@ static int open_chat(void)
     for (int i = 0; i < CHAT_ROLES; i++)
         if (o.turns[i] != NULL && chat_set_turn(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
-    if (run.chat.bos_eos[1][0] == 0 && run.end >= 0) { /* the folder of a GPT-2 may name none */
+    /* GPT-2's folder may not name an end-of-text token */
+    if (run.chat.bos_eos[1][0] == 0 && run.end >= 0) {
         size_t size;
         const char *text = bpe_bytes(&run.tokenizer, run.end, &size);
         if (size < sizeof run.chat.bos_eos[1])
@@ -830,8 +846,8 @@ static int open_chat(void)
     return 0;
 }
 
-/* Prints a note if the model has an unknown chat template and no option selects one. `what` says
- * how the program proceeds. */
+/* Prints a note if the model has an unknown chat template and no option selects another one. `what`
+ * says how the program continues. */
 static void note_unknown_template(const char *what)
 {
     if (run.chat.format.name == NULL && run.chat.source[0] != 0 && o.chat == NULL)
@@ -841,7 +857,7 @@ static void note_unknown_template(const char *what)
                 run.chat.source, what);
 }
 
-/* Prints the chat template. The end of an answer also stops samples. */
+/* Prints the chat template in use, and adds the token that ends an answer to run.stops. */
 static void print_chats(void)
 {
     const int32_t end = chat_end_token(&run.chat, &run.tokenizer);
@@ -859,10 +875,10 @@ static void print_chats(void)
             end >= 0 ? "" : "; the model has no end-of-turn token, so the end is spelled out");
 }
 
-/* Returns the number of sequences in a row: 2 for pairs, else 1. */
+/* Returns the number of sequences in a row: 2 for pairs of answers, else 1. */
 static int64_t row_width(void) { return o.objective == OBJECTIVE_DPO ? 2 : 1; }
 
-/* Allocates the feeds of a step. */
+/* Allocates the arrays that are fed to a step. */
 static int make_batch(void)
 {
     const int64_t T = run.first.T, width = row_width();
@@ -882,7 +898,8 @@ static int make_batch(void)
     return 0;
 }
 
-/* Groups training rows of similar length into batches and chooses the lengths to plan for. */
+/* Groups training rows of similar length into batches, and chooses run.lengths, the row lengths to
+ * plan for. */
 static int group_rows(void)
 {
     const dataset_batches b = { run.train.data,
@@ -915,13 +932,15 @@ static int group_rows(void)
         for (uint64_t i = 0; i < n; i++)
             real += (double)dataset_real_tokens(run.train.data, run.batches.current[i], run.first.T);
     }
-    run.lengths[run.classes - 1] = run.first.T; /* rows of an evaluation may be longer */
+    /* rows of an evaluation may be longer than all training rows */
+    run.lengths[run.classes - 1] = run.first.T;
     run.padding = computed / real;
     run.unsorted = (double)run.train.count * (double)(width * run.first.T) / real;
     return 0;
 }
 
-/* Converts --epochs to steps, counted from the row at which --batch last changed. */
+/* Converts --epochs to a number of steps; epochs are counted from the row at which --batch last
+ * changed. */
 static void count_steps(void)
 {
     const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
@@ -953,7 +972,7 @@ static int has_biases(const model_config *c)
     return biases;
 }
 
-/* Opens --model: its sizes, tokenizer and chat template. */
+/* Opens --model: reads its sizes, tokenizer and chat template, but no weights. */
 static int open_model(model_any *m)
 {
     struct stat info;
@@ -981,11 +1000,11 @@ static int open_model(model_any *m)
     return open_chat();
 }
 
-/* Reads all texts as tokens and splits their rows into training and validation. */
+/* Reads all texts as tokens, and divides the rows of --data between training and validation. */
 static int load_data(void)
 {
     model_any m;
-    const int alone = lm.data == NULL; /* --eval of --validation without --data */
+    const int alone = lm.data == NULL; /* nonzero for --eval of --validation, without --data */
     int status = open_model(&m);
     if (alone) {
         lm.data = lm.validation;
@@ -1011,7 +1030,8 @@ static int load_data(void)
     if (dataset_longest(&run.validation) > longest && longest > 0)
         longest = dataset_longest(&run.validation);
     if (o.context == 0 && longest > 0)
-        run.first.T = longest < available ? longest : available; /* more would be padding */
+        /* a larger context would only add padding */
+        run.first.T = longest < available ? longest : available;
     if (available < 1)
         return session_fail(2, "--%s: the model has %lld positions, which leaves none for text",
                             option, (long long)m.config.context);
@@ -1072,7 +1092,8 @@ static uint64_t data_hash(void)
                : h;
 }
 
-/* Returns the number of rows that an evaluation reads, spread evenly over the split. */
+/* Returns how many rows an evaluation of this split reads; they are spread evenly over the
+ * split. */
 static uint64_t split_used(const split *p)
 {
     const uint64_t most = lm.eval_iters > 0 ? (uint64_t)(lm.eval_iters * lm.batch) : p->count;
@@ -1084,14 +1105,15 @@ static uint64_t split_row(const split *p, uint64_t i)
     return p->first + i * p->count / split_used(p);
 }
 
-/* Hashes all that a loss of this split depends on except the weights; losses with equal hashes can
- * be compared. */
+/* Returns a hash of everything that determines a loss of this split except the weights. Two losses
+ * can be compared only if their hashes are equal. */
 static uint64_t split_hash(const split *p)
 {
     const lm_run *r = &run.first;
     const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
     const double by[] = { o.beta, o.label_smoothing };
-    const int pairs = o.objective == OBJECTIVE_DPO; /* a teacher does not affect evaluations */
+    /* other objectives have equal hashes, since a teacher does not affect evaluations */
+    const int pairs = o.objective == OBJECTIVE_DPO;
     char *whole = pairs && o.reference != NULL ? realpath(o.reference, NULL) : NULL;
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
     if (pairs)
@@ -1106,7 +1128,7 @@ static uint64_t split_hash(const split *p)
     return h;
 }
 
-/* Prints the loss of accuracy by int4, as measured with HuggingFaceTB/SmolLM2-135M. */
+/* Prints a note how much accuracy int4 loses, as measured with HuggingFaceTB/SmolLM2-135M. */
 static void note_storage(void)
 {
     const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORAGE_F32 };
@@ -1119,7 +1141,7 @@ static void note_storage(void)
 }
 
 /* ---- a method: loading and planning ---------------------------------------------------------- */
-/* Returns whether the head's matrix is trained. */
+/* Returns whether the matrix of the LM head is trained. */
 static int trains_head(const tuning *t)
 {
     const model_config *c = &t->model.config;
@@ -1177,7 +1199,7 @@ static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     return n;
 }
 
-/* Checks that another model's vocabulary equals the model's, if its folder or GGUF contains a
+/* Checks that the model of `option` in `dir` has the vocabulary of --model, if it has a
  * tokenizer. */
 static int check_tokens(const char *option, const char *dir)
 {
@@ -1204,7 +1226,7 @@ static int check_tokens(const char *option, const char *dir)
     return failed;
 }
 
-/* Loads the teacher into the same store. */
+/* Loads the teacher into the store of the trained model. */
 static int load_teacher(tuning *t)
 {
     const int as_is = o.teacher_store == STORE_AUTO;
@@ -1230,7 +1252,7 @@ static int load_teacher(tuning *t)
     return 0;
 }
 
-/* Prints a note if --ensure-weight-tying has no effect. */
+/* Prints a note if --ensure-weight-tying is given but has no effect. */
 static void note_tying(const tuning *t)
 {
     const model_config *c = &t->model.config;
@@ -1247,10 +1269,11 @@ static void note_tying(const tuning *t)
                 both ? "" : c->family->embeddings);
 }
 
-/* Loads a model and an adapter; if `adapter` is NULL, creates a new one. */
+/* Loads a model and an adapter. If `adapter` is NULL, creates a new adapter of the method. */
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
-    static const char words[] = ",embed_tokens,wte"; /* names of the tied embedding table */
+    /* module names of the embedding table when it is also the LM head */
+    static const char words[] = ",embed_tokens,wte";
     const int for_reference = run.refers && o.reference != NULL;
     char floats[1024];
     if (o.modules_to_save != NULL && snprintf(floats, sizeof floats, "%s%s", o.modules_to_save,
@@ -1306,7 +1329,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         failed = model_fail(&t->model, "--adapter %s: it was trained by --method %s; add that "
                                        "option",
                             adapter, adapters_names[t->adapters.options.method]);
-    /* not after a training, which exports later */
+    /* checks now whether GGUF can hold the adapter, because a training exports only at its end */
     if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference)
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->options.hooks = &t->adapters.hooks;
@@ -1319,7 +1342,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                : 0;
 }
 
-/* Selects the trained parameters for training.safetensors; a rename function of gckpt_file_desc. */
+/* Returns `name` for trained parameters and NULL for others, which training.safetensors does not
+ * store; a rename function of gckpt_file_desc. */
 static const char *trained_only(void *user, const char *name)
 {
     gckpt_parameter p;
@@ -1333,7 +1357,7 @@ static int make_plans(tuning *t)
     gckpt_plan_desc desc = lm_plan_desc(&t->run, LM_EVALUATION);
     lm_run *r = &t->run;
     lm_stage *m;
-    desc.batch = 1; /* one row at a time, for the mean of the rows' means */
+    desc.batch = 1; /* one row per step, because the mean of the rows' means is computed too */
     r->classes = run.classes > 0 ? run.classes - 1 : 0;
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         const int training = lm_purpose(i) == LM_TRAINING, evaluates = o.eval || run.refers;
@@ -1352,7 +1376,7 @@ static int make_plans(tuning *t)
     return 0;
 }
 
-/* Prints the planned length classes and the share of padding. */
+/* Prints the row lengths that were planned, and the share of padding. */
 static void report_classes(tuning *t)
 {
     const lm_run *r = &t->run;
@@ -1368,8 +1392,9 @@ static void report_classes(tuning *t)
                   r->classes + 1, run.padding, run.unsorted);
 }
 
-/* Prints the memory that the operating system counts for the process: the plan's bytes, the data's
- * tokens, and 30 MB for program, tokenizer and threads (12 to 27 MB were measured). */
+/* Prints an estimate of the memory that the operating system will count for the process: the plan's
+ * bytes, the tokens of the data, and 30 MB for program, tokenizer and threads (12 to 27 MB were
+ * measured). */
 static void report_process(tuning *t)
 {
     size_t arena;
@@ -1429,7 +1454,7 @@ static void show(const int32_t *tokens, int64_t n)
     fputc('\n', session.out);
 }
 
-/* Shows the text of --generate token by token; returns 1 to stop after an interrupt. */
+/* Shows a token of --generate; returns 1 after an interrupt, to stop generating. */
 static int stop(void *user, int64_t at, const int32_t *tokens)
 {
     (void)user;
@@ -1441,7 +1466,8 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
     return session.interrupted != 0;
 }
 
-/* Encodes the text to continue: --prompt (for chats, as a user's turn) or the end-of-text token. */
+/* Encodes the text that samples continue: --prompt (in a chat, as a turn of the user), or by
+ * default the end-of-text token. */
 static int encode_prompt(bpe_tokens *prompt)
 {
     int failed;
@@ -1461,14 +1487,16 @@ static int encode_prompt(bpe_tokens *prompt)
     return failed ? session_fail(1, "--prompt: %s", prompt->error) : 0;
 }
 
-/* Prints --samples samples while only the store and the sampling plan are in memory. */
+/* Prints --samples samples. The training's plan is not in memory at that time. `when` is for the
+ * heading. */
 static int sample(tuning *t, const char *when)
 {
     generator_desc desc = { .samples = lm.samples,
                             .threads = (int)lm.threads,
                             .backend = run.first.device,
                             .hooks = &t->adapters.hooks,
-                            /* adapters may be new; loading checks the parameters of files */
+                            /* for new adapters, which have initial values; values from files were
+                             * checked when they were loaded */
                             .allow_initial = 1 };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
@@ -1477,7 +1505,8 @@ static int sample(tuning *t, const char *when)
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
     failed = failed || encode_prompt(&prompt) != 0;
     desc.capacity = desc.hooks->prefix + desc.hooks->prompt + (int64_t)prompt.count + lm.sample;
-    if (desc.capacity > t->model.config.context) /* the caches never hold more */
+    /* a text never has more positions than the context */
+    if (desc.capacity > t->model.config.context)
         desc.capacity = t->model.config.context;
     desc.chunk = prompt.count < 64 ? (int64_t)prompt.count : 64;
     if (!failed && generator_new(&g, &t->model, t->run.store, &desc) != 0)
@@ -1513,7 +1542,7 @@ static int sample(tuning *t, const char *when)
 }
 
 /* ---- evaluation and saving ------------------------------------------------------------------- */
-/* Copies the reference's log-probabilities of a row to place `at` of the batch. */
+/* Copies the reference's log-probabilities of a row to position `at` of the feed for a batch. */
 static void put_reference(const dataset *d, uint64_t row, int64_t at)
 {
     if (run.references[d == &run.validation] != NULL)
@@ -1521,7 +1550,8 @@ static void put_reference(const dataset *d, uint64_t row, int64_t at)
                2 * sizeof(float));
 }
 
-/* Runs the evaluation on one row. Sets *m to the stage used. */
+/* Runs the evaluation on one row. Sets *m to the plan that was used, the shortest that holds the
+ * row. */
 static gckpt_result forward_row(tuning *t, const split *p, uint64_t row, lm_stage **m,
                                 gckpt_report *report)
 {
@@ -1534,7 +1564,8 @@ static gckpt_result forward_row(tuning *t, const split *p, uint64_t row, lm_stag
     return gckpt_forward((*m)->exec, feeds, lm_fill_feeds(r, *m, feeds), 1, report);
 }
 
-/* Computes the mean loss per target and the mean of the rows' means; 0 after an interrupt. */
+/* Sets *mean to the mean loss per target and *of_means to the mean of the rows' mean losses; sets
+ * both to 0 after an interrupt. */
 static int evaluate_split(tuning *t, const split *p, double *mean, double *of_means)
 {
     const uint64_t used = split_used(p);
@@ -1558,10 +1589,10 @@ static int evaluate_split(tuning *t, const split *p, double *mean, double *of_me
     return 0;
 }
 
-/* Returns exp(loss), the perplexity of a mean loss per token. */
+/* Returns the perplexity exp(loss) of a mean loss per token. */
 static double perplexity(double loss) { return loss < 700 ? 1 / sample_exp(-loss) : 1e304; }
 
-/* Computes and prints the loss of pairs and the rewards of their answers. */
+/* Computes and prints the loss of pairs of answers, and the rewards of the answers. */
 static int evaluate_pairs(tuning *t, uint64_t step, double *loss)
 {
     const split *p = &run.valid;
@@ -1651,7 +1682,7 @@ static size_t file_bytes(const char *folder, const char *name)
     return stat(join(path, sizeof path, folder, name), &info) == 0 ? (size_t)info.st_size : 0;
 }
 
-/* Copies one of the tokenizer's files, if it exists. */
+/* Copies the file `name` of the tokenizer from folder `from` to folder `to`, if it exists. */
 static int copy_file(model_any *m, const char *from, const char *to, const char *name)
 {
     char path[MODEL_PATH];
@@ -1675,7 +1706,7 @@ static const char *saved_name(const tuning *t)
                                                        : "adapter_model.safetensors";
 }
 
-/* Writes the tokenizer of a GGUF as files of a folder. */
+/* Writes the tokenizer that a GGUF file contains as tokenizer files into a folder. */
 static int write_gguf_files(model_any *m, const char *folder)
 {
     char path[MODEL_PATH];
@@ -1695,7 +1726,7 @@ static int write_gguf_files(model_any *m, const char *folder)
     return failed ? session_fail(1, "--save: %s", g.error[0] != 0 ? g.error : m->error) : 0;
 }
 
-/* Copies the files that other programs need in addition to the weights. */
+/* Copies tokenizer files and other files that programs need in addition to the weights. */
 static int copy_files(model_any *m, const char *folder)
 {
     static const char *const files[] = { "vocab.json",
@@ -1715,7 +1746,7 @@ static int copy_files(model_any *m, const char *folder)
     return 0;
 }
 
-/* Writes the adapter to --export-gguf. */
+/* Writes the adapter as a GGUF file, --export-gguf. */
 static int export_gguf(tuning *t)
 {
     run.exported = 1;
@@ -1732,7 +1763,7 @@ static void print_exported(void)
                 (size_t)info.st_size);
 }
 
-/* Saves the model, or the adapter that the method trained, for other programs. */
+/* Saves the model, or the adapter that the method trained, in the format of other programs. */
 static int save_model(tuning *t, const char *folder)
 {
     const int full = t->adapters.options.method == ADAPTERS_FULL;
@@ -1745,7 +1776,7 @@ static int save_model(tuning *t, const char *folder)
     return full ? copy_files(&t->model, folder) : 0;
 }
 
-/* Writes the loaded or trained weights as a whole model to --merge. */
+/* Merges the adapter into the model and writes the whole model to --merge. */
 static int merge(tuning *t)
 {
     if ((!is_plain_model(t->adapters.options.method) && adapters_merge(&t->adapters) != 0) ||
@@ -1773,7 +1804,7 @@ static double read_real_note(const tuning *t, const char *key)
     return text != NULL ? strtod(text, NULL) : 0;
 }
 
-/* Saves training.safetensors, all that --resume needs. */
+/* Saves training.safetensors, which has everything that --resume needs. */
 static int save_training(tuning *t)
 {
     char path[MODEL_PATH];
@@ -1793,8 +1824,10 @@ static int save_training(tuning *t)
     return session_copy_notes(t->run.store, NULL, &options, other_notes) || failed;
 }
 
-/* Saves after an evaluation (`loss` is 0 without one) or at the end. Weights that are worse than
- * the best, or that were not compared with an existing best, go to training.safetensors only. */
+/* Saves after an evaluation with this `loss`, or at the end with loss 0. Weights that are worse
+ * than the best, or that were not compared with the best of a resumed run, go to
+ * training.safetensors only; the best ones (with --keep last, all) are also saved for other
+ * programs. */
 static int save(tuning *t, double loss)
 {
     if (t->save == NULL)
@@ -1817,7 +1850,7 @@ static int save(tuning *t, double loss)
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
-/* Puts a training row at place i of a batch of rows of T tokens. */
+/* Copies a training row to position i of a batch whose rows have T tokens. */
 static void put_row(lm_run *r, uint64_t row, int64_t i, int64_t T)
 {
     const int64_t at = i * row_width() * T;
@@ -1828,7 +1861,7 @@ static void put_row(lm_run *r, uint64_t row, int64_t i, int64_t T)
 
 static void put_batch(lm_run *r, uint64_t step)
 {
-    (void)step; /* the rows of a skipped step are not used again */
+    (void)step; /* the step number is not used, because rows of a skipped step are not repeated */
     ((tuning *)r->user)->result.after = 0;
     ((tuning *)r->user)->saved = 0;
     if (run.grouped) {
@@ -1867,7 +1900,7 @@ static int evaluate_now(lm_run *r, uint64_t step)
 }
 
 /* ---- the reference of pairs ------------------------------------------------------------------ */
-/* Computes the reference's log-probabilities of the rows of a split. */
+/* Computes the log-probabilities that the reference model gives to the rows of a split. */
 static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *pairs)
 {
     float *to = run.references[p->data == &run.validation];
@@ -1897,9 +1930,9 @@ static int is_adapter_reference(void)
             gguf_is_adapter(o.reference));
 }
 
-/* Loads the reference: the model or adapter of --reference or, by default, the model with the
- * adapter that training starts from. A new adapter, or the one that --eval evaluates, is not part
- * of the reference. */
+/* Loads the reference model for DPO: the model or adapter of --reference or, by default, the model
+ * with the adapter from which training starts. A new adapter is not part of the reference, and
+ * neither is the one that --eval evaluates. */
 static int load_reference(tuning *t, adapters_method of)
 {
     const int adapted = is_adapter_reference();
@@ -1921,8 +1954,8 @@ static int load_reference(tuning *t, adapters_method of)
     return 0;
 }
 
-/* Checks the training's budget before any log-probability is computed. Sets *least to the bytes
- * that training needs, or to 0 if it fits. */
+/* Plans the training, to check its budget before log-probabilities are computed, which may take
+ * long. Sets *least to the bytes that training needs if it does not fit, else to 0. */
 static int find_training_bytes(adapters_method method, size_t *least)
 {
     tuning t = { .run = run.first };
@@ -1944,8 +1977,8 @@ static int find_training_bytes(adapters_method method, size_t *least)
     return failed;
 }
 
-/* Checks --budget for the reference and for the training after it; only one of them is in memory at
- * a time. */
+/* Checks that --budget suffices for the reference model and for the training after it. Only one of
+ * the two is in memory at a time. */
 static int check_budget(lm_run *r, size_t training)
 {
     size_t arena;
@@ -1965,9 +1998,9 @@ static int check_budget(lm_run *r, size_t training)
                         o.reference != NULL ? "the reference " : "its reference ", reference, hint);
 }
 
-/* Computes the reference's log-probabilities of all answers before the trained model is loaded, so
- * that only one model is in memory at a time. With --plan, prints the bytes that this would
- * need. */
+/* Computes the reference's log-probabilities of all answers. This precedes loading the trained
+ * model, so that only one model is in memory at a time. With --plan, only prints the bytes
+ * needed. */
 static int compute_references(adapters_method method)
 {
     tuning t = { .run = run.first };
@@ -2004,8 +2037,9 @@ static int compute_references(adapters_method method)
 }
 
 /* ---- a method from beginning to end ---------------------------------------------------------- */
-/* Returns whether the data of a loss, now `hash`, has changed since the note was written; for files
- * of an older version without the note, whether the options given now change it. */
+/* Returns whether the data that a stored loss belongs to has changed: its hash was noted under
+ * `key` and is `hash` now. Files of an older version have no such note; then returns whether one of
+ * `options_too` is on the command line. */
 static int has_changed(tuning *t, const char *key, uint64_t hash, const char *options_too, int argc,
                     char **argv)
 {
@@ -2019,8 +2053,8 @@ static int has_changed(tuning *t, const char *key, uint64_t hash, const char *op
     return other;
 }
 
-/* Returns the bits of value i of a parameter: of the f32 value or, if quantised to int8 or int4, of
- * the stored byte. */
+/* Returns the bits of element i of a parameter: the bits of the float or, if it is quantised as
+ * int8 or int4, the stored byte. */
 static uint32_t stored_bits(const gckpt_parameter *p, int64_t i)
 {
     const uint16_t *halves = (const uint16_t *)p->quantised;
@@ -2041,8 +2075,8 @@ static uint32_t stored_bits(const gckpt_parameter *p, int64_t i)
     return bits;
 }
 
-/* Writes a digest of the model's frozen parameters: a hash of their storages, then a hash of 64
- * values of each. Digests are comparable only if the storages agree. */
+/* Writes a digest of the model's frozen parameters to `text`: a hash of how they are stored, then a
+ * hash of 64 values of each. Digests can be compared only if the first hashes are equal. */
 static const char *model_digest(const tuning *t, char *text, size_t size)
 {
     uint64_t how = 14695981039346656037u, values = how;
@@ -2063,8 +2097,9 @@ static const char *model_digest(const tuning *t, char *text, size_t size)
     return text;
 }
 
-/* Returns 1 if the model has changed since the run began and --model was given again, -1 (after an
- * error message) if it has changed and --model was not given, else 0. */
+/* Compares the model with the one with which a resumed run began. Returns 0 if they are equal or
+ * the run is new, 1 if they differ and --model was given again, and -1 after an error message if
+ * they differ and --model was not given. */
 static int has_model_changed(const tuning *t, int argc, char **argv)
 {
     char now[40];
@@ -2081,14 +2116,14 @@ static int has_model_changed(const tuning *t, int argc, char **argv)
     return -1;
 }
 
-/* Restores the losses of a resumed run that are still comparable. */
+/* Restores the losses of a resumed run, if they are still comparable with new ones. */
 static int restore_losses(tuning *t, int argc, char **argv)
 {
     outcome *r = &t->result;
     const int other = has_model_changed(t, argc, argv);
     if (other < 0)
         return 1;
-    /* otherwise the best weights are elsewhere */
+    /* if there is no such file, the best weights were saved elsewhere */
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0)
         r->best = read_real_note(t, "best");
     r->before = read_real_note(t, "before");
@@ -2123,7 +2158,7 @@ static int resume(tuning *t, int argc, char **argv)
     return restore_losses(t, argc, argv);
 }
 
-/* Evaluates before the first step. */
+/* Evaluates a new run before its first step. */
 static int begin(tuning *t)
 {
     outcome *r = &t->result;
@@ -2132,7 +2167,7 @@ static int begin(tuning *t)
     return evaluate(t, 0, &r->before) || evaluate_retention(t, 0, &r->retention_before);
 }
 
-/* Prints the loss before training, if known, and after it. */
+/* Prints the loss before training, if it is known, and the loss after training. */
 static void print_losses(const char *of, double before, double after)
 {
     if (after > 0 && before > 0)
@@ -2180,8 +2215,8 @@ static int end(tuning *t, const char *method)
     return 0;
 }
 
-/* Stores notes: the model's path as first given, by which peft finds the model; the method and
- * context that are used (not given when all methods are compared); hashes of the evaluated rows. */
+/* Stores notes for --resume: the model's path as given first (peft finds the model by it); method
+ * and context, which --method all does not take from options; hashes of the evaluated rows. */
 static int note_base(tuning *t, const char *method)
 {
     char model[40];
@@ -2195,7 +2230,7 @@ static int note_base(tuning *t, const char *method)
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
-/* Loads the saved weights if they are not the last step's. */
+/* Loads the best weights, which were saved, if they are not those of the last step. */
 static int load_saved(tuning *t)
 {
     const char *folder = t->save;
@@ -2250,7 +2285,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         lm_free_execs(&t.run);
     }
     *result = t.result;
-    const int exports_now = o.gguf != NULL && !run.exported; /* a resumed run did not improve */
+    /* nonzero if a resumed run did not improve, so that no save has exported yet */
+    const int exports_now = o.gguf != NULL && !run.exported;
     if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL || exports_now) &&
         !session.interrupted)
         failed = load_saved(&t) || (exports_now && export_gguf(&t)) ||
@@ -2261,8 +2297,9 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     return failed;
 }
 
-/* Loads the model for runs without training. Without an adapter loads the plain model; if its
- * storage is quantised, as LoRA that starts at 0, because only frozen matrices can be quantised. */
+/* Loads the model for a run without training. Without an adapter it is the plain model. If its
+ * matrices are to be quantised, it gets a LoRA adapter that has no effect, because only frozen
+ * matrices can be quantised. */
 static int load_untrained(tuning *t)
 {
     const int quantised = quantised_by_option() || o.map || as_file(o.model, ADAPTERS_LORA);
@@ -2288,7 +2325,7 @@ static int generate(void)
     return status;
 }
 
-/* Runs --merge and --export-gguf without --data. */
+/* Runs --merge and --export-gguf of an adapter when no --data is given. */
 static int write_only(void)
 {
     tuning t = { .run = run.first };
@@ -2301,7 +2338,7 @@ static int write_only(void)
     return failed;
 }
 
-/* Runs --eval. */
+/* Runs --eval: evaluates and does not train. */
 static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
@@ -2314,7 +2351,7 @@ static int evaluate_only(void)
 }
 
 /* ---- all methods ----------------------------------------------------------------------------- */
-/* Draws the memory of each method by kind of bytes. */
+/* Draws a bar for each method: its memory by kind of bytes (--memory-svg). */
 static int draw_methods(const outcome *all)
 {
     static const char *const kinds[] = { "frozen weights", "trained weights", "optimiser state",
@@ -2382,15 +2419,15 @@ static int compare(int argc, char **argv)
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
-/* Skips all tensors of a resumed file, of which only the options are read here; a rename
- * function. */
+/* A rename function of gckpt_file_desc that skips all tensors: only the options in the notes are
+ * read here. */
 static const char *skip_all(void *user, const char *name)
 {
     (void)name;
     return (const char *)user;
 }
 
-/* Restores the step and row at which --batch last changed, from which epochs are counted. */
+/* Restores the step and the row at which --batch last changed; epochs are counted from there. */
 static void restore_cut(const gckpt_store *store, int argc, char **argv)
 {
     const char *given = options_given(&options, argc, argv, "batch");
@@ -2441,7 +2478,8 @@ static int restore_options(int argc, char **argv)
     return status;
 }
 
-/* Checks that no output is also an input or another output, and that --save can be written to. */
+/* Checks that no output file is also an input or another output, and that the folder of --save can
+ * be written to. */
 static int check_outputs(void)
 {
     char path[MODEL_PATH];

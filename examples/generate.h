@@ -1,5 +1,5 @@
-/* generate.h - generates texts with a model of model.h, token by token, with cached keys and values. To
- * copy, with model.h and sample.h.
+/* generate.h - generates texts with a model of model.h, token by token, with cached keys and
+ * values. To copy, with model.h and sample.h.
  *
  *     generator p;
  *     if (generator_new(&p, &m, store, NULL) != 0)
@@ -8,47 +8,51 @@
  *     int64_t made = generator_text(&p, prompt, n, &how, 100, m.config.eos, out, NULL, NULL);
  *     generator_free(&p);
  *
- * Can generate several texts from one prompt at once. The logits equal, to the bit, the logits of one
- * call with all tokens. A sampled token depends on seed, row and position only. C99 or C++11. */
+ * Can generate several texts from one prompt at once. The logits equal, to the bit, the logits
+ * of one call with all tokens. A sampled token depends on seed, row and position only. C99 or
+ * C++11. */
 #ifndef GENERATE_H
 #define GENERATE_H
 #include "model.h"
 #include "sample.h"
 
-/* One of three inference plans that share caches of keys and values: for the prefix that hooks add,
- * for chunks of the prompt, and for one token at a time. */
+/* One of three inference plans, which share caches of keys and values: for the vectors that hooks
+ * put before the text, for chunks of the prompt, and for one token at a time ("decode"). */
 typedef struct {
     gckpt_plan *plan;
     gckpt_exec *exec;
-    int tokens, result; /* tensor ids of input and output */
-    int64_t length;     /* tokens a row */
+    int tokens, result; /* tokens: tensor id of the input; result: tensor id of the output */
+    int64_t length;     /* tokens per row in a call */
 } generator_stage;
 
 typedef struct {
     model_any *model;
-    int64_t samples; /* texts generated at once, the rows of each plan */
+    /* number of texts that are generated at once, which is the number of rows of each plan */
+    int64_t samples;
     int64_t capacity;
     generator_stage decode, prefill, prefix;
-    size_t bytes; /* bytes of parameters, caches and step arena; the three plans share them */
+    size_t bytes; /* bytes of parameters, caches and the arena that the three plans share */
     void *arena;
     size_t arena_bytes;
     const gckpt_backend *backend;
-    int allow_initial; /* from generator_desc */
+    int allow_initial; /* copied from generator_desc */
     int32_t *tokens;
     sample_entry *heap;
 } generator;
 
 typedef struct {
-    int64_t samples; /* texts generated at once; 0 means 1 */
-    int64_t chunk;   /* prompt tokens computed at once; 0 means 64, the most that windowed caches
-                      * always accept (gckpt_cache_window) */
+    int64_t samples; /* number of texts to generate at once; 0 means 1 */
+    /* tokens of the prompt computed in one call; 0 means 64, which caches with windows always
+     * accept (gckpt_cache_window) */
+    int64_t chunk;
     int threads;
     const model_hooks *hooks;
     const gckpt_backend *backend;
-    int64_t capacity; /* most tokens of a text, with the prefix that hooks add; 0 means the
-                       * context */
-    int allow_initial; /* if nonzero, generates before the first training step
-                        * (gckpt_exec_desc.allow_initial) */
+    /* most tokens of a text, including vectors that hooks put before it; 0 means the model's
+     * context */
+    int64_t capacity;
+    /* if nonzero, parameters may have initial values (gckpt_exec_desc.allow_initial) */
+    int allow_initial;
 } generator_desc;
 
 static inline void generator_free(generator *p)
@@ -67,8 +71,8 @@ static inline void generator_free(generator *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Makes the plan for rows of stage->length tokens. Only the decode plan computes logits; the others
- * just fill the caches. */
+/* Makes the plan of a stage for rows of stage->length tokens. Only the plan for single tokens
+ * computes logits; the other two plans just fill the caches. */
 static inline int generator_plan(generator *p, generator_stage *stage, gckpt_store *store,
                                  const generator_desc *desc)
 {
@@ -97,7 +101,8 @@ static inline int generator_plan(generator *p, generator_stage *stage, gckpt_sto
     return failed;
 }
 
-/* Creates the stage's executor, with the shared arena and the caches of p->decode. */
+/* Creates the executor of a stage, with the shared arena and the caches of the executor
+ * p->decode. */
 static inline int generator_bind(generator *p, generator_stage *stage, gckpt_store *store)
 {
     gckpt_exec_desc exec;
@@ -106,16 +111,16 @@ static inline int generator_bind(generator *p, generator_stage *stage, gckpt_sto
     exec.allow_initial = p->allow_initial;
     exec.arena_size = p->arena_bytes;
     exec.arena = p->arena;
-    if (p->backend == NULL || p->backend->allocate == NULL) /* malloc's memory, aligned to 64
-                                                             * bytes */
+    /* allocates by malloc and aligns to 64 bytes */
+    if (p->backend == NULL || p->backend->allocate == NULL)
         exec.arena = (char *)p->arena + (64 - (uintptr_t)p->arena % 64) % 64;
     exec.caches_of = p->decode.exec;
     stage->exec = gckpt_exec_new(stage->plan, store, &exec);
     return stage->exec != NULL ? 0 : model_fail(p->model, "%s", gckpt_error_text(store));
 }
 
-/* Makes plans and executors. If desc is NULL, all its fields are 0. Returns 0, or -1 with m->error.
- * Call generator_free before freeing the store. */
+/* Makes the plans and executors. If desc is NULL, all its fields are 0. Returns 0, or -1 with
+ * m->error. Call generator_free before the store is freed. */
 static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
                                 const generator_desc *desc)
 {
@@ -144,7 +149,8 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
     else if (!failed)
         p->arena = malloc(p->arena_bytes + 64);
     if (!failed && (p->tokens == NULL || p->heap == NULL || p->arena == NULL))
-        failed = model_fail(m, "out of memory: generation needs %.0f bytes beside the model",
+        failed = model_fail(m, "out of memory: generation needs %.0f bytes in addition to the "
+                               "model",
                             (double)p->arena_bytes);
     for (int i = 0; i < 3 && !failed; i++)
         failed = stages[i]->length > 0 && generator_bind(p, stages[i], store) != 0;
@@ -155,8 +161,8 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
     return failed ? -1 : 0;
 }
 
-/* Runs the stage on p->tokens, the next tokens of all rows. Returns its output, or NULL with
- * m->error. */
+/* Runs a stage on p->tokens, the next stage->length tokens of each row. Returns the stage's output,
+ * or NULL with m->error. */
 static inline const float *generator_forward(generator *p, generator_stage *stage)
 {
     const gckpt_feed feed = { stage->tokens, p->tokens };
@@ -166,8 +172,8 @@ static inline const float *generator_forward(generator *p, generator_stage *stag
     return NULL;
 }
 
-/* Starts all texts with the same n tokens, at least one. Returns the logits (samples,V) of the next
- * token, or NULL with m->error. */
+/* Starts all texts with the same n >= 1 tokens. Returns the logits (samples,V) for the next token
+ * of each text, or NULL with m->error. */
 static inline const float *generator_prompt(generator *p, const int32_t *tokens, int64_t n)
 {
     gckpt_exec *decode = p->decode.exec;
@@ -186,7 +192,8 @@ static inline const float *generator_prompt(generator *p, const int32_t *tokens,
         if (position + stage->length > p->capacity)
             stage = &p->decode;
         count = n - 1 - at < stage->length ? n - 1 - at : stage->length;
-        for (int64_t i = 0; i < p->samples * stage->length; i++) /* padding may be any token */
+        /* the last chunk is padded; the padding tokens can be any tokens */
+        for (int64_t i = 0; i < p->samples * stage->length; i++)
             p->tokens[i] = i % stage->length < count ? tokens[at + i % stage->length] : 0;
         if (generator_forward(p, stage) == NULL || gckpt_rewind(decode, position + count) != GCKPT_OK)
             return NULL;
@@ -196,7 +203,8 @@ static inline const float *generator_prompt(generator *p, const int32_t *tokens,
     return generator_forward(p, &p->decode);
 }
 
-/* Appends one token to each text. Returns as generator_prompt. */
+/* Appends tokens[i] to text i, for all texts. Returns the logits for the next tokens, as
+ * generator_prompt. */
 static inline const float *generator_next(generator *p, const int32_t *tokens)
 {
     memcpy(p->tokens, tokens, (size_t)p->samples * sizeof *tokens);
@@ -210,11 +218,11 @@ static inline int generator_is_stop(const int32_t *stops, int32_t token)
     return stops != NULL && *stops >= 0;
 }
 
-/* Generates up to `most` tokens after a prompt, in each row of out (samples,most). A row ends at a
- * token in `stops` (a list that ends with -1, or NULL) and is filled with that token from there on.
- * If on_token is not NULL, it receives each position's tokens (samples); generation stops when it
- * returns nonzero. Returns the tokens of the longest row, fewer than `most` if the capacity is
- * full, or -1 with m->error. */
+/* Generates up to `most` tokens after a prompt, for each row of out (samples,most). A row ends at a
+ * token in `stops` (a list that ends with -1, or NULL); the rest of the row is filled with that
+ * token. If on_token is not NULL, it is called with the tokens (samples) of each position, and
+ * generation stops when it returns nonzero. Returns the number of tokens of the longest row, which
+ * is below `most` if the capacity is used up, or -1 with m->error. */
 static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
                                      const sample_options *options, int64_t most, const int32_t *stops,
                                      int32_t *out,

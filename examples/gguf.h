@@ -1,23 +1,23 @@
-/* gguf.h - reads GGUF, the file format of llama.cpp: keys with values, and tensors. To copy, with the
- * file that includes it: gguf_model.h or gguf_adapter.h.
+/* gguf.h - reads GGUF, the file format of llama.cpp: keys with values, and tensors. To copy,
+ * with the file that includes it: gguf_model.h or gguf_adapter.h.
  *
  *     gguf g;
- *     if (gguf_open(&g, "model.gguf") != 0) // reads keys and the list of tensors, but no tensor's values
+ *     if (gguf_open(&g, "model.gguf") != 0) // reads keys and list of tensors, no values
  *         fprintf(stderr, "%s\n", g.error);
  *     int64_t layers = gguf_int(&g, "llama.block_count", 0);
  *     const char *name = gguf_text(&g, "general.architecture", NULL);
  *     gguf_items all = gguf_array(&g, "tokenizer.ggml.tokens", GGUF_STRING);
  *     while (gguf_next(&all))
- *         ... all.text, all.size ...        // of numbers: all.integer, all.real; all.count are left
+ *         ... all.text, all.size ...        // for numbers: all.integer, all.real
  *     if (g.error[0] != 0) ...              // getters keep the first error
  *     gguf_close(&g);
  *
- * Reads versions 2 and 3 (ggml's docs/gguf.md), little-endian. Files are not trusted: counts, lengths,
- * types, axes, offsets, alignment and sizes are checked before use, as are duplicate names and
- * overlapping tensors. Nothing is read or allocated for a size that exceeds the file. gguf_read_floats
- * reads a tensor's values and dequantises them to the same bits as ggml: F32, F16, BF16, Q4_0, Q4_1,
- * Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Functions that may fail return 0, or -1 after writing g->error.
- * C99 or C++11. */
+ * Reads versions 2 and 3 (ggml's docs/gguf.md), little-endian. Files are not trusted: counts,
+ * lengths, types, axes, offsets, alignment and sizes are checked before use, as are duplicate
+ * names and overlapping tensors. Nothing is read or allocated for a size that exceeds the file.
+ * gguf_read_floats reads a tensor's values and dequantises them to the same bits as ggml: F32,
+ * F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Functions that may fail return
+ * 0, or -1 after writing g->error. C99 or C++11. */
 #ifndef GGUF_H
 #define GGUF_H
 #include <errno.h>
@@ -42,38 +42,42 @@ typedef enum {
     GGUF_I64,
     GGUF_F64,
     GGUF_TYPES
-} gguf_type; /* types of keys' values */
+} gguf_type; /* types of a key's value */
 
 static const struct {
     const char *name;
-    int bytes; /* size of a value, or 0 if it varies */
+    int bytes; /* bytes of a value, or 0 for strings and arrays, whose size varies */
 } gguf_types[GGUF_TYPES] = { { "u8", 1 },     { "i8", 1 },    { "u16", 2 }, { "i16", 2 },
                              { "u32", 4 },    { "i32", 4 },   { "f32", 4 }, { "bool", 1 },
                              { "string", 0 }, { "array", 0 }, { "u64", 8 }, { "i64", 8 },
                              { "f64", 8 } };
 
-/* GGUF_MAX_HEADER: most bytes of keys that are read */
+/* GGUF_AXES: most axes of a tensor; GGUF_MAX_HEADER: most bytes of a file's header; GGUF_NAME:
+ * longest name */
 enum { GGUF_AXES = 4, GGUF_MAX_HEADER = 1 << 28, GGUF_NAME = 64 };
 
 typedef struct {
     const char *name;
-    gguf_type type, item_type; /* item_type: type of an array's items */
-    uint64_t count;     /* items of an array, or bytes of a string */
+    gguf_type type, item_type; /* item_type: type of the items if the value is an array */
+    uint64_t count;     /* number of items of an array, or bytes of a string */
     const unsigned char *value;
-    size_t name_at, value_at; /* offsets in gguf.header, which realloc may move during parsing */
+    /* while the header is being parsed, offsets of name and value in gguf.header, since realloc may
+     * move it */
+    size_t name_at, value_at;
 } gguf_key;
 
 typedef struct {
     const char *name;
-    int type, axes;       /* type: index into gguf_tensor_types */
-    int64_t d[GGUF_AXES]; /* d[0]: the axis whose elements are adjacent; 1 for unused axes */
+    int type, axes;       /* type: index into gguf_tensor_types; axes: number of axes */
+    /* size of each axis; elements along axis 0 are adjacent; unused axes have size 1 */
+    int64_t d[GGUF_AXES];
     int64_t elements;
-    uint64_t offset, bytes; /* in the file */
+    uint64_t offset, bytes; /* place of the values in the file */
     size_t name_at;
 } gguf_tensor;
 
-/* Tensor types by ggml's number: each block of `values` elements takes `bytes` bytes. Numbers with
- * 0 bytes are no longer in use. */
+/* The tensor types, indexed by ggml's number: a block of `values` elements takes `bytes` bytes. A
+ * type with 0 bytes is no longer in use. */
 static const struct {
     const char *name;
     int values, bytes;
@@ -110,11 +114,12 @@ typedef struct {
     char error[512];
     FILE *file;
     char *path;
-    unsigned char *header;  /* the file up to the tensors' values, with strings moved to end
-                             * with 0 */
-    size_t loaded, next;    /* bytes in header; offset that is parsed next */
-    uint64_t size;        /* bytes of the file */
-    uint64_t position;       /* file offset of the next read */
+    /* the file's bytes before the tensors' values; strings have been moved to end with a 0 */
+    unsigned char *header;
+    /* loaded: bytes in `header`; next: offset of the byte that is parsed next */
+    size_t loaded, next;
+    uint64_t size;        /* size of the file in bytes */
+    uint64_t position;       /* offset in the file at which the next fread begins */
     gguf_key *keys;       /* sorted by name */
     gguf_tensor *tensors; /* sorted by name */
     size_t key_count, tensor_count, capacity;
@@ -122,12 +127,12 @@ typedef struct {
 } gguf;
 
 typedef struct {
-    uint64_t count;   /* items not read yet */
-    const char *text; /* a string of `size` bytes, without a final 0 */
+    uint64_t count;   /* items that gguf_next has not returned yet */
+    const char *text; /* if the item is a string, its `size` bytes, without a final 0 */
     size_t size;
-    int64_t integer;           /* an integer or bool */
-    double real;             /* any number */
-    const unsigned char *at; /* private: where the next item is */
+    int64_t integer;           /* value of the item if it is an integer or bool */
+    double real;             /* value of the item if it is a number of any type */
+    const unsigned char *at; /* private: position of the next item */
     gguf_type item_type;
 } gguf_items;
 
@@ -149,7 +154,7 @@ gguf_fail(gguf *g, const char *format, ...)
     return -1;
 }
 
-/* Returns the little-endian number in n bytes. */
+/* Returns the little-endian number that is stored in n bytes. */
 static inline uint64_t gguf_read_le(const unsigned char *bytes, int n)
 {
     uint64_t number = 0;
@@ -174,11 +179,11 @@ static inline int gguf_seek(gguf *g, uint64_t at)
     return gguf_fail(g, "cannot be read at byte %llu", (unsigned long long)at);
 }
 
-/* Reads n bytes at file offset `at`. */
+/* Reads n bytes at offset `at` of the file. */
 static inline int gguf_read_bytes(gguf *g, uint64_t at, void *to, size_t n)
 {
     if (at > g->size || n > g->size - at)
-        return gguf_fail(g, "%llu bytes at byte %llu: the file has %llu", (unsigned long long)n,
+        return gguf_fail(g, "cannot read %llu bytes at byte %llu: the file has only %llu bytes", (unsigned long long)n,
                          (unsigned long long)at, (unsigned long long)g->size);
     if (gguf_seek(g, at) != 0)
         return -1;
@@ -208,7 +213,7 @@ static inline uint64_t gguf_file_size(gguf *g)
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
-/* Loads the next n bytes of the file into g->header. Returns a pointer to them, or NULL with
+/* Loads n more bytes of the file into g->header. Returns a pointer to these bytes, or NULL with
  * g->error. */
 static inline unsigned char *gguf_take(gguf *g, uint64_t n)
 {
@@ -241,15 +246,16 @@ static inline unsigned char *gguf_take(gguf *g, uint64_t n)
     return g->header + (g->next - (size_t)n);
 }
 
-/* Returns the next number of n bytes, or 0 with g->error at the end of the file. */
+/* Parses the next n bytes of the header as a number. Returns it, or 0 with g->error at the file's
+ * end. */
 static inline uint64_t gguf_take_number(gguf *g, int n)
 {
     const unsigned char *at = gguf_take(g, (uint64_t)n);
     return at != NULL ? gguf_read_le(at, n) : 0;
 }
 
-/* Takes the next string. Moves it one byte down, over its length field, so that a 0 fits after it.
- * Returns its offset in g->header. */
+/* Parses the next string of the header. Moves its bytes down by one, over its length field, so that
+ * a 0 fits after them. Returns the string's offset in g->header. */
 static inline size_t gguf_take_string(gguf *g, uint64_t *size)
 {
     *size = gguf_take_number(g, 8);
@@ -261,7 +267,8 @@ static inline size_t gguf_take_string(gguf *g, uint64_t *size)
     return (size_t)(at - g->header) - 1;
 }
 
-/* Takes a string that is a name of 1 to `most` bytes of text. */
+/* Parses the next string, which must be a name of 1 to `most` bytes without control characters.
+ * `what` and `number` are for error texts. */
 static inline size_t gguf_take_name(gguf *g, const char *what, uint64_t number, uint64_t most)
 {
     uint64_t size;
@@ -279,8 +286,8 @@ static inline size_t gguf_take_name(gguf *g, const char *what, uint64_t number, 
     return at;
 }
 
-/* Makes room for one more element after `count` elements of `size` bytes. Returns the array, or
- * NULL with g->error. */
+/* Makes space for one more element in an array of `count` elements of `size` bytes. Returns the
+ * array, which may have moved, or NULL with g->error. */
 static inline void *gguf_grow(gguf *g, void *array, size_t count, size_t size)
 {
     if (count < g->capacity)
@@ -294,7 +301,7 @@ static inline void *gguf_grow(gguf *g, void *array, size_t count, size_t size)
     return more;
 }
 
-/* Takes the type of a key's value; sets g->error if it is unknown. */
+/* Parses the type of a key's value; sets g->error if the type is unknown. */
 static inline gguf_type gguf_take_type(gguf *g, const char *name)
 {
     const uint64_t type = gguf_take_number(g, 4);
@@ -305,7 +312,7 @@ static inline gguf_type gguf_take_type(gguf *g, const char *name)
     return GGUF_U8;
 }
 
-/* Takes an array's items without decoding them. */
+/* Parses the type and number of an array's items, and skips the items without decoding them. */
 static inline void gguf_skip_items(gguf *g, gguf_key *k)
 {
     k->item_type = gguf_take_type(g, (const char *)g->header + k->name_at);
@@ -334,7 +341,7 @@ static inline void gguf_skip_items(gguf *g, gguf_key *k)
         }
 }
 
-/* Sets g->error if the key holds a bool other than 0 and 1. */
+/* Sets g->error if the key has a bool that is neither 0 nor 1. */
 static inline void gguf_check_bools(gguf *g, const gguf_key *k)
 {
     const unsigned char *at = g->header + k->value_at;
@@ -369,7 +376,7 @@ static inline void gguf_parse_key(gguf *g, uint64_t number)
         gguf_check_bools(g, k);
 }
 
-/* Takes a tensor's axes, type and offset, and computes its size in bytes. */
+/* Parses a tensor's axes, type and offset, and computes the size of its values in bytes. */
 static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
 {
     const uint64_t axes = gguf_take_number(g, 4);
@@ -380,7 +387,8 @@ static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
     t->elements = 1;
     for (int i = 0; i < GGUF_AXES; i++) {
         const uint64_t d = i < t->axes ? gguf_take_number(g, 8) : 1;
-        const int64_t so_far = t->elements > 0 ? t->elements : 1; /* an axis may legally be 0 */
+        /* an axis of size 0 is legal; the check for overflow then counts the other axes */
+        const int64_t so_far = t->elements > 0 ? t->elements : 1;
         if (g->error[0] == 0 && d > (uint64_t)(INT64_MAX / so_far))
             gguf_fail(g, "tensor %s: an axis of %llu, more than 2^63 elements: damaged",
                       (const char *)g->header + t->name_at, (unsigned long long)d);
@@ -388,7 +396,8 @@ static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
         t->elements *= t->d[i];
     }
     const uint64_t type = gguf_take_number(g, 4);
-    t->offset = gguf_take_number(g, 8); /* counted from the end of the header */
+    /* in the file, this offset is counted from the end of the header */
+    t->offset = gguf_take_number(g, 8);
     if (g->error[0] != 0)
         return;
     const char *name = (const char *)g->header + t->name_at;
@@ -398,7 +407,8 @@ static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
         gguf_fail(g, "tensor %s: type %llu of a tensor is unknown", name,
                   (unsigned long long)type);
     else if (t->d[0] % values != 0)
-        gguf_fail(g, "tensor %s: rows of %lld values are no multiple of %d, the block of %s", name,
+        gguf_fail(g, "tensor %s: its rows have %lld values, which is not a multiple of %d, the "
+                     "block size of %s", name,
                   (long long)t->d[0], values, gguf_tensor_types[t->type].name);
     else if ((uint64_t)(t->elements / values) > g->size / (uint64_t)bytes)
         gguf_fail(g,
@@ -434,7 +444,7 @@ static inline int gguf_tensor_order(const void *a, const void *b)
     return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
 }
 
-/* Returns the key of this name, or NULL. */
+/* Returns the key called `name`, or NULL if the file lacks it. */
 static inline const gguf_key *gguf_find(const gguf *g, const char *name)
 {
     gguf_key k;
@@ -458,8 +468,8 @@ static inline int gguf_is_integer(gguf_type t)
     return t <= GGUF_I32 || t == GGUF_U64 || t == GGUF_I64;
 }
 
-/* Decodes a number of the file into *integer and *real; numbers above INT64_MAX become
- * INT64_MAX. */
+/* Converts a number of the given type at `at` to *integer and *real. Integers above INT64_MAX
+ * become INT64_MAX. */
 static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t *integer,
                                double *real)
 {
@@ -484,8 +494,8 @@ static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t 
     }
 }
 
-/* Returns the key of this name, or NULL if it is missing. If `matches` is 0, its value is not a
- * `kind`: returns NULL and sets g->error. */
+/* Returns the key called `name`, or NULL if the file lacks it. If `matches` is 0, the caller
+ * found that the key's value is not a `kind`: then sets g->error and returns NULL. */
 static inline const gguf_key *gguf_expect_key(gguf *g, const char *name, const char *kind, int matches)
 {
     const gguf_key *k = gguf_find(g, name);
@@ -503,8 +513,8 @@ static inline gguf_type gguf_type_of(const gguf *g, const char *name)
     return k != NULL ? k->type : GGUF_TYPES;
 }
 
-/* Return the value of a key, or `fallback` if there is no such key. If the key has another type,
- * they also return `fallback` and set g->error. */
+/* Getters: each returns the value of a key, or `fallback` if there is no such key. If the key has
+ * another type, it sets g->error and returns `fallback`. */
 static inline int64_t gguf_int(gguf *g, const char *name, int64_t fallback)
 {
     const gguf_key *k =
@@ -531,8 +541,9 @@ static inline int gguf_bool(gguf *g, const char *name, int fallback)
     return k != NULL ? k->value[0] : fallback;
 }
 
-/* Returns a key's string, with a final 0, valid until gguf_close; NULL if there is no such key. If
- * size is not NULL, *size becomes the string's length; the string may contain zeros. */
+/* Returns the string of a key, followed by a 0 and valid until gguf_close; NULL if there is no such
+ * key. If size is not NULL, *size becomes the string's length, since the string may contain
+ * zeros. */
 static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
 {
     const gguf_key *k = gguf_expect_key(g, name, "string", gguf_type_of(g, name) == GGUF_STRING);
@@ -541,8 +552,9 @@ static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
     return k != NULL ? (const char *)k->value : NULL;
 }
 
-/* Starts an iteration over an array of this type. GGUF_I32 accepts all integer types, GGUF_F32 also
- * f64. There are no items if the key is missing or, with g->error set, has another type. */
+/* Starts an iteration over an array with items of this type. GGUF_I32 accepts all integer types,
+ * GGUF_F32 also f64. If there is no such key, or if the key has
+ * another type (an error, in g->error), there are no items. */
 static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type type)
 {
     gguf_items items;
@@ -565,7 +577,7 @@ static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type type)
     return items;
 }
 
-/* Reads the next item into *items. Returns 1, or 0 at the end. */
+/* Reads the next item into *items. Returns 1, or 0 if there are no more items. */
 static inline int gguf_next(gguf_items *items)
 {
     if (items->count == 0)
@@ -599,7 +611,7 @@ static inline void gguf_close(gguf *g)
     g->key_count = g->tensor_count = 0;
 }
 
-/* Reads the fixed part of the header: magic, version, the numbers of tensors and keys. */
+/* Parses the fixed part of the header: magic number, version, numbers of tensors and keys. */
 static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
 {
     static const char magic[] = "GGUF";
@@ -623,8 +635,8 @@ static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
                   (unsigned long long)g->size);
 }
 
-/* Turns offsets of names and values into pointers, since g->header no longer moves, and sorts by
- * name. Duplicate names are an error. */
+/* Ends parsing: replaces offsets of names and values by pointers, because g->header no longer
+ * moves, and sorts keys and tensors by name. Duplicate names are an error. */
 static inline void gguf_sort(gguf *g)
 {
     for (size_t i = 0; i < g->key_count; i++) {
@@ -652,7 +664,8 @@ static inline int gguf_offset_order(const void *a, const void *b)
     return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
 }
 
-/* Returns the tensors sorted by offset, to be freed by the caller, or NULL with g->error. */
+/* Returns an array of the tensors, sorted by offset, which the caller must free; NULL with
+ * g->error. */
 static inline const gguf_tensor **gguf_sort_by_offset(gguf *g)
 {
     const gguf_tensor **all = (const gguf_tensor **)malloc((g->tensor_count + 1) * sizeof *all);
@@ -666,8 +679,8 @@ static inline const gguf_tensor **gguf_sort_by_offset(gguf *g)
     return all;
 }
 
-/* Checks that the tensors' values come after the header, are aligned, lie within the file and do
- * not overlap; makes their offsets relative to the file's start. */
+/* Checks that the values of all tensors come after the header, are aligned, lie within the file and
+ * do not overlap. Converts the offsets to offsets from the start of the file. */
 static inline void gguf_check_offsets(gguf *g)
 {
     const int64_t align = gguf_int(g, "general.alignment", 32);
@@ -680,7 +693,8 @@ static inline void gguf_check_offsets(gguf *g)
     for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
         gguf_tensor *t = &g->tensors[i];
         if (t->offset % g->alignment != 0)
-            gguf_fail(g, "tensor %s: begins at %llu, no multiple of the alignment %llu", t->name,
+            gguf_fail(g, "tensor %s: begins at byte %llu, which is not a multiple of the "
+                         "alignment %llu", t->name,
                       (unsigned long long)t->offset, (unsigned long long)g->alignment);
         else if (begin > g->size || t->offset > g->size - begin || t->bytes > g->size - begin - t->offset)
             gguf_fail(
@@ -698,8 +712,8 @@ static inline void gguf_check_offsets(gguf *g)
     free(all);
 }
 
-/* Reads the keys, and the name, type, shape and offset of each tensor. Call gguf_close afterwards,
- * also after an error; then only g->error may be read. */
+/* Opens a file: reads all keys, and name, type, shape and offset of each tensor. Always call
+ * gguf_close afterwards; after an error, only g->error may be read before that. */
 static inline int gguf_open(gguf *g, const char *path)
 {
     uint64_t tensors = 0, keys = 0;
@@ -735,7 +749,7 @@ static inline float gguf_from_bits(uint32_t bits)
     return f;
 }
 
-/* Returns a binary16 number as a float. */
+/* Returns the float of a binary16 number of two little-endian bytes. */
 static inline float gguf_from_f16(const unsigned char *at)
 {
     const uint32_t h = (uint32_t)gguf_read_le(at, 2), sign = (h & 0x8000) << 16;
@@ -744,13 +758,15 @@ static inline float gguf_from_f16(const unsigned char *at)
         return gguf_from_bits(sign | 0x7f800000 | fraction << 13);
     if (exponent > 0)
         return gguf_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    const float subnormal = (float)fraction * (1.0f / 16777216); /* 2^-24 */
+    /* a subnormal number is fraction times 2^-24 */
+    const float subnormal = (float)fraction * (1.0f / 16777216);
     return sign != 0 ? -subnormal : subnormal;
 }
 
-/* Dequantises a block of 32 values of 4 bits (Q4_0, Q4_1) or, if `high` is not NULL, 5 bits (Q5_0,
- * Q5_1). Byte i of `low` holds the low four bits of values i and i + 16; bit i of `high` is bit 4
- * of value i. The block begins with its scale and, if offset is 0, its minimum. */
+/* Dequantises a block of 32 values of 4 bits (Q4_0, Q4_1: `high` is NULL) or 5 bits (Q5_0, Q5_1).
+ * Byte i of `low` has the low four bits of values i and i + 16, and bit i of `high` is bit 4 of
+ * value i. `at` begins with the block's scale. If offset is 0, the block's minimum follows and is
+ * added. */
 static inline void gguf_int4_block(const unsigned char *at, const unsigned char *high,
                                 const unsigned char *low, int offset, float *to)
 {
@@ -763,8 +779,8 @@ static inline void gguf_int4_block(const unsigned char *at, const unsigned char 
     }
 }
 
-/* Unpacks scale and minimum i of a Q4_K or Q5_K block, which stores 8 pairs of 6-bit numbers in 12
- * bytes. */
+/* Unpacks number i of the 8 pairs (scale, minimum) of a Q4_K or Q5_K block. The block stores these
+ * 16 numbers of 6 bits in 12 bytes. */
 static inline void gguf_k_scale(const unsigned char *at, int i, int *scale, int *minimum)
 {
     if (i < 4) {
@@ -776,8 +792,8 @@ static inline void gguf_k_scale(const unsigned char *at, int i, int *scale, int 
     }
 }
 
-/* Dequantises a block of 256 values of Q4_K or, if `high` is not NULL, Q5_K: 8 groups of 32 values,
- * each with a scale and a minimum. */
+/* Dequantises a block of 256 values of Q4_K (`high` is NULL) or Q5_K. It consists of 8 groups of 32
+ * values, each with a scale and a minimum. */
 static inline void gguf_k_block(const unsigned char *at, const unsigned char *high,
                                 const unsigned char *low, float *to)
 {
@@ -795,7 +811,7 @@ static inline void gguf_k_block(const unsigned char *at, const unsigned char *hi
 }
 
 /* Dequantises a block of 256 values of Q6_K: the low 4 bits of all values (128 bytes), their high 2
- * bits (64 bytes), 16 scales, and the scale of the scales. */
+ * bits (64 bytes), 16 scales of 1 byte, and a factor for the scales. */
 static inline void gguf_k6_block(const unsigned char *at, float *to)
 {
     const float d = gguf_from_f16(at + 208);
@@ -809,9 +825,9 @@ static inline void gguf_k6_block(const unsigned char *at, float *to)
     }
 }
 
-/* Dequantises one block of any supported type except F32, F16 and BF16. Products of scales and
- * values are exact in a float. So at most one rounding happens, whether or not a compiler contracts
- * to FMA. */
+/* Dequantises one block of any supported type except F32, F16 and BF16. The products of scales and
+ * values are exact in a float, so at most one rounding happens per value, whether or not a compiler
+ * contracts to FMA. */
 static inline void gguf_block(int type, const unsigned char *at, float *to)
 {
     if (type == GGUF_T_Q4_K)
@@ -833,7 +849,7 @@ static inline void gguf_block(int type, const unsigned char *at, float *to)
             to[i] = (float)((at[2 + i] ^ 128) - 128) * gguf_from_f16(at);
 }
 
-/* Returns whether gguf_read_floats reads the type. */
+/* Returns whether gguf_read_floats can read tensors of this type. */
 static inline int gguf_is_supported(int type)
 {
     static const int read[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
@@ -845,13 +861,14 @@ static inline int gguf_is_supported(int type)
     return i < (int)(sizeof read / sizeof read[0]);
 }
 
-/* Returns the bytes of n values of a type; n is a multiple of the block size. */
+/* Returns the bytes that n values of a type take in the file; n must be a multiple of the block
+ * size. */
 static inline size_t gguf_bytes(int type, int64_t n)
 {
     return (size_t)(n / gguf_tensor_types[type].values) * (size_t)gguf_tensor_types[type].bytes;
 }
 
-/* Converts n values, in whole blocks of a supported type, to floats. */
+/* Converts n values of a supported type to floats; n must be a multiple of the block size. */
 static inline void gguf_to_floats(int type, const unsigned char *from, int64_t n, float *to)
 {
     const int values = gguf_tensor_types[type].values, bytes = gguf_tensor_types[type].bytes;
@@ -864,8 +881,8 @@ static inline void gguf_to_floats(int type, const unsigned char *from, int64_t n
             gguf_block(type, from, to);
 }
 
-/* Reads values [first, first + n) of a tensor as floats, in the file's order. Both numbers are
- * multiples of the block size. */
+/* Reads values first to first + n - 1 of a tensor as floats, in the file's order. `first` and n
+ * must be multiples of the block size. */
 static inline int gguf_read_floats(gguf *g, const gguf_tensor *t, int64_t first, int64_t n,
                                    float *to)
 {

@@ -1,15 +1,15 @@
-/* gguf_adapter.h - saves and loads LoRA of adapters.h as GGUF, for llama.cpp's --lora. To copy, with
- * adapters.h and gguf_model.h.
+/* gguf_adapter.h - saves and loads LoRA of adapters.h as GGUF, for llama.cpp's --lora. To copy,
+ * with adapters.h and gguf_model.h.
  *
  *     gguf_adapter_save(&a, "adapter.gguf");
- *     gguf_adapter_load(&a, &model, store, "adapter.gguf"); // adapters_load calls it for GGUF files
+ *     gguf_adapter_load(&a, &model, store, "adapter.gguf"); // as adapters_load does
  *
- * The format is that of llama.cpp's convert_lora_to_gguf.py: general.type adapter, adapter.type lora,
- * adapter.lora.alpha, and F32 tensors NAME.lora_a (rank,in) and NAME.lora_b (out,rank). NAME is the
- * weight's name in a GGUF file of the model, and rows of lora_b are in the order of that weight's rows.
- * The format has one alpha: lora_b of modules with another scale (alphas, rsLoRA) is multiplied. Other
- * trained parameters (biases, DoRA, whole modules) do not fit the format and are refused by name.
- * Functions return 0, or -1 after writing the model's `error`. */
+ * The format is that of llama.cpp's convert_lora_to_gguf.py: general.type adapter, adapter.type
+ * lora, adapter.lora.alpha, and F32 tensors NAME.lora_a (rank,in) and NAME.lora_b (out,rank).
+ * NAME is the weight's name in a GGUF file of the model, and rows of lora_b are in the order of
+ * that weight's rows. The format has one alpha: lora_b of modules with another scale (alphas,
+ * rsLoRA) is multiplied. Other trained parameters (biases, DoRA, whole modules) do not fit the
+ * format and are refused by name. Functions return 0, or -1 after writing the model's `error`. */
 #ifndef GGUF_ADAPTER_H
 #define GGUF_ADAPTER_H
 #include "adapters.h"
@@ -24,8 +24,8 @@ static inline const gguf_architecture *gguf_architecture_of(const model_config *
     return i < GGUF_ARCHITECTURES ? &gguf_architectures[i] : NULL;
 }
 
-/* Writes the name of a module's weight in GGUF: "blk.3.attn_q.weight" for
- * "layers.3.self_attn.q_proj". Returns 0 if it has none. */
+/* Writes the name that the weight of a module has in GGUF: "blk.3.attn_q.weight" for
+ * "layers.3.self_attn.q_proj". Returns 0 if GGUF has no such weight. */
 static inline int gguf_weight_of(const gguf_architecture *a, const model_config *c,
                                  const char *module, char *name)
 {
@@ -44,8 +44,8 @@ static inline int gguf_weight_of(const gguf_architecture *a, const model_config 
     return 0;
 }
 
-/* Returns the number of heads if GGUF stores the module's rows as interleaved pairs, or 0 if in the
- * same order as here. */
+/* Returns the number of heads if GGUF stores the rows of the module's weight as interleaved pairs;
+ * 0 if the rows have the same order in GGUF as in this program. */
 static inline int64_t gguf_rope_heads(const gguf_architecture *a, const model_config *c,
                                   const char *module)
 {
@@ -101,7 +101,7 @@ static inline void gguf_put_align(gguf_writer *w)
         gguf_put(w, 0, 1);
 }
 
-/* Writes the header of one of a module's two tensors: name, axes and offset. */
+/* Writes the header of tensor A or B of a module: name, axes and offset of the values. */
 static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const char *end,
                                    gckpt_shape shape, uint64_t *offset)
 {
@@ -115,14 +115,15 @@ static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const cha
     *offset += ((uint64_t)shape.d[0] * (uint64_t)shape.d[1] * 4 + 31) / 32 * 32;
 }
 
-/* Writes the rows of A or B times `scale`. If heads is nonzero, interleaves the rows of each
- * head. */
+/* Writes the rows of A or B, multiplied by `scale`. If heads is nonzero, interleaves the two halves
+ * of the rows of each head, as GGUF requires. */
 static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double scale)
 {
     const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
     const int64_t head = heads > 0 ? rows / heads : 0;
     for (int64_t i = 0; i < rows; i++) {
-        const int64_t in = heads > 0 ? i % head : 0; /* row in the head; in / 2 is its pair */
+        /* row within its head; in GGUF, rows 2 k and 2 k + 1 are a pair */
+        const int64_t in = heads > 0 ? i % head : 0;
         const int64_t row = heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
         for (int64_t k = 0; k < columns; k++)
             gguf_put_float(w, scale == 1 ? p->values[row * columns + k]
@@ -131,8 +132,8 @@ static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64
     gguf_put_align(w);
 }
 
-/* For a parameter MODULE.lora_A.weight, writes its module and weight. Returns 1, 0 for other
- * parameters, or -1 with the model's error. */
+/* If the parameter `name` is MODULE.lora_A.weight, writes the module's name and that of its weight
+ * in GGUF, and returns 1. Returns 0 for other parameters, and -1 with the model's error. */
 static inline int gguf_lora_of(const adapters *a, const gguf_architecture *arch, const char *name,
                                char *module, char *weight)
 {
@@ -143,11 +144,12 @@ static inline int gguf_lora_of(const adapters *a, const gguf_architecture *arch,
     module[strlen(module) - strlen(end)] = 0;
     return gguf_weight_of(arch, &a->model->config, module, weight)
                ? 1
-               : model_fail(a->model, "\"%s\" has no name in a GGUF of llama.cpp", module);
+               : model_fail(a->model, "\"%s\" has no counterpart in llama.cpp; save the adapter "
+                                      "as a folder", module);
 }
 
-/* Checks that only A and B of LoRA are trained. Returns the number of modules, or -1 with the
- * model's error. */
+/* Checks that the adapter trains nothing but A and B of LoRA, since the format has nothing else.
+ * Returns the number of modules, or -1 with the model's error. */
 static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architecture *arch)
 {
     int64_t modules = 0;
@@ -171,7 +173,8 @@ static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architect
     return modules;
 }
 
-/* Writes the adapter to `path`. An older file is replaced only when the new one is complete. */
+/* Writes the adapter to `path`. An older file of this name is replaced after the new one is
+ * complete. */
 static inline int gguf_adapter_save(adapters *a, const char *path)
 {
     char temporary[MODEL_PATH], module[MODEL_NAME], weight[MODEL_NAME], name[MODEL_NAME];
@@ -200,7 +203,8 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
     gguf_put(&w, GGUF_F32, 4);
     gguf_put_float(&w, alpha);
     int failed = 0;
-    for (int pass = 0; pass < 2 && !failed; pass++) { /* first names and offsets, then values */
+    /* pass 0 writes names and offsets, pass 1 the values */
+    for (int pass = 0; pass < 2 && !failed; pass++) {
         for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++) {
             if (gguf_lora_of(a, arch, p.name, module, weight) != 1)
                 continue;
@@ -229,7 +233,7 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* Returns whether the path is a GGUF file of an adapter. */
+/* Returns whether the path is a GGUF file that contains an adapter. */
 static inline int gguf_is_adapter(const char *path)
 {
     gguf g;
@@ -241,7 +245,7 @@ static inline int gguf_is_adapter(const char *path)
     return is;
 }
 
-/* Returns a tensor of a module's pair in the file, or NULL. */
+/* Returns tensor A or B of a module (`end` selects it), or NULL if the file does not have it. */
 static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *weight,
                                                   const char *end)
 {
@@ -250,14 +254,14 @@ static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *wei
 }
 
 typedef struct {
-    char *targets, *ranks; /* lists for adapters_options, while being written with a comma after
-                            * each item */
-    int64_t rank;          /* rank of the first module */
+    /* lists for adapters_options; while they are written, a comma follows each item */
+    char *targets, *ranks;
+    int64_t rank;          /* rank of the first module in the file */
     size_t pairs;
 } gguf_targets;
 
-/* Lists the modules in the file, in the model's order, and the ranks that differ from the first
- * module's. */
+/* Writes a list of the modules in the file, in the model's order, and a list of the ranks that
+ * differ from the rank of the first module. */
 static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, const model_config *c,
                                        gguf_targets *to)
 {
@@ -273,13 +277,14 @@ static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, c
             continue;
         const int64_t in = model_in_features(c, p.shape), out = model_out_features(c, p.shape);
         if (a == NULL || b == NULL)
-            return gguf_fail(g, "tensor %s has no counterpart", (a != NULL ? a : b)->name);
+            return gguf_fail(g, "tensor %s: the file lacks the other tensor of the pair .lora_a "
+                                "and .lora_b", (a != NULL ? a : b)->name);
         if (a->d[0] != in || b->d[1] != out || a->d[1] != b->d[0] || a->axes > 2 || b->axes > 2 ||
             a->d[1] > in + out)
             return gguf_fail(
                 g,
-                "tensors %s and .lora_b: (%lld,%lld) and (%lld,%lld); the model takes (%lld,r) "
-                "and (r,%lld)",
+                "tensors %s and .lora_b have shapes (%lld,%lld) and (%lld,%lld), but the model "
+                "needs (%lld,r) and (r,%lld)",
                 a->name, (long long)a->d[0], (long long)a->d[1], (long long)b->d[0],
                 (long long)b->d[1], (long long)in, (long long)out);
         to->rank = to->rank > 0 ? to->rank : a->d[1];
@@ -306,7 +311,7 @@ static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, c
     return to->pairs > 0 ? 0 : gguf_fail(g, "has no tensors of LoRA");
 }
 
-/* Loads A and B of a module. */
+/* Loads the values of A and B of a module. */
 static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architecture *arch,
                                       const char *module, const char *weight)
 {
@@ -333,7 +338,7 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
     return 0;
 }
 
-/* Checks that the file is a LoRA adapter for the model's architecture. */
+/* Checks that the file is a LoRA adapter for the architecture of the model. */
 static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *arch, const model_config *c)
 {
     const char *type = gguf_text(g, "general.type", NULL);
@@ -357,8 +362,8 @@ static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *arch, con
     return 0;
 }
 
-/* Creates LoRA with the options of a GGUF adapter and loads its values. Returns as
- * adapters_begin. */
+/* Creates LoRA adapters with the options of a GGUF adapter, and loads their values from it. Returns
+ * as adapters_begin. */
 static inline int gguf_adapter_load(adapters *a, model_any *m, gckpt_store *store, const char *path)
 {
     gguf g;
@@ -379,7 +384,8 @@ static inline int gguf_adapter_load(adapters *a, model_any *m, gckpt_store *stor
         o.method = ADAPTERS_LORA;
         o.size = found.rank;
         o.alpha = gguf_real(&g, "adapter.lora.alpha", 0);
-        if (g.error[0] == 0 && !(o.alpha > 0)) /* llama.cpp would not scale then */
+        /* llama.cpp would use no factor alpha / rank with such an alpha */
+        if (g.error[0] == 0 && !(o.alpha > 0))
             gguf_fail(&g, "key adapter.lora.alpha is %g: a number above 0 is expected", o.alpha);
         o.targets = found.targets;
         o.rank_pattern = found.ranks;

@@ -1,15 +1,16 @@
-/* gguf_model.h - reads models of model.h from GGUF files, as llama.cpp's converter writes them. model.h
- * includes this file: to copy with it and gguf.h.
+/* gguf_model.h - reads models of model.h from GGUF files, as llama.cpp's converter writes them.
+ * model.h includes this file: to copy with it and gguf.h.
  *
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
- * Reads the architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma, gemma2,
- * gemma3 and gpt2. Keys are converted to the text of a config.json, which is then parsed. Tensors get
- * the names and layouts of Hugging Face's files, by undoing the converter's changes: the order of rows of
- * queries and keys for rotary positions (llama and smollm3), the 1 added to norms (gemma), and the
- * transposition of GPT-2's matrices. The store reads a stream in safetensors' format that is produced row
- * by row (gguf_stream), so no file is in memory as a whole. Unknown keys and tensors are refused by name,
- * since they could change the model's results. */
+ * Reads the architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma,
+ * gemma2, gemma3 and gpt2. Keys are converted to the text of a config.json, which is then
+ * parsed. Tensors get the names and layouts of Hugging Face's files, by undoing the converter's
+ * changes: the order of rows of queries and keys for rotary positions (llama and smollm3), the 1
+ * added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
+ * safetensors' format that is produced row by row (gguf_stream), so no file is in memory as a
+ * whole. Unknown keys and tensors are refused by name, since they could change the model's
+ * results. */
 #ifndef GGUF_MODEL_H
 #define GGUF_MODEL_H
 #ifndef MODEL_H
@@ -21,10 +22,11 @@ typedef struct {
     const char *name; /* value of general.architecture */
     const char *type; /* value of model_type in config.json */
     const char *activation;
-    int interleaved; /* whether rows of queries and keys are in interleaved pairs, for ggml's rotary
-                      * positions */
-    int plus_one; /* whether norms are stored as 1 + weight */
-    int sandwich; /* whether norms are before and after both branches */
+    /* nonzero if rows of queries and keys are stored as interleaved pairs, which ggml's rotary
+     * positions require */
+    int interleaved;
+    int plus_one; /* nonzero if the file has 1 + weight for norms */
+    int sandwich; /* nonzero if each branch has a norm before it and a norm after it */
 } gguf_architecture;
 
 static const gguf_architecture gguf_architectures[] = {
@@ -39,9 +41,9 @@ static const gguf_architecture gguf_architectures[] = {
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
-/* Modules in names of tensors (GGUF) and of parameters: those of a block, after "blk.N.", then
- * those outside. In a block with norms after its branches, the norm before the MLP has another
- * name. */
+/* Names of modules in GGUF's tensors and in this program's parameters: first those of a block,
+ * after "blk.N.", then those outside the blocks. If norms follow the branches, the norm before the
+ * MLP has another name. */
 static const struct {
     const char *name, *llama, *sandwich, *gpt2;
 } gguf_modules[] = {
@@ -66,8 +68,8 @@ static const struct {
 };
 enum { GGUF_BLOCK_MODULES = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
 
-/* Returns the parameter's module in row i of gguf_modules for an architecture, or NULL if it has
- * none. */
+/* Returns the name that the parameter's module has in row i of gguf_modules for this architecture;
+ * NULL if the architecture does not have the module. */
 static inline const char *gguf_module_of(const gguf_architecture *a, int i)
 {
     if (strcmp(a->name, "gpt2") == 0)
@@ -76,7 +78,8 @@ static inline const char *gguf_module_of(const gguf_architecture *a, int i)
                                                            : gguf_modules[i].llama;
 }
 
-/* Writes the name of the parameter that a tensor belongs to. Returns 0 if it belongs to none. */
+/* Writes the name of the parameter that a GGUF tensor belongs to. Returns 0 if it belongs to no
+ * parameter. */
 static inline int gguf_param_name(const gguf_architecture *a, const model_config *c,
                                  const char *tensor, char *name)
 {
@@ -102,21 +105,22 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
     return 0;
 }
 
-/* Returns whether a tensor is ignored: its values follow from keys or are computed here. */
+/* Returns whether a tensor can be ignored, because its values follow from keys or are computed
+ * here. */
 static inline int gguf_is_skipped(const char *tensor)
 {
     return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
 }
 
-/* Returns whether the name is that of a GGUF file. */
+/* Returns whether the name ends like that of a GGUF file. */
 static inline int gguf_is_file_name(const char *path)
 {
     const size_t n = strlen(path);
     return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
 }
 
-/* Returns whether the path is a GGUF file, by its first bytes or the end of its name. A folder is
- * not. */
+/* Returns whether the path is a GGUF file: a file that begins like one, or whose name ends like
+ * that of one. A folder is not. */
 static inline int gguf_is_file(const char *path)
 {
     char magic[4] = { 0, 0, 0, 0 };
@@ -136,10 +140,10 @@ static inline int gguf_is_file(const char *path)
 typedef struct {
     gguf g;
     const gguf_architecture *a;
-    json *to; /* receives the text in to->owned */
+    json *to; /* the config.json that is being written, in to->owned */
     size_t size;
     int out_of_memory;
-    char key[96]; /* result of gguf_key_of */
+    char key[96]; /* memory for the result of gguf_key_of */
 } gguf_reader;
 
 #if defined(__GNUC__)
@@ -161,7 +165,8 @@ gguf_print(gguf_reader *r, const char *format, ...)
     r->size += (size_t)n;
 }
 
-/* Returns "architecture.key", valid until the next call. */
+/* Returns the name of a key with the architecture before it, "architecture.key". It is valid until
+ * the next call. */
 static inline const char *gguf_key_of(gguf_reader *r, const char *key)
 {
     snprintf(r->key, sizeof r->key, "%s.%s", r->a->name, key);
@@ -173,8 +178,9 @@ static inline int gguf_has_key(gguf_reader *r, const char *key)
     return gguf_find(&r->g, gguf_key_of(r, key)) != NULL;
 }
 
-/* Returns a size, which may also be an array with the same size for each layer. Returns `fallback`
- * if the key is missing; if fallback is 0, the key is required. */
+/* Returns the value of a key that is a size. The value may also be an array with the same size for
+ * each layer. Returns `fallback` if the key is missing, but if fallback is 0, the key is
+ * required. */
 static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fallback)
 {
     const char *name = gguf_key_of(r, key);
@@ -199,7 +205,7 @@ static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fal
     return size;
 }
 
-/* Writes "name": x, with the fewest digits that give the same float. */
+/* Writes the member "name": x, with the fewest digits from which the same float can be read. */
 static inline void gguf_print_real(gguf_reader *r, const char *name, double x)
 {
     char text[40];
@@ -213,7 +219,7 @@ static inline void gguf_print_real(gguf_reader *r, const char *name, double x)
     gguf_print(r, ",\n  \"%s\": %s", name, text);
 }
 
-/* Returns a required number. */
+/* Returns the value of a key that must exist and is a number. */
 static inline double gguf_require_real(gguf_reader *r, const char *key)
 {
     const char *name = gguf_key_of(r, key);
@@ -222,7 +228,7 @@ static inline double gguf_require_real(gguf_reader *r, const char *key)
     return gguf_real(&r->g, name, 0);
 }
 
-/* Returns the supported keys of an architecture, with ' ' around each. */
+/* Returns a list of the keys that are supported for an architecture, with ' ' around each. */
 static inline const char *gguf_known_keys(const gguf_architecture *a)
 {
     if (strcmp(a->name, "gpt2") == 0)
@@ -240,7 +246,8 @@ static inline const char *gguf_known_keys(const gguf_architecture *a)
            "rope.scaling.yarn_ext_factor ";
 }
 
-/* Refuses models with unknown keys, mixtures of experts and models without causal attention. */
+/* Returns an error for models that have unknown keys, are mixtures of experts, or have no causal
+ * attention. */
 static inline void gguf_refuse_others(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -294,7 +301,7 @@ static inline int gguf_open_model(gguf_reader *r, const char *path)
     return g->error[0] == 0 ? 0 : -1;
 }
 
-/* Writes the keys that are sizes, with their names in config.json. */
+/* Writes the sizes of the model, under the names that they have in config.json. */
 static inline void gguf_print_sizes(gguf_reader *r)
 {
     static const struct {
@@ -310,14 +317,14 @@ static inline void gguf_print_sizes(gguf_reader *r)
         gguf_print(r, ",\n  \"%s\": %lld", gpt2 ? sizes[i].gpt2 : sizes[i].llama,
                  (long long)gguf_key_size(r, sizes[i].key, 0));
     if (table == NULL)
-        gguf_fail(&r->g, "no tensor token_embd.weight: a file of keys only?");
+        gguf_fail(&r->g, "tensor token_embd.weight is missing; does the file have keys only?");
     else
         gguf_print(r, ",\n  \"vocab_size\": %lld", (long long)table->d[1]);
     gguf_print(r, ",\n  \"tie_word_embeddings\": %s",
              gguf_find_tensor(&r->g, "output.weight") == NULL ? "true" : "false");
 }
 
-/* Returns the columns of a head. */
+/* Returns the number of columns of a head. */
 static inline int64_t gguf_head_dim(gguf_reader *r)
 {
     const int64_t width = gguf_key_size(r, "embedding_length", 0);
@@ -326,7 +333,8 @@ static inline int64_t gguf_head_dim(gguf_reader *r)
         return 1;
     const int64_t head = gguf_key_size(r, "attention.key_length", width >= heads ? width / heads : 1);
     if (!gguf_has_key(r, "attention.key_length") && width % heads != 0)
-        gguf_fail(&r->g, "%lld columns are no multiple of %lld heads, and there is no key %s",
+        gguf_fail(&r->g, "the width %lld is not a multiple of the %lld heads, and key %s, the "
+                         "width of a head, is missing",
                   (long long)width, (long long)heads, r->key);
     if (gguf_key_size(r, "attention.value_length", head) != head ||
         (strcmp(r->a->name, "gpt2") != 0 && gguf_key_size(r, "rope.dimension_count", head) != head))
@@ -340,8 +348,8 @@ typedef struct {
     double factor, low, high, original;
 } gguf_llama3;
 
-/* Returns the factor by which llama3's scaling divides a frequency, as in transformers'
- * modeling_rope_utils. */
+/* Returns the factor by which llama3's scaling divides a frequency, as in modeling_rope_utils of
+ * transformers. */
 static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
 {
     const double rotations = l->original * frequency / 6.28318530717958647693;
@@ -349,7 +357,7 @@ static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
     return 1 / ((1 - kept) / l->factor + kept);
 }
 
-/* Returns the greatest relative difference between the scaling's factors and the expected ones. */
+/* Returns the greatest relative difference between the factors of *l and the expected factors. */
 static inline double gguf_llama3_error(const gguf_llama3 *l, const float *expected, int64_t n,
                                        double base)
 {
@@ -362,8 +370,8 @@ static inline double gguf_llama3_error(const gguf_llama3 *l, const float *expect
     return error;
 }
 
-/* Returns x rounded to 4 digits, which was probably in config.json, if that is close to x;
- * else x. */
+/* Returns x rounded to 4 digits if that is close to x: then config.json probably had this number.
+ * Otherwise returns x. */
 static inline double gguf_round4(double x)
 {
     char text[40];
@@ -372,14 +380,16 @@ static inline double gguf_round4(double x)
     return error < 2e-5 && error > -2e-5 ? y : x;
 }
 
-/* Computes l->low and l->high. Between them, the kept fraction is linear in the rotations; two
- * points determine the line. Tries pairs of: the last unchanged frequency (0), the first (1) and
- * last (2) in between, and the first that is divided by the whole factor (3). */
+/* Determines l->low and l->high from the expected factors. Between low and high, the part of a
+ * frequency that is kept is a linear function of the rotations, and two points determine it. Up to
+ * four points are known: the last frequency that is not scaled (0), the first (1) and the last (2)
+ * one between low and high, and the first one that is divided by the whole factor (3). Tries pairs
+ * of these points until the factors agree. */
 static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_t n, double base)
 {
     static const int pairs[][2] = { { 1, 2 }, { 1, 3 }, { 0, 1 }, { 0, 3 } };
     double rotations[4] = { 0, 0, 0, 0 }, fraction[4] = { 1, 0, 0, 0 };
-    for (int64_t i = 0; i < n; i++) { /* from high frequencies to low ones */
+    for (int64_t i = 0; i < n; i++) { /* in descending order of frequencies */
         const double x = l->original * llama_exp(-(double)i / (double)n * llama_log(base)) /
                          6.28318530717958647693;
         const double y = (1 / (double)expected[i] - 1 / l->factor) / (1 - 1 / l->factor);
@@ -389,7 +399,8 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_
         rotations[to] = x;
         fraction[to] = to == 0 ? 1 : to == 3 ? 0 : y;
     }
-    for (int i = -1; i < 4; i++) { /* -1 uses point 1 alone and high = 4 low, the usual ratio */
+    /* pass -1 tries point 1 alone, with high = 4 low, as most models have */
+    for (int i = -1; i < 4; i++) {
         const int p = i < 0 ? 1 : pairs[i][0], q = i < 0 ? 1 : pairs[i][1];
         if (!(rotations[p] > 0) || !(rotations[q] > 0))
             continue;
@@ -403,20 +414,21 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_
     }
 }
 
-/* Writes rope_scaling from the tensor rope_freqs.weight. */
+/* Writes rope_scaling of config.json, from the factors in the tensor rope_freqs.weight. */
 static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, double base)
 {
     float expected[LLAMA_MAX_HEAD_DIM / 2];
     const int64_t n = gguf_head_dim(r) / 2;
-    gguf_llama3 l = { 1, 1, 4, 8192 }; /* Meta's values */
+    gguf_llama3 l = { 1, 1, 4, 8192 }; /* values of Meta's models */
     if (r->g.error[0] == 0 && (t->elements != n || n > LLAMA_MAX_HEAD_DIM / 2 || t->type != GGUF_T_F32))
-        gguf_fail(&r->g, "tensor %s: %lld F32 are expected, one for each pair of a head", t->name,
+        gguf_fail(&r->g, "tensor %s: %lld numbers of type F32 are expected, one for each pair of "
+                         "columns of a head", t->name,
                   (long long)n);
     if (r->g.error[0] != 0 || gguf_read_floats(&r->g, t, 0, n, expected) != 0)
         return;
     for (int64_t i = 0; i < n; i++)
         l.factor = (double)expected[i] > l.factor ? (double)expected[i] : l.factor;
-    if (l.factor == 1) /* no frequency is scaled */
+    if (l.factor == 1) /* the factors scale no frequency */
         return;
     l.original =
         (double)gguf_int(&r->g, gguf_key_of(r, "rope.scaling.original_context_length"), 8192);
@@ -429,7 +441,7 @@ static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, doubl
     gguf_print(r, "\"original_max_position_embeddings\": %.9g}", l.original);
 }
 
-/* Writes the keys of rotary positions. */
+/* Writes the keys of config.json for rotary positions. */
 static inline void gguf_print_positions(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -447,7 +459,8 @@ static inline void gguf_print_positions(gguf_reader *r)
                   r->a->name, type);
     if (factors != NULL && g->error[0] == 0) {
         if (type != NULL && strcmp(type, "none") != 0)
-            gguf_fail(g, "both tensor %s and key %s scale frequencies", factors->name,
+            gguf_fail(g, "tensor %s and key %s both scale frequencies; only one of them is "
+                         "supported", factors->name,
                       gguf_key_of(r, "rope.scaling.type"));
         gguf_print_llama3(r, factors, base);
         return;
@@ -465,15 +478,15 @@ static inline void gguf_print_positions(gguf_reader *r)
         if (gguf_has_key(r, keys[i][0]))
             gguf_print_real(r, keys[i][1], gguf_real(g, r->key, 0));
     if (yarn && gguf_real(g, gguf_key_of(r, "rope.scaling.yarn_ext_factor"), 1) != 1)
-        gguf_fail(g, "key %s: 1, all that is supported, is expected", r->key);
+        gguf_fail(g, "key %s: 1 is expected, the only supported value", r->key);
     if (yarn && gguf_has_key(r, "rope.scaling.original_context_length"))
         gguf_print(r, ",\n  \"original_max_position_embeddings\": %lld",
                  (long long)gguf_key_size(r, "rope.scaling.original_context_length", 0));
     gguf_print(r, "}");
 }
 
-/* Writes the sliding window and, for Gemma, which layers have it. If no key tells, all layers have
- * it except each second one of gemma2, or each sixth of gemma3. */
+/* Writes the sliding window and, for Gemma, which layers have it. If no key of the file tells, all
+ * layers have it, except every second one in gemma2 and every sixth one in gemma3. */
 static inline void gguf_print_windows(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -507,7 +520,7 @@ static inline void gguf_print_windows(gguf_reader *r)
 
 /* Writes keys that only gemma2 and gemma3 have: caps, and query_pre_attn_scalar. GGUF has no key
  * for the latter. As in llama.cpp, it is embedding_length / head_count in the largest models, which
- * are recognised by their layers, and the head's width in others. */
+ * are recognised by their number of layers, and the head's width in all others. */
 static inline void gguf_print_gemma(gguf_reader *r)
 {
     static const char *const caps[] = { "attn_logit_softcapping", "final_logit_softcapping" };
@@ -525,7 +538,7 @@ static inline void gguf_print_gemma(gguf_reader *r)
                       gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
 }
 
-/* Writes the tokens that end a text, a turn or a message. */
+/* Writes eos_token_id: the tokens that end a text, a turn or a message. */
 static inline void gguf_print_eos(gguf_reader *r)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id",
@@ -564,7 +577,7 @@ static inline void gguf_print_llama(gguf_reader *r)
         gguf_print_gemma(r);
 }
 
-/* Writes the whole config.json. */
+/* Writes the whole config.json of the model. */
 static inline void gguf_print_config(gguf_reader *r)
 {
     const int windowed = strcmp(r->a->name, "llama") == 0 &&
@@ -581,7 +594,7 @@ static inline void gguf_print_config(gguf_reader *r)
     gguf_print(r, "\n}\n");
 }
 
-/* Reads m->config_json from the keys of a file. */
+/* Sets m->config_json from the keys of a GGUF file. */
 static inline int gguf_read_config(model_any *m, const char *path)
 {
     gguf_reader r;
@@ -599,37 +612,41 @@ static inline int gguf_read_config(model_any *m, const char *path)
 }
 
 /* ---- weights: the file as a stream in safetensors' format ------------------------------------ */
-typedef struct { /* a tensor as it appears in the stream */
+typedef struct { /* how a tensor of the file appears in the stream */
     const gguf_tensor *tensor;
     gckpt_storage storage;
-    int64_t rows, columns; /* shape of the parameter */
-    int64_t heads;         /* heads whose interleaved rows are put back into halves, or 0 */
-    int transposed;            /* whether the parameter's rows are the file's columns */
-    float subtract;           /* subtracted from each value */
+    int64_t rows, columns; /* shape of the parameter: its rows and columns */
+    /* number of heads whose interleaved rows must be separated into halves again, or 0 */
+    int64_t heads;
+    /* nonzero if the rows of the parameter are the columns in the file */
+    int transposed;
+    float subtract;           /* number to subtract from each value */
     size_t row_bytes;
-    uint64_t begin; /* offset in the stream after the header */
+    uint64_t begin; /* offset in the stream, counted from the end of the stream's header */
 } gguf_view;
 
 typedef struct {
     gguf *g;
-    gguf_view *views; /* in the order of the file */
+    gguf_view *views; /* the tensors in the order of the stream, which is that of the file */
     size_t count, current;
     char *header;
     size_t header_bytes;
-    uint64_t at;            /* bytes returned so far */
-    unsigned char *rows;    /* buffer with rows of view `current` */
-    int64_t first, n;       /* the first row in the buffer, and their number */
-    size_t capacity, raw_bytes; /* bytes for rows, then bytes for data read from the file */
+    uint64_t at;            /* number of bytes that were returned so far */
+    unsigned char *rows;    /* buffer with some rows of views[current] */
+    int64_t first, n;       /* index of the first row in the buffer, and number of rows in it */
+    /* capacity: bytes of the buffer for rows; raw_bytes: bytes after them for data as read from the
+     * file */
+    size_t capacity, raw_bytes;
 } gguf_stream;
 
-/* Returns the file's row for a parameter's row. */
+/* Returns the index that row `row` of a parameter has in the file. */
 static inline int64_t gguf_file_row(const gguf_view *p, int64_t row)
 {
     const int64_t head = p->heads > 0 ? p->rows / p->heads : 0, in = p->heads > 0 ? row % head : 0;
     return p->heads > 0 ? row - in + in % (head / 2) * 2 + in / (head / 2) : row;
 }
 
-/* Converts n values of a view from the file's type to the stream's. */
+/* Converts n values of a view from the type in the file to the type in the stream. */
 static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, int64_t n,
                               unsigned char *to)
 {
@@ -653,9 +670,10 @@ static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, in
     }
 }
 
-enum { GGUF_STRIP = 256 }; /* rows of a transposed parameter that are read together */
+enum { GGUF_STRIP = 256 }; /* number of rows of a transposed parameter that are read together */
 
-/* Reads s->n columns of the file as rows s->first and following. */
+/* Fills the buffer for a transposed parameter: reads s->n columns of the file, which become rows
+ * s->first to s->first + s->n - 1. */
 static inline int gguf_transpose(gguf_stream *s, const gguf_view *p)
 {
     unsigned char value[4 * GGUF_STRIP], *raw = s->rows + s->capacity;
@@ -674,7 +692,7 @@ static inline int gguf_transpose(gguf_stream *s, const gguf_view *p)
     return 0;
 }
 
-/* Fills the buffer with rows of the current view, from `row` on. */
+/* Fills the buffer with rows of views[current], beginning with `row`. */
 static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
 {
     const gguf_view *p = &s->views[s->current];
@@ -690,7 +708,7 @@ static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
     return 0;
 }
 
-/* The stream's gckpt_read_fn. */
+/* The gckpt_read_fn through which the store reads the stream. */
 static inline size_t gguf_stream_read(void *user, void *bytes, size_t size)
 {
     gguf_stream *s = (gguf_stream *)user;
@@ -730,7 +748,7 @@ static inline void gguf_stream_free(gguf_stream *s)
     free(s->rows);
 }
 
-/* Allocates the buffer for the largest rows. */
+/* Allocates a buffer that is large enough for the longest rows. */
 static inline int gguf_stream_rows(gguf_stream *s)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -746,7 +764,8 @@ static inline int gguf_stream_rows(gguf_stream *s)
     return s->rows != NULL ? 0 : gguf_fail(s->g, "out of memory for rows of tensors");
 }
 
-/* Makes the safetensors header. *size becomes the size of the whole stream. */
+/* Writes the safetensors header of the stream. Sets *size to the size of the whole stream in
+ * bytes. */
 static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
                                    const model_config *c, uint64_t *size)
 {
@@ -782,9 +801,10 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
     return *size <= SIZE_MAX ? 0 : gguf_fail(s->g, "is too large for this machine");
 }
 
-/* Returns the storage that keeps a matrix closest to its type in the file. Q4_0 keeps its values as
- * I4, unless a transposition would break up its blocks. All other quantised types, also those of 4
- * and 5 bits, become I8: rounding to 4 bits again would add an error as large as the first. */
+/* Returns the storage whose values are closest to those of a matrix in the file. Q4_0 becomes I4
+ * with the same values, unless a transposition would divide its blocks. All other quantised types,
+ * also those of 4 and 5 bits, become I8: rounding to 4 bits again would add an error as large as
+ * the first one. */
 static inline gckpt_storage gguf_storage_of(int type, int transposed)
 {
     return type == GGUF_T_F32               ? GCKPT_STORAGE_F32
@@ -794,7 +814,7 @@ static inline gckpt_storage gguf_storage_of(int type, int transposed)
                                             : GCKPT_STORAGE_I8;
 }
 
-/* Returns whether the family has this matrix as (in,out), while GGUF has (out,in). */
+/* Returns whether the matrix is (in,out) in the model's family; it is (out,in) in GGUF. */
 static inline int gguf_is_transposed(const model_config *c, const model_parameter *p)
 {
     static const char *const tables[] = { "wte.", "wpe.", "lm_head." };
@@ -804,8 +824,8 @@ static inline int gguf_is_transposed(const model_config *c, const model_paramete
     return p->shape.n == 2 && !c->family->transposed && !table;
 }
 
-/* Fills *view: how tensor view->tensor becomes parameter p with storage `keep`. Returns 0, or -1
- * with g->error. */
+/* Fills *view, which says how tensor view->tensor becomes parameter p with the storage `keep`.
+ * Returns 0, or -1 with g->error. */
 static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const model_config *c,
                                const model_parameter *p, gckpt_storage keep, gguf_view *view)
 {
@@ -816,12 +836,13 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
     view->columns = p->shape.d[p->shape.n - 1];
     if (t->d[view->transposed] != view->columns || t->d[!view->transposed] != view->rows ||
         t->d[2] * t->d[3] != 1)
-        return gguf_fail(g, "tensor %s: shape (%lld,%lld,%lld,%lld); by the keys, (%lld,%lld) is expected",
+        return gguf_fail(g, "tensor %s: shape (%lld,%lld,%lld,%lld), but the keys of the file "
+                            "require (%lld,%lld)",
                          t->name, (long long)t->d[0], (long long)t->d[1], (long long)t->d[2],
                          (long long)t->d[3], (long long)(view->transposed ? view->rows : view->columns),
                          (long long)(view->transposed ? view->columns : view->rows));
     if (!gguf_is_supported(t->type))
-        return gguf_read_floats(g, t, 0, 0, NULL); /* sets the error */
+        return gguf_read_floats(g, t, 0, 0, NULL); /* sets the error text for an unsupported type */
     if (a->interleaved && (query || strstr(p->name, ".k_proj.") != NULL)) {
         view->heads = query ? c->heads : c->key_heads;
         view->rows *= matrix ? 1 : view->columns;
@@ -842,7 +863,8 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
     return 0;
 }
 
-/* Assigns tensors to parameters, and sets the parameters' storage. */
+/* Finds the tensor of each parameter, fills the stream's views, and sets the storage of the
+ * parameters. */
 static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stream *s,
                                   const gguf_architecture *a, const model_source *source)
 {
@@ -881,17 +903,19 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
     return g->error[0] == 0 ? 0 : -1;
 }
 
-/* Creates the parameters, unless the keys claim more layers than the file has tensors. */
+/* Creates the parameters in the store. Returns an error if the keys claim more layers than there
+ * can be with the file's tensors. */
 static inline int gguf_declare(model_loader *l, gckpt_store *store, gguf *g)
 {
     const int64_t layers = l->model->config.layers;
     if ((uint64_t)layers > g->tensor_count)
-        return gguf_fail(g, "its keys name %lld layers, but there are only %llu tensors",
+        return gguf_fail(g, "its keys name %lld layers, but it has only %llu tensors: cut off or "
+                            "damaged",
                          (long long)layers, (unsigned long long)g->tensor_count);
     return model_declare(l->model, store) == 0 ? 0 : gguf_fail(g, "%s", l->model->error);
 }
 
-/* Creates all parameters and loads their values. */
+/* Creates all parameters in the store and loads their values from the file. */
 static inline int gguf_load(model_loader *l, gckpt_store *store, const char *path,
                             const model_source *source)
 {

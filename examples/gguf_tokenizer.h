@@ -1,5 +1,5 @@
-/* gguf_tokenizer.h - reads the tokenizer and the chat template of a GGUF file. To copy, with gguf.h,
- * tokenizer.h, chat.h, json.h and unicode.h.
+/* gguf_tokenizer.h - reads the tokenizer and the chat template of a GGUF file. To copy, with
+ * gguf.h, tokenizer.h, chat.h, json.h and unicode.h.
  *
  *     gguf g;
  *     bpe b;
@@ -9,34 +9,34 @@
  *         fprintf(stderr, "%s\n", g.error);
  *     gguf_close(&g); // b and c remain valid
  *
- * gguf_open_tokenizer and gguf_open_chat do the same from a path. The keys tokenizer.ggml.* are converted
- * to the text of a tokenizer.json (gguf_tokenizer_json), which tokenizer.h reads. So the tokens equal those
- * of Hugging Face's tokenizer of the model. tokenizer.ggml.model may be one of the following; others are
- * refused with an error that names them:
- *   gpt2    byte-level BPE with a list of merges. tokenizer.ggml.pre, the rule that splits text, must be
- *           gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
- *   llama   SentencePiece's BPE. As in transformers, each split of a token into two tokens is a merge.
- *           Merges into tokens of higher score come first; for equal scores, those with a longer first
- *           part. If all tokens have the same score, lower ids come first.
- * Settings that GGUF files lack are assumed to be those of these models: qwen2 normalizes to NFC; added
- * tokens absorb no white space around them; with add_space_prefix, a space is put before each text after
- * an added token, but only before the first text in Mistral's vocabularies, which have [INST]. C99 or
- * C++11. */
+ * gguf_open_tokenizer and gguf_open_chat do the same from a path. The keys tokenizer.ggml.* are
+ * converted to the text of a tokenizer.json (gguf_tokenizer_json), which tokenizer.h reads. So
+ * the tokens equal those of Hugging Face's tokenizer of the model. tokenizer.ggml.model may be
+ * one of the following; others are refused with an error that names them:
+ *   gpt2    byte-level BPE with a list of merges. tokenizer.ggml.pre, the rule that splits
+ *           text, must be gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
+ *   llama   SentencePiece's BPE. As in transformers, each split of a token into two tokens is a
+ *           merge. Merges into tokens of higher score come first; for equal scores, those with a
+ *           longer first part. If all tokens have the same score, lower ids come first.
+ * Settings that GGUF files lack are assumed to be those of these models: qwen2 normalizes to
+ * NFC; added tokens absorb no white space around them; with add_space_prefix, a space is put
+ * before each text after an added token, but only before the first text in Mistral's
+ * vocabularies, which have [INST]. C99 or C++11. */
 #ifndef GGUF_TOKENIZER_H
 #define GGUF_TOKENIZER_H
 #include "chat.h"
 #include "gguf.h"
 #include "tokenizer.h"
 
-/* values of tokenizer.ggml.token_type */
+/* Values of tokenizer.ggml.token_type. */
 enum {
     GGUF_TOKEN_NORMAL = 1,
     GGUF_TOKEN_UNKNOWN,
     GGUF_TOKEN_CONTROL,
-    GGUF_TOKEN_USER, /* an added token, which is matched in text before BPE */
+    GGUF_TOKEN_USER, /* an added token, which is searched for in a text before BPE runs */
     GGUF_TOKEN_UNUSED,
     GGUF_TOKEN_BYTE,
-    GGUF_TOKEN_LONGEST = 1024 /* most bytes of a token from which merges are derived */
+    GGUF_TOKEN_LONGEST = 1024 /* longest token, in bytes, for which merges are derived */
 };
 #define GGUF_KEY(name) "tokenizer.ggml." name
 
@@ -50,27 +50,31 @@ typedef struct {
 typedef struct {
     double score;
     int32_t id, left, right;
-    uint32_t sizes[2]; /* characters of left and right */
+    uint32_t sizes[2]; /* number of characters of the left and the right part */
 } gguf_bpe_merge;
 
 typedef struct {
-    const char *name, *pre_tokenizer, *normalizer; /* the last two as JSON for tokenizer.json */
-    int add_bos, ignore_merges;                             /* whether a text begins with bos_token;
-                                                             * the model's option */
+    /* pre_tokenizer and normalizer are JSON texts for tokenizer.json */
+    const char *name, *pre_tokenizer, *normalizer;
+    /* add_bos: whether a text begins with bos_token; ignore_merges: the option of the BPE model */
+    int add_bos, ignore_merges;
 } gguf_pre;
 
 typedef struct {
     gguf *g;
     gguf_token *tokens;
-    int32_t count, base; /* tokens from `base` on are not in BPE's vocabulary, only added */
+    /* count: number of tokens; base: tokens from this id on are added ones that are not in the
+     * vocabulary */
+    int32_t count, base;
     int32_t bos, eos, unk;
-    int spm;               /* nonzero if tokenizer.ggml.model is llama */
-    const gguf_pre *pre;   /* the splitting rule if it is gpt2 */
-    uint32_t *slots, mask; /* hash table of tokens: 1 + id, or 0 if empty */
-    char *texts;         /* memory for tokens' texts that differ from the file */
+    int spm;               /* nonzero if tokenizer.ggml.model is "llama", that is, SentencePiece */
+    const gguf_pre *pre;   /* if tokenizer.ggml.model is "gpt2", the rule that splits texts */
+    /* hash table of tokens; a slot has 1 + the token's id, or 0 if it is empty */
+    uint32_t *slots, mask;
+    char *texts;         /* memory for texts of tokens that differ from those in the file */
     gguf_bpe_merge *merges;
     size_t merge_count, merge_capacity;
-    char *text; /* the tokenizer.json being written */
+    char *text; /* the text of the tokenizer.json that is being written */
     size_t size, capacity;
 } gguf_vocabulary;
 
@@ -106,7 +110,7 @@ static inline void gguf_json_int(gguf_vocabulary *v, int32_t number)
     gguf_json_text(v, digits);
 }
 
-/* Writes a JSON string. */
+/* Writes n bytes of text as a JSON string. */
 static inline void gguf_json_string(gguf_vocabulary *v, const char *text, size_t n)
 {
     char hex[8];
@@ -154,7 +158,8 @@ static const char gguf_gpt2_prefix[] = GGUF_BYTES("true", "true");
 #undef GGUF_BYTES
 enum { GGUF_PRES = sizeof gguf_pres / sizeof gguf_pres[0] };
 
-/* Determines the file's tokenizer. Returns 0, or -1 with an error that lists the supported ones. */
+/* Determines the kind of the file's tokenizer. Returns 0, or -1 with an error that lists the
+ * supported kinds. */
 static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
 {
     static const char *const others[][2] = {
@@ -187,7 +192,7 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
                                      "and llama (SentencePiece's BPE)",
             model, what);
     if ((pre == NULL || strcmp(pre, "default") == 0) && kind != NULL && strcmp(kind, "gpt2") == 0)
-        pre = "gpt-2"; /* older files of GPT-2 lack the key */
+        pre = "gpt-2"; /* the key is missing in older files of GPT-2 */
     for (int i = 0; i < GGUF_PRES && pre != NULL; i++)
         if (strcmp(pre, gguf_pres[i].name) == 0)
             v->pre = &gguf_pres[i];
@@ -203,7 +208,7 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
                          : "is not supported");
 }
 
-/* Returns the token id of a key, or `fallback` if there is no such key. */
+/* Returns the token id that is the value of a key, or `fallback` if there is no such key. */
 static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t fallback)
 {
     const int64_t id = gguf_int(v->g, key, fallback);
@@ -214,7 +219,7 @@ static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t f
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* Returns the slot of a token, or the empty slot for it. */
+/* Returns the slot that holds a token's text, or the empty slot where it would be put. */
 static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text, size_t size)
 {
     for (uint32_t i = bpe_hash(text, size);; i++) {
@@ -225,7 +230,7 @@ static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text
     }
 }
 
-/* Returns a token's id, or -1. */
+/* Returns the id of the token with this text, or -1. */
 static inline int32_t gguf_id_of(const gguf_vocabulary *v, const char *text, size_t size)
 {
     return (int32_t)*gguf_bpe_slot(v, text, size) - 1;
@@ -240,7 +245,7 @@ static inline int gguf_is_utf8(const char *text, size_t size)
     return length > 0;
 }
 
-/* Returns how many bytes of a text to print in an error: whole characters, at most 40 bytes. */
+/* Returns how many bytes of a text an error text should print: at most 40, in whole characters. */
 static inline int gguf_print_size(const char *text, size_t size)
 {
     size_t n = size < 40 ? size : 40;
@@ -249,8 +254,8 @@ static inline int gguf_print_size(const char *text, size_t size)
     return (int)n;
 }
 
-/* Changes a token to its form in Hugging Face's files. Converters write U+2581 in added tokens as
- * spaces, and pad vocabularies with [PAD7] as token 7. */
+/* Changes a token's text back to that in Hugging Face's files. Converters to GGUF write U+2581 in
+ * added tokens as a space, and fill gaps of a vocabulary with tokens such as [PAD7] for token 7. */
 static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
 {
     gguf_token *t = &v->tokens[id];
@@ -268,7 +273,8 @@ static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
     *at += t->size;
 }
 
-/* Reads the tokens' types and scores, if the file has them; there must be as many as tokens. */
+/* Reads types and scores of the tokens, if the file has them. Their number must be that of the
+ * tokens. */
 static inline int gguf_read_types(gguf_vocabulary *v)
 {
     gguf *g = v->g;
@@ -276,13 +282,15 @@ static inline int gguf_read_types(gguf_vocabulary *v)
     const gguf_key *k = gguf_find(g, GGUF_KEY("scores"));
     const int is_integer = k != NULL && k->type == GGUF_ARRAY && gguf_is_integer(k->item_type);
     memset(&scores, 0, sizeof scores);
-    if (v->spm) /* gpt2 has a list of merges instead */
+    if (v->spm) /* scores are only needed for SentencePiece; gpt2 has a list of merges */
         scores = gguf_array(g, GGUF_KEY("scores"), is_integer ? GGUF_I32 : GGUF_F32);
     if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->count)
-        return gguf_fail(g, "key " GGUF_KEY("token_type") ": %llu types of %ld tokens",
+        return gguf_fail(g, "key " GGUF_KEY("token_type") ": %llu types for %ld tokens, expected "
+                                                          "one per token",
                          (unsigned long long)types.count, (long)v->count);
     if (g->error[0] == 0 && v->spm && scores.count != (uint64_t)v->count)
-        return gguf_fail(g, "key " GGUF_KEY("scores") ": %llu scores of %ld tokens",
+        return gguf_fail(g, "key " GGUF_KEY("scores") ": %llu scores for %ld tokens, expected one "
+                                                      "per token",
                          (unsigned long long)scores.count, (long)v->count);
     for (int32_t i = 0; i < v->count && g->error[0] == 0; i++) {
         gguf_token *t = &v->tokens[i];
@@ -300,7 +308,8 @@ static inline int gguf_read_types(gguf_vocabulary *v)
             return gguf_fail(g, "token %ld, \"%.*s\", has the type byte, but not the form <0x0A>",
                              (long)i, gguf_print_size(t->text, t->size), t->text);
         if (gguf_next(&scores))
-            t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real; /* as in SentencePiece */
+            /* user-defined tokens have score 0, as in SentencePiece */
+            t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real;
         if (!(t->score > -1e30 && t->score < 1e30))
             return gguf_fail(g, "token %ld, \"%.*s\": a score of %g", (long)i,
                              gguf_print_size(t->text, t->size), t->text, t->score);
@@ -331,7 +340,7 @@ static inline int gguf_read_ids(gguf_vocabulary *v)
     return 0;
 }
 
-/* Reads all tokens, with types and scores, and fills the hash table. */
+/* Reads all tokens with their types and scores, and fills the hash table. */
 static inline int gguf_read_tokens(gguf_vocabulary *v)
 {
     gguf *g = v->g;
@@ -341,7 +350,8 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
         return -1;
     if (all.count == 0)
         return gguf_fail(g, "key " GGUF_KEY("tokens") " is missing or empty");
-    v->count = (int32_t)all.count; /* fits, since each takes 8 bytes of at most GGUF_MAX_HEADER */
+    /* fits into 32 bits: a token takes 8 bytes in the file, and GGUF_MAX_HEADER limits them all */
+    v->count = (int32_t)all.count;
     while (slots < 2 * (size_t)v->count)
         slots *= 2;
     v->mask = (uint32_t)(slots - 1);
@@ -353,7 +363,7 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
         v->tokens[i].text = all.text;
         v->tokens[i].size = (uint32_t)all.size;
         if (!gguf_is_utf8(all.text, all.size))
-            return gguf_fail(g, "token %ld is no UTF-8", (long)i);
+            return gguf_fail(g, "the text of token %ld is not valid UTF-8", (long)i);
     }
     if (gguf_read_types(v) != 0 || gguf_read_ids(v) != 0)
         return -1;
@@ -374,7 +384,7 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     return 0;
 }
 
-/* Returns whether a token is an added one, which is matched in text as it is. */
+/* Returns whether a token is an added one, which is searched for in a text as it is. */
 static inline int gguf_is_added(const gguf_token *t)
 {
     return t->type == GGUF_TOKEN_CONTROL || t->type == GGUF_TOKEN_USER ||
@@ -382,7 +392,7 @@ static inline int gguf_is_added(const gguf_token *t)
 }
 
 /* ---- merges ---------------------------------------------------------------------------------- */
-/* The order of merges: the same as in transformers. */
+/* Compares two merges for qsort: the order is that of transformers. */
 static inline int gguf_merge_order(const void *a, const void *b)
 {
     const gguf_bpe_merge *p = (const gguf_bpe_merge *)a, *q = (const gguf_bpe_merge *)b;
@@ -398,7 +408,8 @@ static inline int gguf_is_mergeable(const gguf_token *t)
            memchr(t->text, ' ', t->size) == NULL;
 }
 
-/* Appends all merges that make a token: one for each place at which it splits into two tokens. */
+/* Appends every merge that results in token `id`: one for each position at which its text splits
+ * into two tokens. */
 static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
 {
     const gguf_token *t = &v->tokens[id];
@@ -429,8 +440,8 @@ static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
     return 0;
 }
 
-/* If all normal tokens have the same score, because the converter had no scores, sets scores by id,
- * since ids follow the order of training. */
+/* If all normal tokens have the same score, the converter had no scores. Then sets scores by id,
+ * because ids follow the order of training. */
 static inline void gguf_score_by_id(gguf_vocabulary *v)
 {
     int32_t first = 0;
@@ -444,7 +455,7 @@ static inline void gguf_score_by_id(gguf_vocabulary *v)
             v->tokens[i].score = -(double)i;
 }
 
-/* Derives merges from the scores and writes them, for SentencePiece. */
+/* Derives the merges of SentencePiece from the tokens' scores, and writes them. */
 static inline int gguf_derive_merges(gguf_vocabulary *v)
 {
     gguf_score_by_id(v);
@@ -502,8 +513,8 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
     return (int64_t)n;
 }
 
-/* Finds v->base: added tokens at the end that are in no merge are left out of the vocabulary, as in
- * Hugging Face's files. Removes unused tokens from the end. */
+/* Sets v->base: added tokens at the end of the list that are in no merge do not belong to the
+ * vocabulary, as in Hugging Face's files. Also drops unused tokens at the end. */
 static inline int gguf_find_base(gguf_vocabulary *v)
 {
     gguf_items all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
@@ -546,7 +557,7 @@ static inline void gguf_json_added(gguf_vocabulary *v)
     gguf_json_text(v, "],\n");
 }
 
-/* Writes the template of tokens before and after a text. */
+/* Writes the template that adds tokens before and after a text, for tokenizer.json. */
 static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
 {
     const int32_t ids[2] = { begins ? v->bos : -1, ends ? v->eos : -1 };
@@ -587,8 +598,8 @@ static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
     gguf_json_text(v, "}},\n");
 }
 
-/* Writes the rules that replace spaces by U+2581 for SentencePiece and, if prefix is nonzero, put
- * one before a text. */
+/* For SentencePiece, writes rules that replace spaces by U+2581 and, if prefix is nonzero, put a
+ * U+2581 before a text. */
 static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
 {
     static const char replace[] =
@@ -680,8 +691,8 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     gguf_json_model(v);
 }
 
-/* Returns the tokenizer as the text of a tokenizer.json, to be freed, with a final 0 that *size
- * does not count; NULL with g->error on failure. */
+/* Returns the text of a tokenizer.json that describes the file's tokenizer. A 0 follows the *size
+ * bytes, and the caller must free the text. Returns NULL with g->error on failure. */
 static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
 {
     gguf_vocabulary v;
@@ -700,8 +711,8 @@ static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
     return NULL;
 }
 
-/* Reads the file's tokenizer into b. Returns 0, or -1 with g->error and b->error and nothing to
- * free. */
+/* Reads the file's tokenizer into b. Returns 0. On failure returns -1 with g->error and b->error;
+ * then nothing needs to be freed. */
 static inline int gguf_tokenizer(gguf *g, bpe *b)
 {
     size_t size = 0;
@@ -715,8 +726,8 @@ static inline int gguf_tokenizer(gguf *g, bpe *b)
 }
 
 /* ---- chats ----------------------------------------------------------------------------------- */
-/* Copies the text of the token that a key names. Leaves `to` unchanged if there is no such token or
- * its text is too long. */
+/* Copies to `to` the text of the token whose id is the value of a key. Leaves `to` unchanged if
+ * there is no such token or if its text is too long. */
 static inline void gguf_token_text(gguf *g, const char *key, char *to, size_t size)
 {
     gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
@@ -728,7 +739,8 @@ static inline void gguf_token_text(gguf *g, const char *key, char *to, size_t si
         }
 }
 
-/* Reads the file's chat template like chat_open. Returns 0, or -1 with g->error and c->error. */
+/* Reads the file's chat template, with `name` as in chat_open. Returns 0, or -1 with g->error and
+ * c->error. */
 static inline int gguf_chat(gguf *g, chat *c, const char *name)
 {
     size_t size;
@@ -750,7 +762,8 @@ static inline int gguf_chat(gguf *g, chat *c, const char *name)
 }
 
 /* ---- by path, and as files of a folder ------------------------------------------------------- */
-/* Read tokenizer and chat template like bpe_open and chat_open, from a file instead of a folder. */
+/* gguf_open_tokenizer and gguf_open_chat read tokenizer and chat template of a GGUF file, as
+ * bpe_open and chat_open do of a folder. */
 static inline int gguf_open_tokenizer(bpe *b, const char *path)
 {
     gguf g;
@@ -771,8 +784,8 @@ static inline int gguf_open_chat(chat *c, const char *path, const char *name)
     return g.error[0] == 0 ? 0 : -1;
 }
 
-/* Returns the text of a tokenizer_config.json with the tokens that begin and end texts and the chat
- * template, to be freed like that of gguf_tokenizer_json. */
+/* Returns the text of a tokenizer_config.json with the tokens that begin and end a text, and with
+ * the chat template. The caller must free it. Returns NULL with g->error on failure. */
 static inline char *gguf_tokenizer_config(gguf *g, size_t *size)
 {
     static const char *const names[][2] = { { "bos_token", GGUF_KEY("bos_token_id") },

@@ -26,7 +26,7 @@
 #endif
 
 /* ---- options of gpt.c; lm.h has those shared with finetune.c ---- */
-enum { BYTES = 256 }; /* number of distinct tokens in a text: a token is a byte */
+enum { BYTES = 256 }; /* size of the vocabulary: a token is a byte */
 
 static struct {
     int64_t layers, heads, dim, context, vocabulary, tie, bf16_fast, summary, profile;
@@ -128,11 +128,11 @@ static const char *const groups[] = {
     "Reports", "summary plan profile frontier timeline help", NULL
 };
 
-/* Options that determine the model, and options that saved files do not store. */
+/* fixed: options that determine the model; not_kept: options that files of a run do not store. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
 static const char not_kept[] = "resume save json timeline frontier plan summary profile help shard timeout";
 
-/* Returns 1 if the run only prints reports and does not train. */
+/* Returns 1 if the run prints reports and does not train. */
 static int only_reports(void) { return lm.plan || o.summary || o.profile; }
 
 /* Checks combinations of options. Returns 0, or an exit status after printing the error. */
@@ -143,7 +143,7 @@ static int check_options(void)
                             (long long)lm.micro_batch);
     if (o.tune_seconds > 0)
         lm.micro_batch = OPTIONS_AUTO;
-    if (o.dim % (2 * o.heads) != 0) /* rotary positions rotate pairs of a head's elements */
+    if (o.dim % (2 * o.heads) != 0) /* rotary positions rotate pairs of columns within a head */
         return session_fail(
             2,
             "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
@@ -163,9 +163,11 @@ static int check_options(void)
 /* ---- data ---- */
 static struct {
     unsigned char *bytes;
-    size_t size, train; /* the first `train` bytes are for training, the rest for validation */
+    /* size: number of bytes; train: number of bytes for training, the first ones; the rest is for
+     * validation */
+    size_t size, train;
     char path[4096];
-    uint64_t hash; /* hash of --data */
+    uint64_t hash; /* hash of the text of --data */
 } text;
 
 /* Appends the text of --validation to the training text. */
@@ -190,8 +192,8 @@ static int load_validation(void)
     return 0;
 }
 
-/* Reads the text of --data. Without --data reads gradckpt.h from the working directory, the
- * program's folder or its parent folder. */
+/* Reads the text of --data. Without that option, reads gradckpt.h from the working directory, the
+ * program's folder or the folder above it. */
 static int load_text(const char *program)
 {
     const char *slash = strrchr(program, '/');
@@ -229,8 +231,8 @@ static int check_outputs(void)
 
 static uint64_t random_bits(uint64_t step, uint64_t i) { return sample_random((uint64_t)lm.seed, step, i); }
 
-/* Fills a row: tokens and targets, each (T). Positions from `end` on get the target -1, which the
- * loss ignores. */
+/* Fills a row with a window of the text: T tokens and T targets. Positions from `end` on get the
+ * target -1, which the loss ignores. */
 static void put_window(int32_t *tokens, int32_t *targets, size_t start, size_t end)
 {
     for (size_t t = 0; t < (size_t)o.context; t++) {
@@ -249,7 +251,7 @@ static double square_root(double x)
     return r;
 }
 
-/* Writes a tensor's name: "part" if layer < 0, else "h.LAYER.part". */
+/* Writes the name of a tensor: "part" if layer is negative, else "h.LAYER.part". */
 static const char *full_name(char *name, size_t size, int layer, const char *part)
 {
     if (layer < 0)
@@ -267,7 +269,7 @@ static gckpt_tensor *parameter(gckpt_graph *g, int layer, const char *part, gckp
     return gckpt_param(g, full_name(name, sizeof name, layer, part), shape, init);
 }
 
-/* Names an activation for --plan and --timeline. */
+/* Gives an activation the name that --plan and --timeline show. */
 static gckpt_tensor *name_tensor(gckpt_tensor *x, int layer, const char *part)
 {
     char name[64];
@@ -305,12 +307,14 @@ static gckpt_tensor *dropout(gckpt_tensor *x)
 
 typedef struct {
     int layer;
-    /* positions of the key-value caches; if 0, no caches: a call processes a whole window */
+    /* number of positions of the key-value caches; 0 for a graph without caches, which processes
+     * whole windows */
     int64_t capacity;
 } block_place;
 
-/* Appends one pre-norm block, (B,T,C) -> (B,T,C). The block is one checkpoint segment. Projections
- * that add to the residual stream start smaller by a factor sqrt(2 layers) (Radford 2019). */
+/* Appends a block with norms before attention and MLP: (B,T,C) -> (B,T,C). It is one segment for
+ * GCKPT_SEGMENTS. Initial weights of layers that add to the residual stream are smaller by a factor
+ * of sqrt(2 layers) (Radford 2019). */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     const block_place *at = (const block_place *)user;
@@ -332,8 +336,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return name_tensor(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
 }
 
-/* Builds the model up to its last norm, (rows,T) -> (rows,T,C), and sets *head to the head's (V,C)
- * matrix. T is 1 with caches, else --context. */
+/* Builds the model up to its last norm: (rows,T) -> (rows,T,C). Sets *head to the matrix (V,C) of
+ * the LM head. With caches T is 1, else --context. */
 static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_stage *m,
                            gckpt_tensor **head)
 {
@@ -350,7 +354,7 @@ static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_stage *m
     return x;
 }
 
-/* Builds the model with its loss; a gckpt_build_fn. */
+/* Builds the model with its loss, for training and evaluation; a gckpt_build_fn. */
 static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_stage *m = (lm_stage *)user;
@@ -363,7 +367,8 @@ static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     return 1;
 }
 
-/* Builds the model with its logits (samples,1,V) for sampling token by token. */
+/* Builds the model with the logits (samples,1,V) of the next token, for sampling; a
+ * gckpt_build_fn. */
 static int build_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_stage *m = (lm_stage *)user;
@@ -375,10 +380,10 @@ static int build_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *us
 /* ---- the run ---- */
 static lm_run run;
 static struct {
-    gckpt_frontier *frontier; /* training's frontier, for --plan and --frontier */
-    pictures_modes modes;     /* points of the other modes, for comparison */
-    gckpt_fit_timing timed;        /* trials of --tune-seconds */
-    char note[256];           /* warning about the resumed file */
+    gckpt_frontier *frontier; /* frontier of the training's graph, for --plan and --frontier */
+    pictures_modes modes;     /* plans of the other modes, for comparison with the frontier */
+    gckpt_fit_timing timed;        /* measured trials of --tune-seconds */
+    char note[256];           /* a warning about the resumed file, or "" */
 } reports;
 
 static void put_batch(lm_run *r, uint64_t step)
@@ -389,7 +394,8 @@ static void put_batch(lm_run *r, uint64_t step)
                    random_bits(step + r->skipped, (uint64_t)r->first + i) % (text.train - T), text.train);
 }
 
-/* Returns the time for trials: with one thread CPU time, which other processes do not advance. */
+/* Returns a time in seconds for --tune-seconds. With one thread it is CPU time, which does not
+ * depend on other processes. */
 static double seconds(void *user)
 {
     struct timespec t;
@@ -420,8 +426,8 @@ static int make_plans(void)
     return failed;
 }
 
-/* Prints the trials of --tune-seconds: predicted time (scaled so that the first trial matches) and
- * measured time. */
+/* Prints the trials of --tune-seconds: the measured time of each, and the time predicted from its
+ * cost, scaled so that the prediction for the first trial is exact. */
 static void report_trials(void)
 {
     const gckpt_fit_timing *t = &reports.timed;
@@ -440,7 +446,8 @@ static void report_trials(void)
     }
 }
 
-/* Prints how close the plan is to the proven optimum for this micro-batch and byte limit. */
+/* Prints how close the plan's cost is to the proven lower bound for this micro-batch and byte
+ * limit. */
 static void report_proof(const gckpt_plan *p)
 {
     const double gap = 100 * gckpt_plan_gap(p);
@@ -477,8 +484,8 @@ static void report_plan(void)
     report_proof(p);
 }
 
-/* Makes sure that the training graph exists (--micro-batch auto frees it) and returns its loss
- * term. */
+/* Makes sure that the graph for training exists, which --micro-batch auto has freed, and returns
+ * the graph's loss term. */
 static gckpt_term graph_of(lm_stage *m)
 {
     gckpt_term term = { m->loss, 1, 0 };
@@ -489,7 +496,8 @@ static gckpt_term graph_of(lm_stage *m)
     return term;
 }
 
-/* Computes the cost of every budget and of every --checkpoint mode. */
+/* Computes the frontier, that is the least cost for every budget, and the plans of the other
+ * --checkpoint modes. */
 static int find_frontier(lm_stage *m)
 {
     gckpt_plan_desc desc = lm_plan_desc(&run, LM_TRAINING);
@@ -504,8 +512,8 @@ static int find_frontier(lm_stage *m)
     return 0;
 }
 
-/* Writes the frontier in the format of the path's ending. Marks the budget or, without one, the
- * plan's bytes. */
+/* Writes the frontier as text, picture or data, depending on the end of the path. Marks the budget
+ * or, if there is no budget, the plan's bytes. */
 static gckpt_result write_frontier(FILE *f, const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -532,7 +540,8 @@ static int save_frontier(void)
     return 0;
 }
 
-/* Returns the width of reports: the environment's COLUMNS if it is 60 to 1000, else 80. */
+/* Returns the width of reports in columns: the environment variable COLUMNS if it is 60 to 1000,
+ * else 80. */
 static int columns(void)
 {
     const char *env = getenv("COLUMNS");
@@ -540,7 +549,7 @@ static int columns(void)
     return n >= 60 && n <= 1000 ? (int)n : 80;
 }
 
-/* Times five steps, after two warm-up steps. */
+/* Measures the time of five steps, after two steps that warm up. */
 static int time_steps(gckpt_profile *p)
 {
     enum { WARM = 2, STEPS = 5 };
@@ -591,17 +600,17 @@ static int print_reports(void)
     return failed;
 }
 
-/* Makes plans and executors and prints the requested reports. */
+/* Makes plans and executors, and prints the reports that options request. */
 static int prepare(void)
 {
     if (lm_alloc_batch(&run, o.context))
         return 1;
     run.lr = lm.lr;
-    put_batch(&run, 0); /* data for trials */
+    put_batch(&run, 0); /* a batch of data for the trials */
     if (make_plans())
         return 1;
     const gckpt_plan *training = run.stages[LM_TRAINING].plan;
-    /* by default not for very deep models, where it takes minutes */
+    /* without --frontier, not for more than 200 layers, where it takes minutes */
     if (((lm.plan && o.layers <= 200) || o.frontier != NULL) &&
         find_frontier(&run.stages[LM_TRAINING]) != 0)
         return 1;
@@ -642,8 +651,8 @@ static int save(lm_run *r)
                         gckpt_error_text(r->ranks != NULL ? (void *)exec : (void *)r->store));
 }
 
-/* Saves the weights of this step, then prints the mean validation loss over non-overlapping
- * windows: all of them, or --eval-iters batches spread evenly over the text. */
+/* Prints the mean loss over windows of the validation text that do not overlap: all of them, or
+ * --eval-iters batches that are spread evenly. Before that, saves the weights of this step. */
 static int evaluate(lm_run *r, uint64_t step)
 {
     const size_t T = (size_t)o.context, windows = (text.size - text.train - 1 + T - 1) / T;
@@ -687,19 +696,20 @@ static int train(void)
                                                                       : failed;
 }
 
-/* A model called token by token: an inference plan with input (samples,1) and caches, which fetches
- * logits (samples,1,vocabulary). */
+/* A model that is called for one token at a time: an inference plan with input (samples,1) and
+ * caches, which fetches logits (samples,1,vocabulary). */
 typedef struct {
     gckpt_exec *exec;
-    int tokens, logits; /* tensor ids */
-    int64_t vocabulary; /* tokens of the logits */
-    int64_t known;      /* tokens that may be sampled, the first ones */
-    int64_t samples;    /* rows */
-    int64_t context;    /* positions of the caches */
+    int tokens, logits; /* tensor ids of the input and of the logits */
+    int64_t vocabulary; /* number of logits of a token */
+    /* number of tokens, the first ones of the vocabulary, that may be sampled */
+    int64_t known;
+    int64_t samples;    /* number of texts that are generated at once */
+    int64_t context;    /* number of positions of the caches */
 } generator;
 
-/* Runs the model on token i of each sample, which adds it to the caches. The samples' rows are
- * `stride` apart. */
+/* Runs the model on token i of each text, so that the token enters the caches. In `all`, texts are
+ * `stride` tokens apart. */
 static int feed_token(const generator *m, const int32_t *all, size_t stride, size_t i,
                       int32_t *next)
 {
@@ -711,9 +721,9 @@ static int feed_token(const generator *m, const int32_t *all, size_t stride, siz
     return session_fail(1, "%s", gckpt_error_text(m->exec));
 }
 
-/* Generates n tokens after prompts of `given` >= 1 tokens; `all` is (samples,given+n) and begins
- * with the prompts. Calls `show`, if not NULL, with each new token of the first sample. When the
- * context is full, restarts the caches with its later half. */
+/* Generates n tokens after prompts of `given` >= 1 tokens. `all` is (samples,given+n), and each row
+ * begins with its prompt. If `show` is not NULL, calls it with each new token of the first text.
+ * When the caches are full, starts them again with the later half of their tokens. */
 static int generate(const generator *m, int32_t *all, size_t given, size_t n,
                     const sample_options *how, void (*show)(void *user, int32_t token), void *user)
 {
@@ -748,7 +758,7 @@ static void show(void *user, int32_t byte)
         fflush(session.out);
 }
 
-/* Continues the prompt, --samples times. */
+/* Continues the prompt, and prints --samples texts. */
 static int sample(void)
 {
     const lm_stage *m = &run.stages[LM_SAMPLING];
@@ -777,7 +787,7 @@ static int sample(void)
     return failed;
 }
 
-/* Returns 1 if a checkpoint is the index of one saved by ranks, else 0. */
+/* Returns 1 if a file is the index of a state that several ranks saved, else 0. */
 static int is_index(const char *path)
 {
     char begins[8] = "";
@@ -788,8 +798,8 @@ static int is_index(const char *path)
     return n == sizeof begins && memcmp(begins, "{\"gckpt\"", n) == 0;
 }
 
-/* Opens the store, new or from --resume, and restores the options that are not on the command
- * line. */
+/* Creates a new store or loads the file of --resume, from which it restores the options that are
+ * not on the command line. */
 static int open_store(int argc, char **argv)
 {
     gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
@@ -817,7 +827,7 @@ static int open_store(int argc, char **argv)
     return status != 0 ? status : session_note_options(run.store, &options, not_kept, argc, argv);
 }
 
-/* Does everything that precedes the first step. Returns 0 or an exit status. */
+/* Prepares the run, up to the first step. Returns 0 or an exit status. */
 static int begin(int argc, char **argv)
 {
     int status = open_store(argc, argv);
@@ -842,7 +852,7 @@ static int begin(int argc, char **argv)
     return status == 0 ? prepare() : status;
 }
 
-/* Trains, then samples. Returns an exit status. */
+/* Trains, then prints samples. Returns an exit status. */
 static int train_and_sample(void)
 {
     int status = train();
@@ -887,7 +897,7 @@ int main(int argc, char **argv)
         status = lm_print_help(&options, title, groups);
     else if (status == 0)
         status = begin(argc, argv);
-    status = lm_all_reduce_max(&run, status); /* a failure in one process ends all */
+    status = lm_all_reduce_max(&run, status); /* if one process failed, all processes end */
     if (status == 0 && !only_reports() && !lm.help)
         status = lm_all_reduce_max(&run, train_and_sample());
     gckpt_frontier_free(reports.frontier);

@@ -4,16 +4,17 @@
  *     gpt2_new(&m, 12, 12, 768, 1024, 50257);
  *     model_declare(&m, store);
  *
- * Dense layers are transformers' Conv1D, with weights (in,out) as gckpt_linear takes them. Positions are
- * learned embeddings (Radford 2019). C99 or C++11. */
+ * Dense layers are Conv1D of transformers, whose weights are (in,out), as gckpt_linear takes
+ * them. Positions are learned embeddings (Radford 2019). C99 or C++11. */
 #ifndef GPT2_H
 #define GPT2_H
 #ifndef MODEL_H
 #error "include model.h"
 #endif
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* First the parameters of a block, then those outside blocks. Letters stand for sizes: C width, 3
- * three times the width, I inner, V vocabulary, P positions; '1' in `rows` means a vector. */
+/* Shapes of the parameters of a block, then of those outside the blocks. The letters mean sizes: C
+ * width, 3 three times the width, I inner width of the MLP, V vocabulary, P positions. '1' in
+ * `rows` means that the parameter is a vector. */
 static const struct {
     const char *name;
     char rows, columns;
@@ -42,8 +43,8 @@ static inline int64_t gpt2_dim(const model_config *c, char letter)
                            : 1;
 }
 
-/* Initial values are those of transformers: N(0, range); smaller in layers that add to the residual
- * stream. */
+/* Describes a parameter. Initial values are those of transformers, N(0, range), with a smaller
+ * range in layers that add to the residual stream. */
 static inline void gpt2_get_param(const model_config *c, int64_t layer, int part, model_parameter *p)
 {
     const int row = layer < 0 ? GPT2_BLOCK_PARAMS + part : part;
@@ -60,7 +61,8 @@ static inline void gpt2_get_param(const model_config *c, int64_t layer, int part
         p->init.constant = 1;
 }
 
-/* Returns whether a name is a causal mask, which old files contain. */
+/* Returns whether a tensor in a file is a causal mask, which old files contain and which is no
+ * parameter. */
 static inline int gpt2_is_skipped(const char *name)
 {
     const char *end = strstr(name, ".attn.");
@@ -75,13 +77,14 @@ static inline gckpt_tensor *gpt2_norm(const model_site *at, gckpt_tensor *x, con
     return gckpt_layernorm(x, gain, model_param(g, at, part, ".bias"), 0);
 }
 
-/* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */
+/* Appends a block to x: (B,T,C) -> (B,T,C). It is one segment for gckpt_checkpoint. */
 static inline gckpt_tensor *gpt2_block(gckpt_tensor *x, void *user)
 {
     const model_site *at = (const model_site *)user;
     const model_hooks *hooks = at->options->hooks;
     const int64_t C = at->config->width, capacity = at->options->capacity;
-    gckpt_tensor *a = model_linear(at, gpt2_norm(at, x, "ln_1"), "attn.c_attn"); /* (B,T,3C) */
+    /* shape (B,T,3C): queries, keys and values */
+    gckpt_tensor *a = model_linear(at, gpt2_norm(at, x, "ln_1"), "attn.c_attn");
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C);
     gckpt_tensor *k = gckpt_slice(a, -1, C, 2 * C);
     gckpt_tensor *v = gckpt_slice(a, -1, 2 * C, 3 * C);
@@ -93,7 +96,8 @@ static inline gckpt_tensor *gpt2_block(gckpt_tensor *x, void *user)
     }
     a = model_attention(at->config, q, k, v, 1);
     x = gckpt_add(x, model_branch(at, q, model_linear(at, a, "attn.c_proj")));
-    a = model_linear(at, gpt2_norm(at, x, "ln_2"), "mlp.c_fc"); /* (B,T,I) */
+    /* shape (B,T,I), with I the inner width */
+    a = model_linear(at, gpt2_norm(at, x, "ln_2"), "mlp.c_fc");
     a = model_linear(at, at->config->activation(a), "mlp.c_proj");
     return gckpt_add(x, model_branch(at, NULL, a));
 }
@@ -120,7 +124,7 @@ static inline gckpt_tensor *gpt2_hidden(const model_any *m, gckpt_tensor *tokens
     return gpt2_norm(&at, x, "ln_f");
 }
 
-/* Computes keys and values of LLaMA-Adapter's prompts, by c_attn. */
+/* Computes keys and values of the prompts of LLaMA-Adapter, with the weights of c_attn. */
 static inline void gpt2_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                     gckpt_tensor **v)
 {
@@ -133,7 +137,7 @@ static inline void gpt2_keys_values(const model_site *at, gckpt_tensor *prompts,
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
-/* Refuses config.json if it selects a variant of GPT-2 that this file does not build. */
+/* Returns an error if config.json selects a variant of GPT-2 that this file does not build. */
 static inline void gpt2_refuse_others(json *d)
 {
     static const struct {
@@ -152,13 +156,14 @@ static inline void gpt2_refuse_others(json *d)
         json_mismatch(d, json_find(d, JSON_ROOT, "layer_norm_epsilon"), "1e-5, all that is supported");
 }
 
-/* Reads a size that has two names; as in transformers, the second wins if both are there. */
+/* Reads a size that may have one of two names in config.json. If both are there, `alias` counts, as
+ * in transformers. */
 static inline int64_t gpt2_read_size(json *d, const char *key, const char *alias, int64_t fallback)
 {
     return model_read_size(d, json_find_nonnull(d, JSON_ROOT, alias) != 0 ? alias : key, fallback);
 }
 
-/* Reads config.json; missing keys have the defaults of transformers' GPT2Config. */
+/* Reads config.json. Missing keys have the defaults of transformers' GPT2Config. */
 static inline int gpt2_read_config(model_any *m)
 {
     json *d = &m->config_json;
@@ -186,7 +191,7 @@ static inline void gpt2_write_config(const model_any *m, FILE *f)
     fprintf(f, ",\n  \"n_layer\": %lld", (long long)m->config.layers);
 }
 
-/* Writes the keys of config.json for a new model. */
+/* Writes those keys of config.json that a new GPT-2 needs and that model.h does not write. */
 static inline void gpt2_write_new_config(const model_config *c, FILE *f)
 {
     fprintf(f, ",\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld",
@@ -216,8 +221,8 @@ static const model_family gpt2_family = {
     gpt2_write_config,
     gpt2_write_new_config,
     gpt2_architecture,
-    2, /* parameters before the blocks */
-    2, /* parameters after the blocks, with the LM head */
+    2, /* number of parameters before the blocks */
+    2, /* number of parameters after the blocks, in addition to the LM head */
     gpt2_block_params,
     gpt2_get_param,
     gpt2_is_skipped,
@@ -238,7 +243,8 @@ static const model_family gpt2_family = {
     NULL,
 };
 
-/* Makes *m a model of these sizes, for new weights: gpt2 itself is (12, 12, 768, 1024, 50257). */
+/* Makes *m a new GPT-2 of these sizes. The smallest released GPT-2 has (12, 12, 768, 1024,
+ * 50257). */
 static inline void gpt2_new(model_any *m, int64_t layers, int64_t heads, int64_t width,
                             int64_t context, int64_t vocabulary)
 {

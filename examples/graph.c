@@ -1,6 +1,6 @@
-/* graph.c - draws graphs from the library's data: a neuron with all values and gradients, and a
- * small GPT with its shapes, marking the tensors that get a gradient when its position embedding is
- * frozen.
+/* graph.c - draws the graphs of two models as SVG pictures: a neuron with all values and
+ * gradients, and a small GPT with its shapes. The second picture marks the tensors that get a
+ * gradient when the position embedding is frozen.
  *
  *     cc -O2 -I. examples/graph.c -o graph && ./graph neuron.svg gpt.svg */
 #define GRADCKPT_IMPLEMENTATION
@@ -32,7 +32,8 @@ static int failed(const void *object)
     return 0;
 }
 
-/* Draws out = tanh(x1 w1 + x2 w2 + b), as in micrograd, with the loss (out - y)^2. */
+/* Draws the graph of out = tanh(x1 w1 + x2 w2 + b), the neuron of micrograd, with the loss (out -
+ * y)^2. */
 static int neuron(const char *path)
 {
     const float x_data[2] = { 2, 0.5f }, y_data[1] = { 1 };
@@ -76,7 +77,8 @@ static gckpt_tensor *dense(gckpt_tensor *x, const char *name, int64_t in, int64_
     return gckpt_linear(x, w, NULL);
 }
 
-/* Draws a transformer block between an embedding and its transpose, as in GPT. */
+/* Draws the graph of a small GPT: an embedding, a transformer block, and the transposed embedding
+ * as LM head. */
 static int gpt(const char *path)
 {
     const gckpt_init normal = { 0.02f, 0, 0 }, one = { 0, 0, 1 };

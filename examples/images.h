@@ -1,30 +1,33 @@
-/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST files, or a
- * folder of pictures. Delivers rows of floats, or one byte a value with random shifts, crops and
- * mirroring for train.h's callback. To copy, with digits.h and train_data.h. C99 or C++11.
+/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST
+ * files, or a folder of pictures. Delivers rows of floats, or one byte a value with random
+ * shifts, crops and mirroring for train.h's callback. To copy, with digits.h and train_data.h.
+ * C99 or C++11.
  *
  *     images_set s;
  *     if (images_read(&s, folder) != 0)            // NULL selects the digits
  *         fprintf(stderr, "%s\n", s.error);
- *     ...                                          // s.rows images, the last s.validation for validation
+ *     ...                                          // s.rows images; the last s.validation validate
  *     images_free(&s);
  *
  * or, in a quarter of the memory, for train.h:
  *
  *     images_read_u8(&s, folder);
  *     s.flip = 1, s.padding = 4;                   // torchvision's flip, and RandomCrop(size, 4)
- *     train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL }, // filled by images_batch
+ *     train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL }, // from images_batch
  *                           { "label", GCKPT_I32, 0, s.label } }, s.rows, s.validation };
  *     o.batch = images_batch, o.user = &s;         // or your callback that calls images_row
  *
  * A folder has one of:
- * - CIFAR-10's "binary version" (Krizhevsky 2009): test_batch.bin and one or more of data_batch_1.bin to
- *   data_batch_5.bin;
+ * - CIFAR-10's "binary version" (Krizhevsky 2009): test_batch.bin and one or more of
+ *   data_batch_1.bin to data_batch_5.bin;
  * - MNIST's four files (LeCun 1998), unpacked, or other files of the same names and format:
- *   train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte;
+ *   train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+ *   t10k-labels-idx1-ubyte;
  * - on POSIX systems, pictures of one size with a folder for each class, as for torchvision's
  *   ImageFolder: train/CLASS/NAME.ppm (or .pgm) and val/CLASS/NAME.ppm. Hidden files, Thumbs.db and
  *   desktop.ini are skipped. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such pictures.
- * Pixels are (rows,height,width,channels), normalised by the training images' mean and deviation. */
+ * Pixels are (rows,height,width,channels), normalised by the training images' mean and
+ * deviation. */
 #ifndef IMAGES_H
 #define IMAGES_H
 #include <stdint.h>
@@ -43,18 +46,25 @@
 #include "train_data.h"
 
 typedef struct {
-    int64_t rows, validation;        /* all rows; the last `validation` rows are not trained on */
-    int64_t height, width, channels; /* of each image */
+    /* rows: number of images; validation: number of images, the last ones, that are not for
+     * training */
+    int64_t rows, validation;
+    int64_t height, width, channels; /* size of each image */
     int64_t classes;
-    char (*names)[256];   /* class folders, sorted; NULL without class folders */
-    float *pixels;        /* normalised pixels, set by images_read */
-    unsigned char *bytes; /* pixels as in the files, set by images_read_u8 */
+    /* names of the class folders, sorted; NULL if the images do not come from folders */
+    char (*names)[256];
+    float *pixels;        /* normalised pixels of all images, set by images_read */
+    unsigned char *bytes; /* pixels of all images as in the files, set by images_read_u8 */
     int32_t *label;
-    float value[256]; /* normalised pixel for each byte: (byte - mean) / deviation */
-    /* Options of images_row, which the caller may set after images_read_u8: */
-    int flip;        /* if nonzero, half of the training rows are mirrored left to right */
-    int64_t padding; /* pixels of black border; crops of training rows may reach into it */
-    int64_t crop[2]; /* height and width of crops, at most the image's; 0 means the image's */
+    float value[256]; /* normalised value of each byte: (byte - mean) / deviation */
+    /* Options of images_row. The caller may set them after images_read_u8. */
+    /* if nonzero, half of the training images are mirrored left to right, at random */
+    int flip;
+    /* width of a black border around each image, in pixels; random crops of training images may
+     * reach into it */
+    int64_t padding;
+    /* height and width of the part of an image that is used; 0 means the whole image */
+    int64_t crop[2];
     char error[1400];
 } images_set;
 
@@ -75,8 +85,8 @@ static inline void images_free(images_set *s)
     s->label = NULL;
 }
 
-/* Sets the size of the next images. If it differs from the size of the earlier ones, returns -1
- * with s->error. */
+/* Sets the size of all images, at the first call. Returns -1 with s->error if a later image has
+ * another size. */
 static inline int images_check_size(images_set *s, int64_t height, int64_t width, int64_t channels,
                               const char *path)
 {
@@ -91,7 +101,7 @@ static inline int images_check_size(images_set *s, int64_t height, int64_t width
     return 0;
 }
 
-/* Allocates space for n more rows after row s->rows. */
+/* Allocates space for n more images after the s->rows present ones. */
 static inline int images_reserve(images_set *s, int64_t n)
 {
     const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s);
@@ -117,7 +127,7 @@ static inline int images_set_label(images_set *s, int64_t row, int label, const 
     return -1;
 }
 
-/* Returns the number of bytes from the current position to the end of the file, or -1 if
+/* Returns the number of bytes from the current position to the end of the file, or -1 if that is
  * unknown. */
 static inline int64_t images_bytes_left(FILE *f)
 {
@@ -125,7 +135,8 @@ static inline int64_t images_bytes_left(FILE *f)
     return end >= here && fseek(f, here, SEEK_SET) == 0 ? (int64_t)end - here : -1;
 }
 
-/* Reads CIFAR-10 records: a label, then 32 x 32 red, green and blue values. */
+/* Reads CIFAR-10's records from a file: a label, then 32 x 32 values of red, of green and of
+ * blue. */
 static inline int images_read_cifar(images_set *s, const char *path, FILE *f)
 {
     enum { PLACES = 32 * 32 };
@@ -149,7 +160,7 @@ static inline int images_read_cifar(images_set *s, const char *path, FILE *f)
     return failed ? -1 : 0;
 }
 
-/* Reads a big-endian number of four bytes. Returns -1 at the end of the file. */
+/* Reads a number of four bytes, the highest first. Returns -1 at the end of the file. */
 static inline int64_t images_read_int(FILE *f)
 {
     unsigned char b[4];
@@ -158,7 +169,8 @@ static inline int64_t images_read_int(FILE *f)
     return (int64_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
 }
 
-/* Reads MNIST's files: 2051, rows, height, width and the pixels; and 2049, rows and the labels. */
+/* Reads a pair of MNIST's files. One has the numbers 2051, rows, height and width, then the pixels;
+ * the other one has 2049 and rows, then the labels. */
 static inline int images_read_idx(images_set *s, const char *path, FILE *images, FILE *labels)
 {
     const int64_t magic = images_read_int(images), rows = images_read_int(images);
@@ -168,7 +180,8 @@ static inline int images_read_idx(images_set *s, const char *path, FILE *images,
         snprintf(s->error, sizeof s->error, "%s: not in MNIST's format, or the labels do not match", path);
         return -1;
     }
-    const int64_t left = images_bytes_left(images); /* checked before allocating */
+    /* the file's size is checked before memory is allocated */
+    const int64_t left = images_bytes_left(images);
     if (left < rows * height * width) {
         snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path,
                  (double)(left / (height * width)));
@@ -188,15 +201,15 @@ static inline int images_read_idx(images_set *s, const char *path, FILE *images,
     return failed ? -1 : 0;
 }
 
-/* Opens FOLDER/NAME. Returns NULL if it cannot be opened. */
+/* Opens FOLDER/NAME for reading and writes its path to `path`. Returns NULL if that fails. */
 static inline FILE *images_open(const char *folder, const char *name, char path[512])
 {
     const int n = snprintf(path, 512, "%s/%s", folder, name);
     return n < 512 ? fopen(path, "rb") : NULL;
 }
 
-/* Appends the training part (0) or validation part (1) of CIFAR-10 or MNIST. Returns 0, -1 with
- * s->error, or 1 if there are no such files. */
+/* Appends the images of CIFAR-10 or MNIST for training (part 0) or validation (part 1). Returns 0,
+ * -1 with s->error, or 1 if the folder does not have their files. */
 static inline int images_read_part(images_set *s, const char *folder, int part)
 {
     static const char *const idx[2][2] = { { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
@@ -225,7 +238,7 @@ static inline int images_read_part(images_set *s, const char *folder, int part)
 }
 
 #ifdef IMAGES_FOLDERS
-/* Returns whether a name is neither a picture nor a class: a hidden file, or a file that Windows
+/* Returns whether a name in a folder is to be ignored: a hidden file, or a file that Windows
  * creates when a user opens a folder. */
 static inline int images_is_skipped(const char *name)
 {
@@ -238,8 +251,8 @@ static inline int images_by_name(const void *a, const void *b)
     return strcmp((const char *)a, (const char *)b);
 }
 
-/* Lists the names in a folder, sorted, without skipped ones. Returns their number, or -1 if there
- * is no such folder or (with s->error) no memory. */
+/* Lists the names in a folder, sorted, without those of images_is_skipped. Returns their number.
+ * Returns -1 if the folder does not exist or, with s->error, if out of memory. */
 static inline int64_t images_list(images_set *s, const char *path, char (**names)[256])
 {
     DIR *folder = opendir(path);
@@ -265,8 +278,8 @@ static inline int64_t images_list(images_set *s, const char *path, char (**names
     return n;
 }
 
-/* Reads a number of a portable map's header, after white space and comments. Returns -1 if there is
- * no number. */
+/* Reads a number in the header of a portable map, after white space and comments. Returns -1 if
+ * there is no number. */
 static inline int64_t images_pnm_number(FILE *f)
 {
     int64_t n = -1;
@@ -279,9 +292,9 @@ static inline int64_t images_pnm_number(FILE *f)
     return n;
 }
 
-/* Appends a picture: portable pixmap (P6) or graymap (P5), one byte a value. If reserve is nonzero,
- * first allocates that many rows of its size, unless they take more than `bytes`, the size of all
- * files. */
+/* Appends a picture: a portable pixmap (P6) or graymap (P5) with one byte per value. If reserve is
+ * nonzero, first allocates space for that many images of its size, unless they would take more than
+ * `bytes`, the size of all files. */
 static inline int images_read_pnm(images_set *s, const char *path, int64_t reserve, double bytes)
 {
     FILE *f = fopen(path, "rb");
@@ -295,7 +308,8 @@ static inline int images_read_pnm(images_set *s, const char *path, int64_t reser
                           "%s: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)", path);
     failed = failed || images_check_size(s, height, width, p == '6' ? 3 : 1, path) != 0;
     const size_t size = (size_t)images_size(s);
-    if (!failed && images_bytes_left(f) < images_size(s)) /* checked before allocating */
+    /* the file's size is checked before memory is allocated */
+    if (!failed && images_bytes_left(f) < images_size(s))
         failed = snprintf(s->error, sizeof s->error, "%s: ends within the picture", path);
     if (!failed && bytes < (double)reserve * (double)size)
         failed = snprintf(s->error, sizeof s->error,
@@ -310,7 +324,7 @@ static inline int images_read_pnm(images_set *s, const char *path, int64_t reser
     return failed ? -1 : 0;
 }
 
-/* Appends all pictures of a class from the folder `path`. */
+/* Appends all pictures in the folder `path`, with the label of their class. */
 static inline int images_read_class(images_set *s, const char *path, int64_t label)
 {
     char file[1100], (*names)[256];
@@ -334,7 +348,8 @@ static inline int images_read_class(images_set *s, const char *path, int64_t lab
     return failed;
 }
 
-/* Appends all of FOLDER/part. Returns 0, -1 with s->error, or 1 if there is no such folder. */
+/* Appends all pictures in FOLDER/part, which has a folder for each class. Returns 0, -1 with
+ * s->error, or 1 if the folder does not exist. */
 static inline int images_read_folder(images_set *s, const char *folder, const char *part)
 {
     char path[512], in[800], (*names)[256];
@@ -360,8 +375,8 @@ static inline int images_read_folder(images_set *s, const char *folder, const ch
 }
 #endif
 
-/* Reads the digits, 8 x 8 pixels. The last 360 are for validation; no writer of them wrote any of
- * the others. */
+/* Reads the digits of digits.h, of 8 x 8 pixels. The last 360 are for validation; other people
+ * wrote them than the rest. */
 static inline int images_read_digits(images_set *s)
 {
     s->height = s->width = 8, s->channels = 1;
@@ -377,7 +392,7 @@ static inline int images_read_digits(images_set *s)
     return 0;
 }
 
-/* Computes s->value from mean and standard deviation of the training images. */
+/* Computes s->value from the mean and the standard deviation of the training images. */
 static inline void images_normalise(images_set *s)
 {
     const int64_t n = (s->rows - s->validation) * images_size(s);
@@ -386,15 +401,16 @@ static inline void images_normalise(images_set *s)
         mean += (double)s->bytes[i] / (double)n;
     for (int64_t i = 0; i < n; i++)
         variance += ((double)s->bytes[i] - mean) * ((double)s->bytes[i] - mean) / (double)n;
-    for (int i = 0; i < 60 && variance > 0; i++) /* 1 / sqrt by Newton's method, so that no math
-                                                  * library is needed */
+    /* 1 / sqrt by Newton's method, so that programs need no math library */
+    for (int i = 0; i < 60 && variance > 0; i++)
         inv_std =
             inv_std * inv_std * variance > 2 ? inv_std / 2 : inv_std * (1.5 - 0.5 * variance * inv_std * inv_std);
     for (int i = 0; i < 256; i++)
         s->value[i] = (float)((i - mean) * inv_std);
 }
 
-/* Reads the images into s->bytes; if folder is NULL, the digits. Returns 0, or -1 with s->error. */
+/* Reads the images as bytes, into s->bytes. If folder is NULL, takes the digits of digits.h.
+ * Returns 0, or -1 with s->error. */
 static inline int images_read_u8(images_set *s, const char *folder)
 {
     int failed = 0;
@@ -429,7 +445,7 @@ static inline int images_read_u8(images_set *s, const char *folder)
     return failed ? -1 : 0;
 }
 
-/* Reads the images into s->pixels. Returns as images_read_u8. */
+/* Reads the images as normalised floats, into s->pixels. Returns 0, or -1 with s->error. */
 static inline int images_read(images_set *s, const char *folder)
 {
     if (images_read_u8(s, folder) != 0)
@@ -447,20 +463,21 @@ static inline int images_read(images_set *s, const char *folder)
     return -1;
 }
 
-/* ---- rows of u8, plain or augmented ---- */
+/* ---- images as bytes: rows of floats, plain or augmented ---- */
 static inline int64_t images_side(const images_set *s, int axis)
 {
     return s->crop[axis] > 0 ? s->crop[axis] : axis == 0 ? s->height : s->width;
 }
 
-/* Returns the floats of an image from images_row: (images_side 0, images_side 1, channels). */
+/* Returns the number of floats that images_row writes: height and width of the part used, times
+ * channels. */
 static inline int64_t images_row_size(const images_set *s)
 {
     return images_side(s, 0) * images_side(s, 1) * s->channels;
 }
 
-/* Writes image `row` as floats, cropped and mirrored as these 64 random bits say. If random_bits is
- * NULL, takes the crop from the middle and does not mirror. */
+/* Writes image `row` as floats, cropped and mirrored as 64 random bits determine. If random_bits is
+ * NULL, takes the middle of the image and does not mirror it. */
 static inline void images_row(const images_set *s, int64_t row, const uint64_t *random_bits, float *to)
 {
     const int64_t side[2] = { s->height, s->width }, C = s->channels;
@@ -483,8 +500,8 @@ static inline void images_row(const images_set *s, int64_t row, const uint64_t *
         }
 }
 
-/* A train_options.batch callback that fills column 0; user is the images_set. Augments only
- * training rows. */
+/* A train_options.batch callback that fills column 0 with images; `user` is the images_set. Only
+ * training images are augmented. */
 static inline int images_batch(void *user, train_batch *b)
 {
     const images_set *s = (const images_set *)user;

@@ -1,5 +1,5 @@
-/* json.h - reads JSON and JSON lines strictly and in place, and writes JSON. To copy: it needs only C99 and
- * the C library.
+/* json.h - reads JSON and JSON lines strictly and in place, and writes JSON. To copy: it needs
+ * only C99 and the C library.
  *
  *     json d;
  *     if (json_read_file(&d, "config.json") == 0) {
@@ -12,12 +12,13 @@
  *         fprintf(stderr, "%s\n", d.error); // config.json:7: n_layer: expected a whole number, ...
  *     json_free(&d);
  *
- * Values are referred to by number: JSON_ROOT, or a result of json_find, json_require, json_first and
- * json_next. The number 0 means no value; every function accepts it. All values of a text are in one array,
- * without an allocation for each. Strings are unescaped in place, so the text must be writable and end with
- * a 0; strings may contain zeros, and json_size has their length. Refused: texts that are not JSON by RFC
- * 8259, invalid UTF-8, lone surrogates (unless d.lenient is 1), more than JSON_DEPTH levels, and a second
- * occurrence of a key that is looked up. A byte order mark of UTF-8 at the beginning of a file is skipped. */
+ * Values are referred to by number: JSON_ROOT, or a result of json_find, json_require,
+ * json_first and json_next. The number 0 means no value; every function accepts it. All values
+ * of a text are in one array, without an allocation for each. Strings are unescaped in place, so
+ * the text must be writable and end with a 0; strings may contain zeros, and json_size has their
+ * length. Refused: texts that are not JSON by RFC 8259, invalid UTF-8, lone surrogates (unless
+ * d.lenient is 1), more than JSON_DEPTH levels, and a second occurrence of a key that is looked
+ * up. A byte order mark of UTF-8 at the beginning of a file is skipped. */
 #ifndef JSON_H
 #define JSON_H
 #include <errno.h>
@@ -38,27 +39,30 @@ typedef enum {
     JSON_STRING,
     JSON_ARRAY,
     JSON_OBJECT,
-    JSON_KEY /* key of an object; its value has the next number */
+    JSON_KEY /* a key of an object; the key's value is the value with the next number */
 } json_kind;
 
 typedef struct {
-    uint32_t at;   /* offset of the value in the text */
-    uint32_t size; /* bytes of a string or number; items of an array or object */
-    uint32_t next; /* next item or key of the same array or object, or 0 */
+    uint32_t at;   /* offset in the text */
+    /* bytes of a string or number, or number of items of an array or keys of an object */
+    uint32_t size;
+    uint32_t next; /* number of the next item or key in the same array or object, or 0 */
     uint32_t line;
     json_kind kind;
 } json_node;
 
 typedef struct {
-    const char *name; /* file name for messages, not copied */
-    char *text;       /* the text that values point into */
-    char *owned;        /* memory of the text to be freed, or NULL */
+    const char *name; /* file name for error texts; the caller's string, not a copy */
+    char *text;       /* the text that was parsed and that contains all strings */
+    char *owned;        /* memory that json_free frees, or NULL */
     size_t owned_capacity;
     json_node *nodes;
-    uint32_t count, capacity; /* of nodes; node 0 is unused, since 0 means no value */
+    /* number of values, and allocated number; number 0 is unused, since 0 means no value */
+    uint32_t count, capacity;
     uint32_t line;
-    int lenient;   /* if nonzero, half of a surrogate pair (\ud83d) is read as U+FFFD */
-    size_t halves; /* number of such halves read so far */
+    /* if nonzero, half of a surrogate pair (\ud83d) becomes U+FFFD instead of an error */
+    int lenient;
+    size_t halves; /* number of halves of surrogate pairs that became U+FFFD so far */
     char error[512];
 } json;
 
@@ -78,7 +82,7 @@ static inline void json_free(json *d)
     d->owned_capacity = 0;
 }
 
-/* Stores an error, "name:line: ...", unless there is one already. Returns -1. */
+/* Stores the error "name:line: ...", unless an earlier error is stored. Returns -1. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -97,9 +101,9 @@ json_fail(json *d, uint32_t line, const char *format, ...)
 }
 
 /* ---- UTF-8 ---------------------------------------------------------------------------------- */
-/* Decodes the character at text, which has n > 0 bytes. Returns its length; or, if it is
- * invalid, minus the number of bytes that one U+FFFD replaces (Unicode's "maximal subpart", as
- * in Python). */
+/* Decodes the UTF-8 character at `text`, which has n > 0 bytes. Returns the character's length in
+ * bytes. If it is invalid, returns minus the number of bytes that one U+FFFD should replace
+ * (Unicode's "maximal subpart", as in Python). */
 static inline int json_utf8(const char *text, size_t n, uint32_t *character)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -108,7 +112,8 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
     if (size > 1)
         c &= 0x3fu >> (size - 1);
     for (int i = 1; i < size; i++) {
-        /* excludes overlong forms, surrogates and numbers above 10ffff, by the second byte */
+        /* the allowed range of the second byte excludes overlong forms, surrogates and numbers
+         * above 10ffff */
         unsigned low = i > 1 ? 0x80 : s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
         unsigned high = i > 1 ? 0xbf : s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
         if ((size_t)i == n || s[i] < low || s[i] > high)
@@ -121,7 +126,7 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
     return size;
 }
 
-/* Writes a character at s, at most 4 bytes. Returns its length. */
+/* Writes a character as UTF-8 to s, at most 4 bytes. Returns the number of bytes. */
 static inline int json_put_utf8(char *s, uint32_t c)
 {
     int size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
@@ -131,8 +136,8 @@ static inline int json_put_utf8(char *s, uint32_t c)
     return size;
 }
 
-/* Returns the length of the byte order mark of UTF-8 at the beginning of a file, to be skipped, or
- * 0. If a mark shows another encoding, returns -1 with d->error. */
+/* Returns the number of bytes to skip at the beginning of a file: the length of UTF-8's byte order
+ * mark, or 0. If the file begins with the mark of another encoding, returns -1 with d->error. */
 static inline int json_bom_size(json *d, const char *text, size_t n)
 {
     static const struct {
@@ -157,7 +162,7 @@ static inline int json_bom_size(json *d, const char *text, size_t n)
 }
 
 /* ---- parsing -------------------------------------------------------------------------------- */
-/* Stores the error that the parser found an unexpected byte at s. Returns NULL. */
+/* Stores the error that the text at s is not as `expected` says. Returns NULL. */
 static inline char *json_unexpected(json *d, const char *expected, const char *s)
 {
     unsigned c = (unsigned char)*s;
@@ -169,7 +174,7 @@ static inline char *json_unexpected(json *d, const char *expected, const char *s
     return NULL;
 }
 
-/* Appends a value. Returns its number, or 0 with d->error if out of memory. */
+/* Appends a value to d's array. Returns its number, or 0 with d->error if out of memory. */
 static inline uint32_t json_add_node(json *d, json_kind kind, const char *s)
 {
     if (d->count + 1 >= d->capacity) {
@@ -184,7 +189,7 @@ static inline uint32_t json_add_node(json *d, json_kind kind, const char *s)
         d->nodes = nodes;
         d->capacity = (uint32_t)capacity;
     }
-    d->count += d->count == 0; /* skips number 0 */
+    d->count += d->count == 0; /* number 0 stays unused */
     json_node *p = &d->nodes[d->count];
     memset(p, 0, sizeof *p);
     p->at = (uint32_t)(s - d->text);
@@ -200,7 +205,8 @@ static inline char *json_skip_space(json *d, char *s)
     return s;
 }
 
-/* Returns the four hexadecimal digits at s as a number, or -1 if they are not hexadecimal. */
+/* Returns the number that the four hexadecimal digits at s denote, or -1 if they are not
+ * hexadecimal. */
 static inline int32_t json_hex(const char *s)
 {
     int32_t c = 0;
@@ -214,8 +220,8 @@ static inline int32_t json_hex(const char *s)
     return c;
 }
 
-/* Unescapes in place the string whose opening quote is at s. Returns the place after its closing
- * quote, or NULL with d->error. */
+/* Unescapes, in place, the string whose opening quote is at s. Returns the position after the
+ * closing quote, or NULL with d->error. */
 static inline char *json_string(json *d, char *s, const char *end, uint32_t node)
 {
     char *to = ++s;
@@ -233,7 +239,8 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
                 *to++ = *s++;
         } else if (*++s == 'u') {
             int32_t code = json_hex(s + 1), low = -1;
-            if (code >= 0xd800 && code < 0xe000) { /* a surrogate: the first half of a pair */
+            /* a surrogate, which must be the first half of a pair */
+            if (code >= 0xd800 && code < 0xe000) {
                 if (code < 0xdc00 && s[5] == '\\' && s[6] == 'u')
                     low = json_hex(s + 7);
                 const int pair = low >= 0xdc00 && low <= 0xdfff;
@@ -267,7 +274,7 @@ static inline char *json_digits(json *d, char *s)
     return s;
 }
 
-/* Parses the number at s. Returns the place after it, or NULL with d->error. */
+/* Parses the number at s. Returns the position after the number, or NULL with d->error. */
 static inline char *json_number(json *d, char *s, uint32_t node)
 {
     s += *s == '-';
@@ -283,8 +290,8 @@ static inline char *json_number(json *d, char *s, uint32_t node)
     return s;
 }
 
-/* Parses the value at s, which is neither array nor object. Returns the place after it, or NULL
- * with d->error. */
+/* Parses the value at s, which is not an array or object. Returns the position after the value, or
+ * NULL with d->error. */
 static inline char *json_scalar(json *d, char *s, const char *end)
 {
     static const char *const words[] = { "null", "false", "true" };
@@ -300,19 +307,20 @@ static inline char *json_scalar(json *d, char *s, const char *end)
     return json_unexpected(d, "a value", s);
 }
 
-/* Parses `text`, where text[size] is 0. Changes the text, and values point into it. Continues to
- * count lines from d->line. Returns 0, or -1 with d->error. */
+/* Parses `text` of `size` bytes, after which there must be a 0. Strings are unescaped in place, and
+ * values point into the text. Line numbers for errors continue from d->line. Returns 0, or -1 with
+ * d->error. */
 static inline int json_parse(json *d, char *text, size_t size)
 {
-    uint32_t open[JSON_DEPTH], last[JSON_DEPTH]; /* open arrays and objects, and the last item of
-                                                  * each */
+    /* arrays and objects that are not closed yet, and the last item of each of them */
+    uint32_t open[JSON_DEPTH], last[JSON_DEPTH];
     int depth = 0;
     char *s = text;
     d->text = text;
     d->count = 0;
     d->line += d->line == 0;
     if (size >= UINT32_MAX - 8)
-        return json_fail(d, 0, "%.0f bytes: 4 GB and more are not read", (double)size);
+        return json_fail(d, 0, "the file has %.0f bytes: 4 GB and more are not supported", (double)size);
     for (;;) {
         s = json_skip_space(d, s);
         if (depth > 0) {
@@ -358,7 +366,7 @@ static inline int json_parse(json *d, char *text, size_t size)
     }
 }
 
-/* Doubles the capacity of d->owned, at least 4096 bytes. Returns 0, or -1 with d->error. */
+/* Doubles the capacity of d->owned, to at least 4096 bytes. Returns 0, or -1 with d->error. */
 static inline int json_grow(json *d)
 {
     size_t capacity = d->owned_capacity ? 2 * d->owned_capacity : 4096;
@@ -370,8 +378,8 @@ static inline int json_grow(json *d)
     return 0;
 }
 
-/* Reads a whole file and appends a 0 that *size does not count. Returns d->owned, which json_free
- * frees unless the caller takes it, or NULL with d->error. */
+/* Reads a whole file into d->owned and returns it, or NULL with d->error. A 0 follows the *size
+ * bytes. json_free frees the text, unless the caller keeps it and sets d->owned to NULL. */
 static inline char *json_read_text(json *d, const char *path, size_t *size)
 {
     json_init(d, path);
@@ -400,8 +408,9 @@ static inline int json_read_file(json *d, const char *path)
     return bom < 0 ? -1 : json_parse(d, text + bom, size - (size_t)bom);
 }
 
-/* Reads JSON lines, after json_init: parses the next line of f that is not blank. Its values are
- * valid until the next call. Returns 1, 0 at the end of the file, or -1 with d->error. */
+/* Reads a file of JSON lines: parses the next line of f that is not blank. Call json_init before
+ * the first line. Values are valid until the next call. Returns 1, 0 at the end of the file, or -1
+ * with d->error. */
 static inline int json_read_line(json *d, FILE *f)
 {
     for (;;) {
@@ -434,8 +443,8 @@ static inline json_kind json_kind_of(const json *d, uint32_t at)
     return at < d->count && at > 0 ? d->nodes[at].kind : JSON_NOTHING;
 }
 
-/* Returns the first item of an array, or the first key of an object, or 0. A key's value has the
- * next number. */
+/* Returns the number of the first item of an array, or of the first key of an object; 0 if it is
+ * empty. The value of a key has the next number. */
 static inline uint32_t json_first(const json *d, uint32_t at)
 {
     json_kind kind = json_kind_of(d, at);
@@ -453,7 +462,7 @@ static inline uint32_t json_size(const json *d, uint32_t at)
     return json_kind_of(d, at) ? d->nodes[at].size : 0;
 }
 
-/* Returns whether the value is a string or key with this text. */
+/* Returns whether value `at` is a string or key with this text. */
 static inline int json_is(const json *d, uint32_t at, const char *text)
 {
     json_kind kind = json_kind_of(d, at);
@@ -469,7 +478,7 @@ static inline const char *json_kind_name(json_kind kind)
     return names[kind];
 }
 
-/* Stores the error that a value is not as expected: "file:line: key: expected ..., found ...".
+/* Stores the error that value `at` is not as expected: "file:line: key: expected ..., found ...".
  * Returns -1. */
 static inline int json_mismatch(json *d, uint32_t at, const char *expected)
 {
@@ -483,7 +492,7 @@ static inline int json_mismatch(json *d, uint32_t at, const char *expected)
                      shown ? d->text + d->nodes[at].at : "");
 }
 
-/* Returns the value of an object's key, or 0 if the key is absent. */
+/* Returns the number of a key's value, or 0 if the object does not have the key. */
 static inline uint32_t json_find(json *d, uint32_t object, const char *key)
 {
     uint32_t found = 0;
@@ -498,8 +507,8 @@ static inline uint32_t json_find(json *d, uint32_t object, const char *key)
     return found;
 }
 
-/* Returns the value of a required key, which must be of this kind (JSON_NOTHING allows any), or 0
- * with d->error. */
+/* Returns the number of the value of a key that must exist. Its kind must be `kind`, unless that is
+ * JSON_NOTHING. Returns 0 with d->error if the key is absent or the kind is another one. */
 static inline uint32_t json_require(json *d, uint32_t object, const char *key, json_kind kind)
 {
     uint32_t at = json_find(d, object, key);
@@ -514,8 +523,8 @@ static inline uint32_t json_require(json *d, uint32_t object, const char *key, j
     return 0;
 }
 
-/* Return a value as text, number or bool. A value of another kind is an error; then they return ""
- * or 0. */
+/* The next four functions return value `at` as a text, number, whole number or bool. If the value
+ * is of another kind, they store an error and return "" or 0. */
 static inline const char *json_text(json *d, uint32_t at)
 {
     json_kind kind = json_kind_of(d, at);
@@ -556,7 +565,8 @@ static inline int json_bool_of(json *d, uint32_t at)
     return kind == JSON_TRUE;
 }
 
-/* Return the value of a key or, if it is absent or null, 0 or `fallback`. */
+/* json_find_nonnull returns the number of a key's value, or 0 if the key is absent or null. The
+ * getters after it return the value, or `fallback` if the key is absent or null. */
 static inline uint32_t json_find_nonnull(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
@@ -582,8 +592,7 @@ static inline int json_bool(json *d, uint32_t object, const char *key, int fallb
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Writes a string in quotes. Bytes that are not UTF-8 become U+FFFD, since JSON cannot contain
- * them. */
+/* Writes a string in quotes. Invalid UTF-8 becomes U+FFFD, since JSON cannot contain it. */
 static inline void json_write_string(FILE *f, const char *s, size_t n)
 {
     putc('"', f);
@@ -602,8 +611,8 @@ static inline void json_write_string(FILE *f, const char *s, size_t n)
     putc('"', f);
 }
 
-/* Writes a text made by printf, with null instead of each number that is not finite, since JSON has
- * no notation for those. */
+/* Writes a text that printf made, with null in place of each inf or nan, since JSON has no notation
+ * for them. */
 static inline void json_write_finite(FILE *f, const char *text)
 {
     for (int quoted = 0; *text != 0; text++) {
@@ -618,7 +627,7 @@ static inline void json_write_finite(FILE *f, const char *text)
     }
 }
 
-/* Writes a value on one line; numbers are written as they were read. */
+/* Writes value `at` on one line. Numbers are written with the digits that were read. */
 static inline void json_write_value(FILE *f, const json *d, uint32_t at)
 {
     const json_kind kind = json_kind_of(d, at);

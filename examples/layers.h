@@ -1,32 +1,34 @@
-/* layers.h - the layers of common networks, a function a layer. To copy and to change: it uses public
- * calls only. C99 or C++11; include gradckpt.h first.
+/* layers.h - the layers of common networks, a function a layer. To copy and to change: it uses
+ * public calls only. C99 or C++11; include gradckpt.h first.
  *
  *     h = gckpt_relu(layers_dense(x, "fc1", 64));       // (..,I) -> (..,64)
  *     for (int i = 0; i < 12; i++)
  *         h = layers_gpt_block(h, &gpt, i);             // (B,T,C) -> (B,T,C)
  *
- * Names, shapes and initial values follow PyTorch; transformer blocks follow their model (GPT-2, Llama).
- * A dense layer is an nn.Linear with "fc1.weight" (64,I) and "fc1.bias". Here images have their channels
- * last, and a convolution's weights are (KH,KW,I,O) instead of PyTorch's (O,I,KH,KW). With
- * layers_pytorch_axes as gckpt_file_desc.axes, files are read and written in PyTorch's order;
- * layers_flatten orders features as nn.Flatten does. So
+ * Names, shapes and initial values follow PyTorch; transformer blocks follow their model (GPT-2,
+ * Llama). A dense layer is an nn.Linear with "fc1.weight" (64,I) and "fc1.bias". Here images
+ * have their channels last, and a convolution's weights are (KH,KW,I,O) instead of PyTorch's
+ * (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes, files are read and written in
+ * PyTorch's order; layers_flatten orders features as nn.Flatten does. So
  *
  *     gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
  *     gckpt_store_load_as(s, "net.safetensors", &torch);
  *
- * reads a state_dict, and gckpt_store_save_as writes a file for load_state_dict (docs/from-pytorch.md).
- * Given a NULL tensor, layers return NULL. */
+ * reads a state_dict, and gckpt_store_save_as writes a file for load_state_dict
+ * (docs/from-pytorch.md). Given a NULL tensor, layers return NULL. */
 #ifndef LAYERS_H
 #define LAYERS_H
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Layers with the same name share their weights, like two calls of one nn.Module. If this is 0, the
- * first such pair in a graph is reported on stderr as a likely mistake; if nonzero, none is. */
+/* Layers with the same name share their weights, like two calls of one nn.Module. If layers_share
+ * is 0, a message on stderr reports the first such pair of layers as a likely mistake; if nonzero,
+ * there is no message. */
 static int layers_share;
 
-/* Returns parameter NAME.part; creates it if it is not in the graph yet. */
+/* Returns parameter NAME.part. Creates it if the graph does not have it yet; otherwise the layers
+ * share it. */
 static inline gckpt_tensor *layers_param_shared(gckpt_graph *g, const char *name, const char *part,
                                                gckpt_shape shape, gckpt_init init)
 {
@@ -35,8 +37,8 @@ static inline gckpt_tensor *layers_param_shared(gckpt_graph *g, const char *name
     return gckpt_param(g, n < (int)sizeof full ? full : NULL, shape, init);
 }
 
-/* Returns parameter NAME.part of a layer. If the graph already has it and layers_share is 0, prints
- * a warning. */
+/* Returns parameter NAME.part of a layer. If the graph already has this parameter and layers_share
+ * is 0, prints a warning. */
 static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const char *part,
                                          gckpt_shape shape, gckpt_init init)
 {
@@ -47,7 +49,7 @@ static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const
                 "layers.h: two layers are named \"%s\" and share %s.%s: rename one, or "
                 "set layers_share = 1 if they should share\n",
                 name, name, part);
-        layers_share = 1; /* warns once */
+        layers_share = 1; /* suppresses further warnings */
     }
     return p;
 }
@@ -59,9 +61,9 @@ static inline int64_t layers_width(const gckpt_tensor *x)
     return s.n > 0 ? s.d[s.n - 1] : 1;
 }
 
-/* Permutes axes like PyTorch's permute: axis i of `to` is axis axes[i] of `from`, whose shape is
- * given. (2,3,1,0) converts weights of nn.Conv2d to those of gckpt_conv2d, (3,2,0,1) converts back;
- * for nn.Conv1d, (2,1,0) converts both ways. */
+/* Permutes axes like PyTorch's permute: axis i of `to` is axis axes[i] of `from`, and `shape` is
+ * the shape of `from`. (2,3,1,0) converts weights of nn.Conv2d to those of gckpt_conv2d, and
+ * (3,2,0,1) converts them back; for nn.Conv1d, (2,1,0) converts in both directions. */
 static inline void layers_permute(const float *from, gckpt_shape shape, const int *axes, float *to)
 {
     int64_t step[GCKPT_MAX_DIMS], n = 1;
@@ -75,22 +77,24 @@ static inline void layers_permute(const float *from, gckpt_shape shape, const in
     }
 }
 
-/* A gckpt_file_desc.axes for PyTorch's order of convolution weights ("..weight"): 1D convolutions
- * have three axes, 2D ones four; transposed ones included. */
+/* A gckpt_file_desc.axes for weights of convolutions in PyTorch's order of axes. Convolutions are
+ * recognised by names that end in "weight" and by three axes (1D) or four axes (2D); this includes
+ * transposed convolutions. */
 static inline int layers_pytorch_axes(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     const size_t n = strlen(name);
     (void)user;
     if (shape.n < 3 || shape.n > 4 || n < 6 || strcmp(name + n - 6, "weight") != 0)
         return 0;
-    axes[0] = shape.n - 1, axes[1] = shape.n - 2; /* then the kernel's axes */
+    /* output and input channels come first, then the kernel's axes */
+    axes[0] = shape.n - 1, axes[1] = shape.n - 2;
     for (int i = 2; i < shape.n; i++)
         axes[i] = i - 2;
     return shape.n;
 }
 
-/* nn.Flatten: (B,H,W,C) or (B,T,C) -> (B,C H W) or (B,C T). Channels come first, so that the
- * columns of the next nn.Linear are in PyTorch's order. */
+/* Flattens like nn.Flatten: (B,H,W,C) -> (B,C H W), (B,T,C) -> (B,C T). A row of the result has all
+ * values of channel 0, then those of channel 1 and so on, which is PyTorch's order. */
 static inline gckpt_tensor *layers_flatten(gckpt_tensor *x)
 {
     static const int order[2][4] = { { 0, 2, 1, 0 }, { 0, 3, 1, 2 } };
@@ -100,7 +104,7 @@ static inline gckpt_tensor *layers_flatten(gckpt_tensor *x)
     return gckpt_reshape(x, gckpt_shape2(s.n > 0 ? s.d[0] : 1, -1));
 }
 
-/* Returns 1 / sqrt(n) by Newton's method, so that no math library is needed. */
+/* Returns 1 / sqrt(n) by Newton's method, so that programs need no math library. */
 static inline float layers_rsqrt(double n)
 {
     double x = 1;
@@ -111,7 +115,7 @@ static inline float layers_rsqrt(double n)
     return (float)x;
 }
 
-/* (..,I) -> (..,out): x weight' + bias, with the given initial values. */
+/* A dense layer with the given initial values: x weight' + bias, (..,I) -> (..,out). */
 static inline gckpt_tensor *layers_dense_with(gckpt_tensor *x, const char *name, int64_t out,
                                               gckpt_init weight, gckpt_init bias)
 {
@@ -122,14 +126,16 @@ static inline gckpt_tensor *layers_dense_with(gckpt_tensor *x, const char *name,
     return gckpt_linear_transposed(x, w, b);
 }
 
-/* nn.Linear(I, out); weight and bias start from U(-1,1) / sqrt(I), as in PyTorch. */
+/* A dense layer like nn.Linear(I, out). Weight and bias start uniform in (-1,1) / sqrt(I), as in
+ * PyTorch. */
 static inline gckpt_tensor *layers_dense(gckpt_tensor *x, const char *name, int64_t out)
 {
     const gckpt_init init = { 0, layers_rsqrt((double)layers_width(x)), 0 };
     return layers_dense_with(x, name, out, init, init);
 }
 
-/* Dense layers NAME.0, NAME.1, .. of these widths, with relu and dropout between them. */
+/* Dense layers NAME.0, NAME.1, .. with these widths. Between two of them there are relu and
+ * dropout. */
 static inline gckpt_tensor *layers_mlp(gckpt_tensor *x, const char *name, const int64_t *widths,
                                        int layers, float dropout)
 {
@@ -143,7 +149,7 @@ static inline gckpt_tensor *layers_mlp(gckpt_tensor *x, const char *name, const 
     return x;
 }
 
-/* nn.LayerNorm: NAME.weight starts at 1, NAME.bias at 0. */
+/* A layer norm like nn.LayerNorm: NAME.weight starts at 1, NAME.bias at 0. */
 static inline gckpt_tensor *layers_layernorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -153,9 +159,10 @@ static inline gckpt_tensor *layers_layernorm(gckpt_tensor *x, const char *name)
     return gckpt_layernorm(x, gain, bias, 0);
 }
 
-/* A convolution: op is gckpt_conv2d, gckpt_conv1d or a transposed one. NAME.weight has this shape;
- * if biases is nonzero, NAME.bias has that size. Both start from U(-1,1) / sqrt(product of all axes
- * except the last), as in PyTorch. */
+/* A convolution by `op`, which is gckpt_conv2d, gckpt_conv1d or a transposed convolution.
+ * NAME.weight has the given shape; if `biases` is nonzero, NAME.bias has that many elements. Both
+ * start uniform in (-1,1) / sqrt(n), as in PyTorch, where n is the product of all axes of the shape
+ * except the last one. */
 static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w,
                                                                 gckpt_tensor *bias,
                                                                 const gckpt_window *window),
@@ -173,17 +180,17 @@ static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x,
     return op(x, w, b, window);
 }
 
-/* Returns the channels of a group. If exact is nonzero and the groups do not divide the channels,
- * returns 0, which gckpt_conv2d refuses. */
+/* Returns the number of channels in a group. If `exact` is nonzero and the channels cannot be
+ * divided evenly, returns 0, for which gckpt_conv2d reports an error. */
 static inline int64_t layers_group_width(int64_t channels, const gckpt_window *window, int exact)
 {
     const int64_t groups = window != NULL && window->groups > 0 ? window->groups : 1;
     return exact && channels % groups != 0 ? 0 : channels / groups;
 }
 
-/* nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window has stride, padding, dilation and
- * groups; NULL means the defaults of gckpt_conv2d. If bias is 0, there is no bias. For kernels that
- * are not square use layers_convolve. */
+/* A convolution like nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window has stride, padding,
+ * dilation and groups; NULL selects the defaults of gckpt_conv2d. If bias is 0, the layer has no
+ * bias. Use layers_convolve for kernels that are not square. */
 static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
@@ -191,8 +198,9 @@ static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int
     return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.Conv2d(I, out, size, stride, padding=size // 2, bias=False) for odd sizes: with stride 1 an
- * image keeps its size. Meant to precede a norm, which has a bias already. */
+/* A convolution like nn.Conv2d(I, out, size, stride, padding=size // 2, bias=False), for odd sizes.
+ * With stride 1 the image keeps its size. Use it before a norm, whose bias makes another one
+ * superfluous. */
 static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
                                         int stride)
 {
@@ -203,7 +211,8 @@ static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64
     return layers_conv2d(x, name, out, size, &window, 0);
 }
 
-/* nn.Conv1d: (B,T,I) -> (B,P,out). The window's elements [1] apply: { .padding = { 0, 1 } }. */
+/* A convolution like nn.Conv1d: (B,T,I) -> (B,P,out). It uses only element 1 of the window's arrays,
+ * for example { .padding = { 0, 1 } }. */
 static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
@@ -211,7 +220,8 @@ static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int
     return layers_convolve(gckpt_conv1d, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.ConvTranspose2d; nn.ConvTranspose1d follows. */
+/* A transposed convolution like nn.ConvTranspose2d. The next function is like
+ * nn.ConvTranspose1d. */
 static inline gckpt_tensor *layers_conv2d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
@@ -225,7 +235,7 @@ static inline gckpt_tensor *layers_conv1d_transposed(gckpt_tensor *x, const char
     return layers_convolve(gckpt_conv1d_transposed, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.GroupNorm(groups, C): NAME.weight starts at 1, NAME.bias at 0. */
+/* A group norm like nn.GroupNorm(groups, C): NAME.weight starts at 1, NAME.bias at 0. */
 static inline gckpt_tensor *layers_groupnorm(gckpt_tensor *x, const char *name, int groups)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -235,7 +245,8 @@ static inline gckpt_tensor *layers_groupnorm(gckpt_tensor *x, const char *name, 
     return gckpt_groupnorm(x, groups, gain, bias);
 }
 
-/* nn.BatchNorm2d and nn.BatchNorm1d, with NAME.weight, .bias, .running_mean and .running_var. */
+/* A batch norm like nn.BatchNorm2d and nn.BatchNorm1d. Its parameters are NAME.weight and
+ * NAME.bias, its running statistics NAME.running_mean and NAME.running_var. */
 static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -251,8 +262,8 @@ static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
     return gckpt_batchnorm(x, gain, bias, mean, variance);
 }
 
-/* Embedding, i32 (..) -> (..,width): rows of NAME.weight (count,width), with the given initial
- * values; GPT-2 and Llama have { 0.02f, 0, 0 }. */
+/* An embedding with the given initial values, i32 (..) -> (..,width): selects rows of NAME.weight
+ * (count,width). Initial values of GPT-2 and Llama are { 0.02f, 0, 0 }. */
 static inline gckpt_tensor *layers_embed_with(gckpt_tensor *index, const char *name, int64_t count,
                                               int64_t width, gckpt_init init)
 {
@@ -261,7 +272,8 @@ static inline gckpt_tensor *layers_embed_with(gckpt_tensor *index, const char *n
         index);
 }
 
-/* nn.Embedding(count, width), initialised from N(0,1). */
+/* An embedding like nn.Embedding(count, width), whose initial values are normally distributed,
+ * N(0,1). */
 static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, int64_t count,
                                          int64_t width)
 {
@@ -269,8 +281,9 @@ static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, 
     return layers_embed_with(index, name, count, width, normal);
 }
 
-/* Returns gckpt_attention of (B,T,C) with `heads` heads; if causal is nonzero, a token sees only
- * itself and earlier ones. (C++ has no compound literals, hence the variable desc.) */
+/* Returns gckpt_attention of q, k and v (B,T,C) with `heads` heads. If causal is nonzero, a token
+ * sees only itself and earlier tokens. (The variable desc is needed because C++ has no compound
+ * literals.) */
 static inline gckpt_tensor *layers_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                              int heads, int causal)
 {
@@ -281,7 +294,7 @@ static inline gckpt_tensor *layers_attention(gckpt_tensor *q, gckpt_tensor *k, g
     return gckpt_attention(q, k, v, &desc);
 }
 
-/* Returns gckpt_rotary of (B,T,C) with `heads` heads, from position 0 on. */
+/* Returns gckpt_rotary of x (B,T,C) with `heads` heads; positions begin at 0. */
 static inline gckpt_tensor *layers_rotary(gckpt_tensor *x, int heads)
 {
     gckpt_rotary_desc desc;
@@ -292,13 +305,13 @@ static inline gckpt_tensor *layers_rotary(gckpt_tensor *x, int heads)
 
 typedef struct {
     int layers, heads;
-    int causal; /* if nonzero, a token sees only itself and earlier ones */
+    int causal; /* if nonzero, a token sees only itself and earlier tokens */
     float dropout;
 } layers_gpt;
 
-/* Block `layer` of a transformer with pre-normalisation, (B,T,C) -> (B,T,C): Radford 2019, with
- * GPT-2's names ("h.3.attn.c_attn") and initial values: N(0, 0.02), divided by sqrt(2 layers) in
- * layers that add to the residual stream. */
+/* Block number `layer` of a transformer with norms before attention and MLP (Radford 2019), (B,T,C)
+ * -> (B,T,C). Names ("h.3.attn.c_attn") and initial values are those of GPT-2: N(0, 0.02), divided
+ * by sqrt(2 layers) in layers that add to the residual stream. */
 static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *gpt, int layer)
 {
     const gckpt_init normal = { 0.02f, 0, 0 }, zero = { 0, 0, 0 };
@@ -318,7 +331,7 @@ static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *
                      gckpt_dropout(layers_dense_with(a, name[5], C, branch, zero), gpt->dropout));
 }
 
-/* (..,I) -> (..,out): x weight' without bias, with the given initial values. */
+/* A dense layer without bias and with the given initial values: x weight', (..,I) -> (..,out). */
 static inline gckpt_tensor *layers_dense_nobias_with(gckpt_tensor *x, const char *name, int64_t out,
                                             gckpt_init init)
 {
@@ -327,14 +340,14 @@ static inline gckpt_tensor *layers_dense_nobias_with(gckpt_tensor *x, const char
                                    NULL);
 }
 
-/* nn.Linear(I, out, bias=False) */
+/* A dense layer like nn.Linear(I, out, bias=False). */
 static inline gckpt_tensor *layers_dense_nobias(gckpt_tensor *x, const char *name, int64_t out)
 {
     const gckpt_init init = { 0, layers_rsqrt((double)layers_width(x)), 0 };
     return layers_dense_nobias_with(x, name, out, init);
 }
 
-/* Root-mean-square norm (Zhang & Sennrich 2019): NAME.weight starts at 1. */
+/* A root-mean-square norm (Zhang & Sennrich 2019): NAME.weight starts at 1. */
 static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -342,9 +355,9 @@ static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
     return gckpt_rmsnorm(x, layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one), 0);
 }
 
-/* Block `layer` of a Llama (Touvron 2023), (B,T,C) -> (B,T,C), with `inner` hidden units in its
- * MLP. Names ("model.layers.3.self_attn.q_proj.weight"), rotary pairs and initial values, N(0,
- * 0.02), are those of transformers. */
+/* Block number `layer` of a Llama (Touvron 2023), (B,T,C) -> (B,T,C), whose MLP has `inner` hidden
+ * units. Names ("model.layers.3.self_attn.q_proj.weight"), the pairs of columns of rotary
+ * positions, and initial values, N(0, 0.02), are those of transformers. */
 static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64_t inner, int layer)
 {
     static const char *const parts[9] = { "input_layernorm",  "self_attn.q_proj",
@@ -368,9 +381,9 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
     return gckpt_add(x, layers_dense_nobias_with(gate, name[8], C, normal));
 }
 
-/* Returns in params the parameters of layer `layer` of a PyTorch recurrent net, each with `rows`
- * rows: NAME.weight_ih_l0 (rows,I), .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0. All
- * start from U(-1,1) / sqrt(hidden). */
+/* Sets params[0..3] to the parameters of layer `layer` of a recurrent net in PyTorch:
+ * NAME.weight_ih_l0 (rows,I), .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0 for layer 0.
+ * All start uniform in (-1,1) / sqrt(hidden). */
 static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int layer, int64_t rows,
                                 int64_t hidden, gckpt_tensor *params[4])
 {
@@ -385,9 +398,9 @@ static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int laye
     }
 }
 
-/* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) -> the next h. At the
- * first step h is NULL, which means 0. Steps of one name share their weights, in which the gates
- * are in the order reset, update, new. */
+/* One time step of a gated recurrent unit (Cho 2014, nn.GRU): returns the next h (B,hidden) from x
+ * (B,I) and h. At the first step h is NULL, which means 0. Steps with the same name share their
+ * weights, whose gates are in the order reset, update, new. */
 static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, const char *name,
                                        int64_t hidden)
 {
@@ -403,14 +416,14 @@ static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, co
     gckpt_tensor *reset = gckpt_sigmoid(gckpt_add(part[0][0], part[1][0]));
     gckpt_tensor *update = gckpt_sigmoid(gckpt_add(part[0][1], part[1][1]));
     gckpt_tensor *candidate = gckpt_tanh(gckpt_add(part[0][2], gckpt_mul(reset, part[1][2])));
-    /* (1 - update) candidate + update h */
+    /* the result is (1 - update) candidate + update h */
     return gckpt_add(candidate,
                      gckpt_mul(update, h != NULL ? gckpt_sub(h, candidate) : gckpt_scale(candidate, -1)));
 }
 
-/* All steps of layers_gru_cell in one op, gckpt_gru: x (B,T,I) -> (B,T,hidden). The parameters are
- * the same, the bits are not, since gckpt_gru sums in another order. It is faster, but a plan can
- * only keep all steps or recompute all. */
+/* All time steps of a GRU by the op gckpt_gru: x (B,T,I) -> (B,T,hidden). It has the parameters of
+ * layers_gru_cell but not the same bits, since gckpt_gru sums in another order. It is faster, but a
+ * plan can only keep or recompute all steps together. */
 static inline gckpt_tensor *layers_gru_sequence(gckpt_tensor *x, const char *name, int64_t hidden)
 {
     static const int swap[2] = { 1, 0 };
@@ -420,10 +433,10 @@ static inline gckpt_tensor *layers_gru_sequence(gckpt_tensor *x, const char *nam
     return gckpt_gru(x, wx, w[1], gckpt_permute(w[2], swap, 2), w[3], NULL);
 }
 
-/* A step of nn.LSTM (Hochreiter & Schmidhuber 1997): x (B,I), state: h and c, (B,hidden). At
- * the first step both are NULL, which means 0. Overwrites state with the next one and returns
- * h. Steps of one name share their weights, in which the gates are in the order input, forget,
- * cell, output. */
+/* One time step of nn.LSTM (Hochreiter & Schmidhuber 1997) from x (B,I) and state[] = h and c,
+ * (B,hidden). At the first step both are NULL, which means 0. Replaces state[] by the next h and c,
+ * and returns the next h. Steps with the same name share their weights, whose gates are in the
+ * order input, forget, cell, output. */
 static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *state[2], const char *name,
                                         int64_t hidden)
 {
@@ -441,8 +454,9 @@ static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *stat
     return state[0] = gckpt_mul(part[3], gckpt_tanh(state[1]));
 }
 
-/* All steps of `layers` stacked LSTM layers, by gckpt_lstm: x (B,T,I) -> h of the last layer
- * (B,T,hidden). Compared with the cells, the same holds as for layers_gru_sequence. */
+/* All time steps of `layers` stacked LSTM layers by the op gckpt_lstm: x (B,T,I) -> h of the last
+ * layer (B,T,hidden). It has the parameters of layers_lstm_cell but not the same bits, and a plan
+ * can only keep or recompute all steps together. */
 static inline gckpt_tensor *layers_lstm_sequence(gckpt_tensor *x, const char *name, int64_t hidden,
                                             int layers)
 {

@@ -1,27 +1,29 @@
-/* llama.h - Llama-like models as a family of model.h, which includes this file. To copy with model.h.
+/* llama.h - Llama-like models as a family of model.h, which includes this file. To copy with
+ * model.h.
  *
  *     model_any m; // a new model; model_load reads one from files
- *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256); // layers, width, heads, key heads, context, vocabulary
+ *     // layers, width, heads, key heads, context, vocabulary:
+ *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256);
  *     model_declare(&m, store);
  *
- * Builds model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text. They have
- * root-mean-square norms (Zhang & Sennrich 2019), rotary positions (Su 2021), key heads that several query
- * heads share (Ainslie 2023) and a gated MLP (Shazeer 2020), as in Llama (Touvron 2023). Differences are
- * read from config.json: biases, norms of heads, norms after attention and MLP, layers without positions,
- * sliding-window layers (Jiang 2023), which in Gemma 3 have different rotary frequencies, scaled
- * frequencies (linear; llama3; yarn: Peng 2023), caps of scores and logits (Gemma 2), activation, and
- * whether the head is the embedding table. During generation, a layer with a window keeps only the keys
- * that its window needs. Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or
- * C++11. */
+ * Builds model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text. They
+ * have root-mean-square norms (Zhang & Sennrich 2019), rotary positions (Su 2021), key heads
+ * that several query heads share (Ainslie 2023) and a gated MLP (Shazeer 2020), as in Llama
+ * (Touvron 2023). Differences are read from config.json: biases, norms of heads, norms after
+ * attention and MLP, layers without positions, sliding-window layers (Jiang 2023), which in
+ * Gemma 3 have different rotary frequencies, scaled frequencies (linear; llama3; yarn: Peng
+ * 2023), caps of scores and logits (Gemma 2), activation, and whether the head is the embedding
+ * table. During generation, a layer with a window keeps only the keys that its window needs.
+ * Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or C++11. */
 #ifndef LLAMA_H
 #define LLAMA_H
 #ifndef MODEL_H
 #error "include model.h, which includes llama.h"
 #endif
 
-/* Which layers have a sliding window if config.json has no layer_types: none; all; those from
- * max_window_layers on; those without positions; or all except each n-th, n from
- * sliding_window_pattern. */
+/* Says which layers have a sliding window if config.json has no layer_types, in this order: none;
+ * all; those from max_window_layers on; those without rotary positions; or all except every n-th, n
+ * from sliding_window_pattern. */
 typedef enum {
     LLAMA_NO_WINDOW,
     LLAMA_ALL_LAYERS,
@@ -30,14 +32,15 @@ typedef enum {
     LLAMA_PATTERN
 } llama_windows;
 
-/* The defaults of transformers for keys that config.json lacks. */
+/* Model types, with the defaults of transformers for keys that config.json lacks. */
 static const struct {
     const char *type, *architecture;
-    int64_t key_heads, head; /* 0 means: as many key heads as heads; head = width / heads */
+    /* key_heads: 0 means as many as heads; head: columns of a head, 0 means width / heads */
+    int64_t key_heads, head;
     double base;
     int tied;
     llama_windows windows;
-    int gemma; /* version of Gemma, 1 to 3, or 0 */
+    int gemma; /* 1 to 3 for versions of Gemma, 0 for other types */
 } llama_types[] = {
     { "llama", "LlamaForCausalLM", 0, 0, 10000, 0, LLAMA_NO_WINDOW, 0 },
     { "mistral", "MistralForCausalLM", 8, 0, 10000, 0, LLAMA_ALL_LAYERS, 0 },
@@ -51,11 +54,13 @@ static const struct {
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* Parameters of a block. Letters stand for sizes: C width, Q all query heads, K all key heads, D a
- * head, I inner; '1' in `rows` means a vector. `where` tells which models have the parameter: 0
- * all; q, those with biases of queries, keys and values; o, with a bias of attention's output; m,
- * with biases in the MLP; n, with norms of heads; p, with norms before and after the MLP, in which
- * post_attention_layernorm really comes after attention (elsewhere it comes before the MLP). */
+/* Shapes of the parameters of a block. The letters mean sizes: C width, Q all heads of queries
+ * together, K all heads of keys together, D a head, I inner width of the MLP; '1' in `rows` means
+ * that the parameter is a vector. `where` says which models have the parameter: 0, all models; q,
+ * models with biases of queries, keys and values; o, with a bias of attention's output; m, with
+ * biases in the MLP; n, with norms of heads; p, with norms before and after the MLP. In the last
+ * ones, post_attention_layernorm really comes after attention; in all others it comes before the
+ * MLP. */
 static const struct {
     const char *name;
     char rows, columns, where;
@@ -134,15 +139,16 @@ static inline void llama_get_param(const model_config *c, int64_t layer, int par
         p->init.constant = (float)!c->llama.plus_one;
 }
 
-/* Returns whether a name is a table of rotary frequencies, which old files contain. */
+/* Returns whether a tensor in a file is a table of rotary frequencies, which old files contain and
+ * which is no parameter. */
 static inline int llama_is_skipped(const char *name)
 {
     return strstr(name, ".rotary_emb.inv_freq") != NULL;
 }
 
 /* ---- positions ------------------------------------------------------------------------------- */
-static inline double llama_log(double x) /* natural logarithm for x > 0; like llama_exp, it saves
-                                          * the math library */
+/* returns the natural logarithm of x > 0; like llama_exp, it makes a math library unnecessary */
+static inline double llama_log(double x)
 {
     int twos = 0;
     for (; x > 1.5; x /= 2)
@@ -174,8 +180,8 @@ static inline double llama_clamp(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Returns, for YaRN, the index of the pair that makes this many rotations within the original
- * context. */
+/* For YaRN: returns the index of the pair of columns that rotates `rotations` times within the
+ * original context. */
 static inline double llama_yarn_dim(const llama_positions *l, int64_t head, double rotations)
 {
     const double two_pi = 6.28318530717958647693;
@@ -184,14 +190,14 @@ static inline double llama_yarn_dim(const llama_positions *l, int64_t head, doub
 
 static inline double llama_round(double x, int up)
 {
-    if (!(x > -1e15 && x < 1e15)) /* such large numbers have no fraction */
+    if (!(x > -1e15 && x < 1e15)) /* numbers this large have no fraction */
         return x;
-    const double n = (double)(int64_t)x; /* rounds towards 0 */
+    const double n = (double)(int64_t)x; /* the conversion to an integer rounds towards 0 */
     return up ? n + (n < x) : n - (n > x);
 }
 
-/* Computes the rotation angle per position of each pair of columns, for heads of `head` columns, as
- * transformers' modeling_rope_utils does. */
+/* Computes, for each pair of columns of a head, the rotation angle per position, as
+ * modeling_rope_utils of transformers does. `head` is the number of columns of a head. */
 static inline void llama_frequencies(const llama_positions *l, int64_t head, float *to)
 {
     double low = 0, high = 0;
@@ -206,7 +212,8 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
     }
     for (int64_t i = 0; i < head / 2; i++) {
         const double f = llama_exp(-2.0 * (double)i / (double)head * llama_log(l->base));
-        double kept = 0; /* fraction of the angle that is not divided by the factor */
+        /* fraction of the angle that the scaling keeps; the rest is divided by the factor */
+        double kept = 0;
         if (l->scaling == LLAMA_YARN)
             kept = 1 - llama_clamp(((double)i - low) / (high - low), 0, 1);
         else if (l->scaling == LLAMA_LLAMA3) {
@@ -219,13 +226,14 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
 
 /* ---- building the graph ---------------------------------------------------------------------- */
 typedef struct {
-    model_site site;              /* must come first: hooks receive a pointer to it */
-    gckpt_rotary_desc rotary[2]; /* of full-attention layers; of sliding ones */
-    gckpt_tensor *one;           /* the constant 1 for norms with gain 1 + weight, or NULL if gains
-                                  * are plain */
+    model_site site;              /* must be the first field, because hooks get a pointer to it */
+    /* [0]: for layers with full attention; [1]: for layers with a sliding window */
+    gckpt_rotary_desc rotary[2];
+    /* constant 1, if norms multiply by 1 + weight; NULL if they multiply by weight */
+    gckpt_tensor *one;
 } llama_site;
 
-/* Returns the bit for a layer in a mask of llama_config. */
+/* Returns the bit of a layer in one of the bit sets of llama_config. */
 static inline int llama_bit(const uint64_t *mask, int64_t layer)
 {
     return layer >= 0 && layer < LLAMA_MASK_BITS && (mask[layer / 64] >> layer % 64 & 1) != 0;
@@ -238,7 +246,7 @@ static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, con
                              (float)p->site.config->llama.epsilon);
 }
 
-/* Normalises each head of x (B,T,heads D) if the model has norms of heads. */
+/* If the model has norms of heads, normalises each head of x (B,T,heads D); else returns x. */
 static inline gckpt_tensor *llama_head_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     const gckpt_shape s = gckpt_shape_of(x);
@@ -257,8 +265,8 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
     return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary(x, &desc);
 }
 
-/* Attention of queries, keys and values that have positions. For generation, keys and values are
- * cached. */
+/* Returns attention of queries, keys and values; rotary positions have been applied. In a graph for
+ * generation, the keys and values are cached. */
 static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v)
 {
@@ -274,7 +282,7 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
     desc.scale = (float)c->llama.score_scale;
     if (capacity > 0) {
         const model_hooks *hooks = p->site.options->hooks;
-        /* tokens cached in one call */
+        /* number of tokens that enter the caches in one call */
         const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
         const int64_t kept = desc.window + (desc.window > 0 && first > 64 ? first - 64 : 0);
         k = gckpt_cache_window(k, capacity, kept);
@@ -283,14 +291,15 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
     return gckpt_attention(q, k, v, &desc);
 }
 
-/* Adds a branch to x, after the norm `norm` if the model has norms after branches. */
+/* Adds the result of a branch to x. If the model has norms after branches, first applies the norm
+ * called `norm` to the result. */
 static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *x, gckpt_tensor *branch,
                                       const char *norm)
 {
     return gckpt_add(x, p->site.config->llama.post_norms ? llama_norm(p, branch, norm) : branch);
 }
 
-/* A block, (B,T,C) -> (B,T,C), one segment for gckpt_checkpoint. */
+/* Appends a block to x: (B,T,C) -> (B,T,C). It is one segment for gckpt_checkpoint. */
 static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
 {
     const llama_site *p = (const llama_site *)user;
@@ -311,7 +320,8 @@ static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
     x = llama_add_branch(p, x, model_branch(at, q, a), "post_attention_layernorm");
     a = llama_norm(p, x,
                    c->llama.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
-    gckpt_tensor *gate = c->activation(model_linear(at, a, "mlp.gate_proj")); /* (B,T,I) */
+    /* shape (B,T,I), with I the inner width */
+    gckpt_tensor *gate = c->activation(model_linear(at, a, "mlp.gate_proj"));
     a = model_linear(at, gckpt_mul(gate, model_linear(at, a, "mlp.up_proj")), "mlp.down_proj");
     return llama_add_branch(p, x, model_branch(at, NULL, a), "post_feedforward_layernorm");
 }
@@ -356,7 +366,7 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     return llama_norm(&p, x, "norm");
 }
 
-/* Computes keys and values, without positions, of LLaMA-Adapter's prompts. */
+/* Computes keys and values of the prompts of LLaMA-Adapter, without rotary positions. */
 static inline void llama_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                      gckpt_tensor **v)
 {
@@ -376,8 +386,8 @@ static inline int llama_is_post_norm(const model_config *c, const char *name, fl
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
-/* Returns a number of an object of config.json that must be above `least` and at most 1e12; else
- * sets d->error. */
+/* Returns a number in an object of config.json, which must be above `least` and at most 1e12. If it
+ * is not, sets d->error. */
 static inline double llama_read_real(json *d, uint32_t object, const char *key, double fallback,
                                 double least)
 {
@@ -385,10 +395,10 @@ static inline double llama_read_real(json *d, uint32_t object, const char *key, 
     if (x > least && x <= 1e12)
         return x;
     json_fail(d, 0, "%s %g: expected a number above %g and at most 1e12", key, x, least);
-    return least + 1; /* a valid value, since callers divide by it and loop up to it */
+    return least + 1; /* an allowed value, because callers divide by it and loop up to it */
 }
 
-/* Returns the factor by which YaRN scales cosines and sines. */
+/* Returns the factor by which YaRN multiplies cosines and sines. */
 static inline double llama_yarn_scale(double scale, double mscale)
 {
     return scale > 1 ? 0.1 * mscale * llama_log(scale) + 1 : 1;
@@ -398,9 +408,9 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
 {
     const double mscale = json_real(d, at, "mscale", 0), mscale_all = json_real(d, at, "mscale_all_dim", 0);
     const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
-    /* given values must be positive, since */
+    /* 0 selects the default; other values must be positive, */
     l->fast = fast > 0 ? llama_read_real(d, at, "beta_fast", 32, 1e-6) : 32;
-    /* their logarithms are taken */
+    /* because their logarithms are taken */
     l->slow = slow > 0 ? llama_read_real(d, at, "beta_slow", 1, 1e-6) : 1;
     l->truncate = json_bool(d, at, "truncate", 1);
     l->scale = mscale != 0 && mscale_all != 0
@@ -409,7 +419,7 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
     l->scale = llama_read_real(d, at, "attention_factor", l->scale, 0);
 }
 
-/* Reads the rotary positions from object `at` of config.json: rope_theta and the scaling. If at is
+/* Reads the rotary positions, rope_theta and the scaling, from object `at` of config.json. If at is
  * 0, sets the defaults. */
 static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, double base,
                                      llama_positions *l)
@@ -451,8 +461,9 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     l->high = llama_read_real(d, at, "high_freq_factor", 0, l->low);
 }
 
-/* Reads the positions of all layers or, for Gemma 3, separately of full-attention and of sliding
- * layers. Older files use the keys rope_scaling, rope_theta and rope_local_base_freq. */
+/* Reads the rotary positions of all layers. In Gemma 3, layers with full attention and layers with
+ * a sliding window have different ones. Older files use the keys rope_scaling, rope_theta and
+ * rope_local_base_freq. */
 static inline void llama_read_positions(json *d, model_config *c, int row)
 {
     llama_positions *l = c->llama.positions;
@@ -479,10 +490,10 @@ static inline void llama_read_positions(json *d, model_config *c, int row)
     llama_read_rope(d, json_find_nonnull(d, all, "sliding_attention"), c, base, l + 1);
 }
 
-/* Reads which layers have no positions. */
+/* Reads which layers have no rotary positions. */
 static inline void llama_read_no_rope(json *d, model_config *c)
 {
-    /* 1 marks layers with positions */
+    /* a list with 1 for each layer that has positions */
     const uint32_t rope = json_find_nonnull(d, JSON_ROOT, "no_rope_layers");
     const int64_t each = json_int(d, JSON_ROOT, "no_rope_layer_interval", 4);
     if (rope && json_size(d, rope) != (uint32_t)c->layers)
@@ -499,7 +510,7 @@ static inline void llama_read_no_rope(json *d, model_config *c)
     }
 }
 
-/* Returns the size of the sliding window, or 0 if there is no window. */
+/* Returns the size of the sliding window, or 0 if the model has no sliding window. */
 static inline int64_t llama_read_window(json *d, llama_windows windows)
 {
     const int later = windows == LLAMA_LATER_LAYERS && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
@@ -513,8 +524,8 @@ static inline int64_t llama_read_window(json *d, llama_windows windows)
     return window < 1 << 30 ? window : 1 << 30;
 }
 
-/* Reads which layers have the window. Bits beyond the model's layers apply to layers that
- * adapters.h may add. */
+/* Reads which layers have the sliding window. Also sets bits above the number of layers: they apply
+ * to layers that adapters.h may add. */
 static inline void llama_read_sliding(json *d, model_config *c, int row)
 {
     llama_config *l = &c->llama;
@@ -553,7 +564,7 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
     }
 }
 
-/* Reads the numbers and width of heads, and checks that they divide. */
+/* Reads the numbers of heads and the columns of a head, and checks that they are consistent. */
 static inline void llama_read_heads(json *d, model_config *c, int row)
 {
     const int64_t fallback =
@@ -588,12 +599,12 @@ static inline void llama_read_activation(json *d, model_config *c, int gemma)
 {
     const uint32_t at = json_find_nonnull(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
     c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
-    /* Gemma 1's first files say gelu but mean gelu's tanh approximation. */
+    /* the first files of Gemma 1 have gelu, but mean its approximation by tanh */
     if (gemma == 1 && c->activation == gckpt_gelu_erf)
         c->activation = gckpt_gelu;
 }
 
-/* Returns a cap of scores or logits; 0 means no cap. */
+/* Returns the cap of scores or logits, or 0 if there is no cap. */
 static inline double llama_read_cap(json *d, const char *key, double fallback)
 {
     if (json_find_nonnull(d, JSON_ROOT, key) == 0)
@@ -601,7 +612,7 @@ static inline double llama_read_cap(json *d, const char *key, double fallback)
     return llama_read_real(d, JSON_ROOT, key, fallback, 0);
 }
 
-/* Reads the keys of Gemma. */
+/* Reads the keys of config.json that Gemma has. */
 static inline void llama_read_gemma(json *d, model_config *c, int gemma)
 {
     llama_config *l = &c->llama;
@@ -613,12 +624,12 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
     const double scalar = llama_read_real(d, JSON_ROOT, "query_pre_attn_scalar", 256, 0);
     l->post_norms = 1;
     l->score_scale = scalar == (double)c->head_dim ? 0 : 1 / model_sqrt(scalar);
-    if (gemma == 2) /* Gemma 3 has this key, but transformers does not apply it */
+    if (gemma == 2) /* Gemma 3 has this key as well, but transformers ignores it there */
         l->score_cap = llama_read_cap(d, "attn_logit_softcapping", 50);
     c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
 }
 
-/* Reads config.json, whose model_type is in llama_types. */
+/* Reads config.json, for a model_type that llama_types contains. */
 static inline int llama_read_config(model_any *m)
 {
     json *d = &m->config_json;
@@ -653,10 +664,11 @@ static inline int llama_read_config(model_any *m)
     return d->error[0] != 0 ? -1 : 0;
 }
 
-/* Writes the number of layers and the keys that have a value for each layer. */
+/* Writes those keys of config.json that adapters can change: the number of layers, and lists with a
+ * value for each layer. */
 static inline void llama_write_config(const model_any *m, FILE *f)
 {
-    json d = m->config_json; /* a copy, since json_find writes errors to it */
+    json d = m->config_json; /* a copy, because json_find stores errors in it */
     const model_config *c = &m->config;
     uint32_t at = json_find_nonnull(&d, JSON_ROOT, "layer_types");
     fprintf(f, ",\n  \"num_hidden_layers\": %lld", (long long)c->layers);
@@ -676,7 +688,7 @@ static inline void llama_write_config(const model_any *m, FILE *f)
     }
 }
 
-/* Writes further keys of config.json for a new Gemma model. */
+/* Writes further keys of config.json that a new Gemma needs. */
 static inline void llama_write_gemma(const model_config *c, FILE *f)
 {
     const llama_config *l = &c->llama;
@@ -684,7 +696,8 @@ static inline void llama_write_gemma(const model_config *c, FILE *f)
     fprintf(f, ",\n  \"hidden_activation\": \"%s\",\n  \"query_pre_attn_scalar\": %.9g",
             model_activation_name(c->activation), root * root);
     fprintf(f, ",\n  \"sliding_window\": %lld", (long long)l->window);
-    if (l->score_cap > 0) /* with a decimal point: transformers refuses integers here */
+    /* written with a decimal point, because transformers refuses an integer here */
+    if (l->score_cap > 0)
         fprintf(f, ",\n  \"attn_logit_softcapping\": %.6f", l->score_cap);
     if (c->logit_cap > 0)
         fprintf(f, ",\n  \"final_logit_softcapping\": %.6f", c->logit_cap);
@@ -692,7 +705,7 @@ static inline void llama_write_gemma(const model_config *c, FILE *f)
         fprintf(f, ",\n  \"rope_local_base_freq\": %.9g", l->positions[1].base);
 }
 
-/* Writes the keys of config.json for a new model. */
+/* Writes those keys of config.json that a new model needs and that model.h does not write. */
 static inline void llama_write_new_config(const model_config *c, FILE *f)
 {
     const struct {
@@ -738,8 +751,8 @@ static const model_family llama_family = {
     llama_write_config,
     llama_write_new_config,
     llama_architecture,
-    1, /* parameters before the blocks */
-    1, /* parameters after the blocks */
+    1, /* number of parameters before the blocks */
+    1, /* number of parameters after the blocks, in addition to the LM head */
     llama_block_params,
     llama_get_param,
     llama_is_skipped,
@@ -760,9 +773,9 @@ static const model_family llama_family = {
     llama_is_post_norm,
 };
 
-/* Makes *m a model of these sizes, for new weights, with model_type llama: SmolLM2-135M is (30,
- * 576, 9, 3, 8192, 49152) with c->inner 1536. The default MLP is 8/3 as wide as the model, rounded
- * up to a multiple of 16. */
+/* Makes *m a new model of these sizes, with model_type llama. SmolLM2-135M has (30, 576, 9, 3,
+ * 8192, 49152) and c->inner 1536. By default, the inner width of the MLP is 8/3 of the width,
+ * rounded up to a multiple of 16. */
 static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_t heads,
                              int64_t key_heads, int64_t context, int64_t vocabulary)
 {
@@ -789,8 +802,8 @@ static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_
     }
 }
 
-/* Turns a new Llama-like model into a Gemma 2 or 3 (`which`). All layers have a sliding window of
- * `window` tokens, except each second (Gemma 2) or each sixth (Gemma 3). */
+/* Turns a new model of llama_new into a Gemma 2 or 3 (`which`). All layers get a sliding window of
+ * `window` tokens, except every second one in Gemma 2 and every sixth one in Gemma 3. */
 static inline void llama_as_gemma(model_any *m, int which, int64_t window)
 {
     model_config *c = &m->config;

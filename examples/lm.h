@@ -23,7 +23,7 @@ static const char *const lm_mode_names[] = { "auto", "store-all", "memory-poor",
 static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                        GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
 
-/* A step has --batch rows. A row is a window of the text, or a prompt with its answer. */
+/* Options of both programs. A row is a window of the text, or a prompt with its answer. */
 static const options_desc lm_options[] = {
     { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows per step" },
     { "micro-batch", OPTIONS_INT_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
@@ -86,7 +86,8 @@ static int lm_start(const char *program)
     return session_start(program);
 }
 
-/* Prints the options under headings (groups: see options_print_groups) and the exit statuses. */
+/* Prints the options, with headings as `groups` says (see options_print_groups), and the exit
+ * statuses. */
 static int lm_print_help(const options_table *t, const char *title, const char *const *groups)
 {
     printf("%s - %s\n\n", t->program, title);
@@ -97,8 +98,8 @@ static int lm_print_help(const options_table *t, const char *title, const char *
     return 0;
 }
 
-/* Checks options against each other, sets defaults, and reads --prompt -. Returns 0, or the exit status
- * after an error that says what is allowed. */
+/* Checks combinations of options, sets defaults, and reads the prompt from standard input if
+ * --prompt is "-". Returns 0, or the exit status after an error. */
 static int lm_check_options(void)
 {
     unsigned char *prompt;
@@ -127,7 +128,8 @@ static int lm_check_options(void)
     return status;
 }
 
-/* Checks that no output is an input or another output. `others` are the program's other files. */
+/* Checks that no output file is also an input or another output. `others` are further files of the
+ * program. */
 static int lm_check_outputs(const char *data, const session_file *others, int count)
 {
     const session_file common[] = {
@@ -144,26 +146,29 @@ static int lm_check_outputs(const char *data, const session_file *others, int co
         files[COMMON + i] = others[i];
     return session_check_files(files, COMMON + count);
 }
-enum { LM_RESUME_FILE = 2 }; /* session_file.from of an output that may replace the resumed file */
+/* session_file.source of an output that may replace the file of --resume */
+enum { LM_RESUME_FILE = 2 };
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
 enum {
     LM_TIMES = 1024,
-    LM_MAX_SKIPPED = 10, /* most consecutive skipped steps */
+    LM_MAX_SKIPPED = 10, /* most steps in sequence that may be skipped before the training fails */
     LM_CLASSES = 16,
     LM_FEEDS = 4
 };
 
-/* A graph (NULL if gckpt_fit made it) with its plan and executor; the argument of a gckpt_build_fn. */
+/* A plan for one purpose with its graph and executor. The graph is NULL if gckpt_fit made and freed
+ * it. This struct is the argument of gckpt_build_fn functions. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    gckpt_feed feeds[LM_FEEDS]; /* tokens and targets (rows,T), then lm_run.extra_feeds */
+    /* tokens and targets (rows,T), then the feeds of lm_run.extra_feeds */
+    gckpt_feed feeds[LM_FEEDS];
     gckpt_tensor *loss;
-    gckpt_fetch_spec logits;          /* fetched for sampling */
-    int64_t T;                  /* length of its rows; 0: lm_run.T */
+    gckpt_fetch_spec logits;          /* the logits, which are fetched for sampling */
+    int64_t T;                  /* length of the rows; 0 means lm_run.T */
     void *user;
 } lm_stage;
 
@@ -171,27 +176,37 @@ typedef struct lm_run lm_run;
 struct lm_run {
     gckpt_store *store;
     lm_stage stages[LM_PURPOSES];
-    lm_stage shorter[LM_CLASSES][LM_SAMPLING]; /* for rows shorter than T, shortest first */
+    /* stages for rows shorter than T, the shortest first */
+    lm_stage shorter[LM_CLASSES][LM_SAMPLING];
     int classes;                               /* number of elements of `shorter` */
-    const gckpt_backend *device;               /* NULL: the CPU */
-    const gckpt_transport *ranks;                  /* NULL: one process */
-    void *arena; /* shared by all executors, in the device's memory */
+    const gckpt_backend *device;               /* the device, or NULL for the CPU */
+    /* the processes of the training, or NULL if there is only one */
+    const gckpt_transport *ranks;
+    /* memory of the device in which all executors have their arena, since they never run
+     * together */
+    void *arena;
     size_t arena_bytes;
-    int32_t *tokens, *targets;             /* feeds (batch,T) */
+    int32_t *tokens, *targets;             /* feeds of a step, (batch,T) */
     int64_t T;                             /* length of the longest rows */
-    int64_t first, rows;                   /* this rank has rows first..first + rows - 1 of a batch */
-    const void *extra_feeds[LM_FEEDS - 2]; /* further feeds; NULL ends the list */
-    int64_t step_rows, length;             /* rows of this step, and their length */
-    int64_t real_tokens;                   /* tokens of this step that are not padding */
-    double lr, seconds;                    /* seconds: median of a step */
-    uint64_t skipped;                      /* steps that were not finite */
-    uint64_t position;                     /* rows used for training, including skipped steps */
-    int saved;                             /* nothing changed since the last save */
+    /* this rank processes rows first to first + rows - 1 of each batch */
+    int64_t first, rows;
+    const void *extra_feeds[LM_FEEDS - 2]; /* data of further feeds; the first NULL ends the list */
+    /* step_rows: number of rows of the current step; length: their length in tokens */
+    int64_t step_rows, length;
+    /* number of tokens of the current step that are not padding */
+    int64_t real_tokens;
+    double lr, seconds;                    /* lr: learning rate; seconds: median time of a step */
+    /* number of steps that were skipped because a loss or gradient was not finite */
+    uint64_t skipped;
+    /* number of rows used for training so far, including those of skipped steps */
+    uint64_t position;
+    int saved;                             /* nonzero if nothing has changed since the last save */
     void *user;
-    /* Fills tokens and targets (step_rows,length). Sets step_rows, length and real_tokens if they
-     * differ from --batch, T and their product. */
+    /* Fills `tokens` and `targets` (step_rows,length) for a step. Sets step_rows, length and
+     * real_tokens if they are not --batch, T and step_rows * length. */
     void (*fill_batch)(lm_run *r, uint64_t step);
-    int (*evaluate)(lm_run *r, uint64_t step); /* evaluates and may save; sets `saved` if it did */
+    /* evaluates and may save; sets `saved` if it has saved */
+    int (*evaluate)(lm_run *r, uint64_t step);
     int (*save)(lm_run *r);                    /* saves and sets `saved` */
 };
 
@@ -210,7 +225,7 @@ static int lm_alloc_batch(lm_run *r, int64_t T)
     return 0;
 }
 
-/* Sets a model's feeds to the run's data. Returns their number. */
+/* Fills the feeds of a stage with the arrays of the run. Returns the number of feeds. */
 static int lm_fill_feeds(const lm_run *r, const lm_stage *m, gckpt_feed *feeds)
 {
     int n = 2;
@@ -237,8 +252,8 @@ static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
     return desc;
 }
 
-/* Builds the graph for micro-batches of `rows` rows and plans it, into m. Returns NULL, or the object
- * that has the error. */
+/* Builds the graph for micro-batches of `rows` rows and makes its plan; both go to m. Returns NULL,
+ * or after an error the object that has the error text. */
 static const void *lm_try_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, int64_t rows,
                                const gckpt_plan_desc *desc)
 {
@@ -257,8 +272,9 @@ static int lm_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, in
     return failed != NULL ? session_fail(1, "%s", gckpt_error_text(failed)) : 0;
 }
 
-/* Makes the training plan, and chooses the micro-batch if that is auto, by timed trials if `timed` is
- * not NULL. Returns NULL, or the object that has the error. */
+/* Makes the plan for training. If --micro-batch is auto, also chooses the micro-batch; if `timed`
+ * is not NULL, by measuring trials. Returns NULL, or after an error the object that has the error
+ * text. */
 static const void *lm_try_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_fit_timing *timed)
 {
     gckpt_plan_desc desc = lm_plan_desc(r, LM_TRAINING);
@@ -281,7 +297,8 @@ static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_
                             : "");
 }
 
-/* Returns the i-th stage, those for the longest rows first, or NULL after the last. */
+/* Returns the i-th stage, or NULL after the last one. The stages for the longest rows come
+ * first. */
 static lm_stage *lm_stage_at(lm_run *r, int i)
 {
     const int k = i - LM_PURPOSES;
@@ -292,7 +309,8 @@ static lm_stage *lm_stage_at(lm_run *r, int i)
 
 static int lm_purpose(int i) { return i < LM_PURPOSES ? i : (i - LM_PURPOSES) % LM_SAMPLING; }
 
-/* Returns the stage for rows of a length: the shortest that holds them. */
+/* Returns the stage for rows of `length` tokens: the one for the shortest rows that are long
+ * enough. */
 static lm_stage *lm_stage_for(lm_run *r, int purpose, int64_t length)
 {
     for (int i = 0; i < r->classes; i++)
@@ -301,7 +319,7 @@ static lm_stage *lm_stage_for(lm_run *r, int purpose, int64_t length)
     return &r->stages[purpose];
 }
 
-/* Returns the bytes of the largest training plan. */
+/* Returns the bytes of the largest plan for training. */
 static size_t lm_plan_bytes(lm_run *r)
 {
     const lm_stage *m;
@@ -312,10 +330,11 @@ static size_t lm_plan_bytes(lm_run *r)
     return bytes;
 }
 
-/* Returns the bytes of all plans together. They share one arena of *arena bytes, the largest of all. */
+/* Returns the bytes of all plans together, and sets *arena to the bytes of the arena that they
+ * share, the largest of their arenas. */
 static size_t lm_total_bytes(lm_run *r, size_t *arena)
 {
-    const gckpt_plan *training = r->stages[LM_TRAINING].plan; /* NULL if the run only evaluates */
+    const gckpt_plan *training = r->stages[LM_TRAINING].plan; /* NULL if the run does not train */
     const gckpt_plan *p = training != NULL ? training : r->stages[LM_EVALUATION].plan;
     lm_stage *m;
     *arena = 0;
@@ -325,7 +344,7 @@ static size_t lm_total_bytes(lm_run *r, size_t *arena)
     return gckpt_plan_bytes(p) - gckpt_plan_arena(p) + *arena;
 }
 
-/* Makes the executors of all plans. */
+/* Creates the executors of all plans, in one arena. */
 static int lm_new_execs(lm_run *r)
 {
     const gckpt_plan *training = r->stages[LM_TRAINING].plan;
@@ -349,14 +368,18 @@ static int lm_new_execs(lm_run *r)
         gckpt_exec_desc e;
         memset(&e, 0, sizeof e);
         e.debug = purpose == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
-        e.allow_initial = 1; /* before the first step, and new adapters; loading checks its files */
+        /* initial values are allowed: before the first step, and for new adapters; values from
+         * files were checked */
+        e.allow_initial = 1;
         e.backend = r->device;
         e.skip_nonfinite =
             purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
         e.transport = r->ranks;
         e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
-            e.progress = session_cancelled; /* a device takes what is short as a whole */
+            /* checks for interrupts; not in evaluations on a device, which are short and run as a
+             * whole */
+            e.progress = session_cancelled;
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
         e.arena_size = bytes;
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
@@ -378,7 +401,7 @@ static void lm_free_execs(lm_run *r)
     r->arena = NULL;
 }
 
-/* Frees executors, plans and graphs, but not the store, the device and the feeds. */
+/* Frees executors, plans and graphs. The store, the device and the feeds remain. */
 static void lm_free(lm_run *r)
 {
     lm_stage *m;
@@ -390,8 +413,8 @@ static void lm_free(lm_run *r)
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
-/* Returns the maximum of the ranks' values, which are at least 0, or -1 if a rank does not answer. All
- * ranks must call it. */
+/* Returns the maximum of all ranks' values, which must be >= 0, or -1 if a rank does not respond.
+ * Every rank must call this at the same point of the program. */
 static int lm_all_reduce_max(const lm_run *r, int value)
 {
     const gckpt_transport *ranks = r->ranks;
@@ -405,7 +428,8 @@ static int lm_all_reduce_max(const lm_run *r, int value)
             done = ranks->done(ranks->user);
         if (done != 1) {
             ranks->abort(ranks->user);
-            session_fail(1, "rank %d does not answer", ranks->rank ^ bit);
+            session_fail(1, "rank %d does not answer: it has ended, or needs longer than the "
+                            "timeout", ranks->rank ^ bit);
             return -1;
         }
         value = other > value ? other : value;
@@ -413,7 +437,8 @@ static int lm_all_reduce_max(const lm_run *r, int value)
     return value;
 }
 
-/* Returns whether the run must stop now: the same on all ranks, which must all call it. */
+/* Returns whether the run must stop now because some rank was interrupted. The result is equal on
+ * all ranks, and every rank must call this at the same point of the program. */
 static int lm_is_stopped(const lm_run *r)
 {
     const int stops = lm_all_reduce_max(r, session.interrupted != 0);
@@ -432,8 +457,9 @@ static int64_t lm_param_count(const gckpt_store *store)
     return all;
 }
 
-/* Prints the plan, and begins a JSON event that the program completes. To compare plans of different
- * micro-batches, use the cost per step; the percentage of recomputation depends on the micro-batch. */
+/* Prints the plan, and begins a JSON event that the program completes. (Plans of different
+ * micro-batches can be compared by cost per step, but not by percentage of recomputation, which
+ * depends on the micro-batch.) */
 static void lm_report_plan(lm_run *r)
 {
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
@@ -486,7 +512,8 @@ static void lm_report_plan(lm_run *r)
     session_event(",\"ranks\":%d", lm_world_size(r));
 }
 
-/* Writes --timeline: the plan as a picture, or as a trace if the name ends in .json. */
+/* Writes the plan to the file of --timeline: as a trace if the file's name ends in .json, else as a
+ * picture. */
 static int lm_draw_plan(const gckpt_plan *plan)
 {
     const char *dot = strrchr(lm.timeline, '.');
@@ -500,7 +527,8 @@ static int lm_draw_plan(const gckpt_plan *plan)
     return 0;
 }
 
-/* Prints the last line and begins its JSON event. Returns 1 if a rank does not answer, else 0. */
+/* Prints the last line of the run, and begins its JSON event. Returns 1 if a rank does not respond,
+ * else 0. */
 static int lm_report_end(const lm_run *r)
 {
     gckpt_exec *exec = r->stages[LM_TRAINING].exec;
@@ -532,7 +560,7 @@ static int lm_report_end(const lm_run *r)
     return 0;
 }
 
-/* Prints a byte of a sample; control characters become ?. */
+/* Prints a byte of a sample; prints ? for a control character. */
 static void lm_show_byte(int c)
 {
     fputc((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c, session.out);
@@ -550,13 +578,13 @@ static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, dou
     session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_plan_bytes(r));
 }
 
-/* Writes the JSON event of an evaluation; `suffix` ends it. */
+/* Writes the JSON event of an evaluation; `suffix` is the end of the event's text. */
 static void lm_report_eval(uint64_t step, double loss, const char *suffix)
 {
     const double elapsed = session.start > 0 ? session_now() - session.start : 0;
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
                   (unsigned long long)step, loss, elapsed, suffix);
-    session_check_output(); /* the loop checks whether that failed */
+    session_check_output(); /* a failed write is remembered; lm_is_output_ok reports it */
 }
 
 static int lm_compare(const void *a, const void *b)
@@ -565,7 +593,7 @@ static int lm_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns whether all output so far was written. If not, saves, since the run ends. */
+/* Returns whether all output so far was written. If not, saves first, because the run will end. */
 static int lm_is_output_ok(lm_run *r)
 {
     if (lm_all_reduce_max(r, !session_check_output()) == 0)
@@ -574,14 +602,14 @@ static int lm_is_output_ok(lm_run *r)
     return 0;
 }
 
-/* Evaluates and saves after a step, as --eval-every and --save-every say. */
+/* Evaluates and saves after a step if --eval-every and --save-every require it. */
 static int lm_after_step(lm_run *r, uint64_t step)
 {
     const int done = step == (uint64_t)lm.steps;
     r->saved = 0;
     if (session.terminal && done)
         fputc('\n', session.out);
-    if (!lm_is_output_ok(r)) /* events are written before the file to resume from */
+    if (!lm_is_output_ok(r)) /* events must be written before the file from which a run resumes */
         return 1;
     if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
         r->evaluate(r, step) != 0)
@@ -595,14 +623,15 @@ static const char lm_nonfinite_text[] =
     "the weights are not finite: \"%s\" has an infinite value or NaN; its file is damaged or of a "
     "failed training: load another one";
 
-/* Returns the name of a parameter with an infinity or NaN, or NULL. If `frozen` is nonzero, looks only
- * at parameters that training did not change. */
+/* Returns the name of a parameter that contains an infinity or NaN, or NULL. If `frozen` is
+ * nonzero, checks only frozen parameters, which training did not change. */
 static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 {
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++) {
         const uint16_t *halves = (const uint16_t *)p.quantised;
-        const uint16_t all = p.storage == GCKPT_STORAGE_BF16 ? 0x7f80 : 0x7c00; /* the exponent */
+        /* the bits of the exponent: all are set in an infinity or NaN */
+        const uint16_t all = p.storage == GCKPT_STORAGE_BF16 ? 0x7f80 : 0x7c00;
         const int half = p.storage == GCKPT_STORAGE_BF16 || p.storage == GCKPT_STORAGE_F16;
         for (int64_t k = 0; k < p.elements && (p.frozen || !frozen); k++)
             if ((p.values != NULL && p.values[k] - p.values[k] != 0) ||
@@ -612,7 +641,8 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
     return NULL;
 }
 
-/* Trains until step --steps or an interrupt, which cancels the step in progress without a change. */
+/* Trains until step --steps or an interrupt. An interrupt cancels the current step, which then
+ * changes nothing. */
 static int lm_train(lm_run *r)
 {
     double times[LM_TIMES];
@@ -621,12 +651,14 @@ static int lm_train(lm_run *r)
     memset(&hyper, 0, sizeof hyper);
     hyper.weight_decay = (float)lm.weight_decay;
     hyper.clip = (float)lm.clip;
-    hyper.beta1 = lm.beta1 > 0 ? (float)lm.beta1 : -1; /* the library takes 0 as "default" */
+    /* 0 is passed as -1, because gckpt_hyper takes 0 as "default" */
+    hyper.beta1 = lm.beta1 > 0 ? (float)lm.beta1 : -1;
     hyper.beta2 = lm.beta2 > 0 ? (float)lm.beta2 : -1;
     session.first = step;
     session.start = session_now();
     r->saved = 1;
-    if (lm_all_reduce_max(r, !session_check_output()) != 0) /* shows the plan now */
+    /* ranks check their output together; this also shows the lines printed so far */
+    if (lm_all_reduce_max(r, !session_check_output()) != 0)
         return 1;
     while (step < (uint64_t)lm.steps && !lm_is_stopped(r)) {
         const double begin = session_now();
@@ -642,13 +674,15 @@ static int lm_train(lm_run *r)
                                    (float)(lm.min_lr >= 0 ? lm.min_lr : r->lr));
         const gckpt_result result = gckpt_step(m->exec, feeds, fed, r->step_rows, &hyper, &report);
         if (result == GCKPT_CANCELLED) {
-            session.interrupted = 1; /* here, or on another rank */
+            session.interrupted = 1; /* the interrupt may have occurred on another rank */
             break;
         }
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
         r->position += (uint64_t)r->step_rows;
-        if (result == GCKPT_SKIPPED) { /* continue with the next batch */
+        /* the step was skipped because a loss or gradient was not finite; continue with the next
+         * batch */
+        if (result == GCKPT_SKIPPED) {
             r->skipped++;
             session_print_line("%s", gckpt_error_text(m->exec));
             session_event("{\"event\":\"skip\",\"step\":%llu}\n", (unsigned long long)step);
@@ -664,7 +698,7 @@ static int lm_train(lm_run *r)
                 1, "loss or gradient is no longer finite at step %llu: lower --lr or --clip",
                 (unsigned long long)step);
         if (report.count == 0)
-            continue; /* no targets in these rows */
+            continue; /* the rows of this step have no targets */
         in_a_row = 0;
         step = report.step;
         times[timed++ % LM_TIMES] = session_now() - begin;

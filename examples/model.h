@@ -1,9 +1,9 @@
-/* model.h - language models in Hugging Face's format for gradckpt.h, built from public calls. To copy and
- * change, with gpt2.h, llama.h, json.h and the gguf headers.
+/* model.h - language models in Hugging Face's format for gradckpt.h, built from public calls. To
+ * copy and change, with gpt2.h, llama.h, json.h and the gguf headers.
  *
  *     model_any m;
  *     gckpt_store *s = gckpt_store_new(NULL);
- *     if (model_load(&m, s, "gpt2", NULL) != 0) // reads config.json and model.safetensors or its shards
+ *     if (model_load(&m, s, "gpt2", NULL) != 0) // config.json, model.safetensors (or shards)
  *         fprintf(stderr, "%s\n", m.error);
  *
  *     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -13,12 +13,12 @@
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
  *     model_save(&m, s, "tuned", GCKPT_STORAGE_F32); // from_pretrained("tuned") loads it
  *
- * config.json names the model's family, gpt2.h or llama.h. A model_family describes how the families
- * differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters are named as in
- * Hugging Face's files, without the common prefix ("transformer.", "model."): "wte.weight",
- * "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The LM head is the embedding table, or
- * lm_head.weight if config.json does not tie them. Functions that may fail return 0, or -1 after writing
- * m->error. C99 or C++11. */
+ * config.json names the model's family, gpt2.h or llama.h. A model_family describes how the
+ * families differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters
+ * are named as in Hugging Face's files, without the common prefix ("transformer.", "model."):
+ * "wte.weight", "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The LM head is the
+ * embedding table, or lm_head.weight if config.json does not tie them. Functions that may fail
+ * return 0, or -1 after writing m->error. C99 or C++11. */
 #ifndef MODEL_H
 #define MODEL_H
 #include "gguf.h"
@@ -38,7 +38,8 @@
 #else
 #define MODEL_MMAP 0
 #endif
-#ifdef MAP_NORESERVE /* pages of the file count as memory only when they are written to */
+/* with this flag, pages of the file count as memory only when they are written to */
+#ifdef MAP_NORESERVE
 #define MODEL_NORESERVE MAP_NORESERVE
 #else
 #define MODEL_NORESERVE 0
@@ -52,38 +53,54 @@ typedef struct model_family model_family;
 typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
 enum { LLAMA_MASK_BITS = 256 };
 typedef struct {
-    llama_scaling scaling;                    /* how rotary frequencies are scaled */
-    double base, factor, original, low, high; /* rope_theta, factor; for llama3 */
-    double fast, slow, scale;                 /* for yarn; scale: factor of cosines and sines */
+    /* how the frequencies of rotary positions are scaled, rope_type in config.json */
+    llama_scaling scaling;
+    /* base: rope_theta; factor: factor of the scaling; original, low, high: further parameters of
+     * llama3 */
+    double base, factor, original, low, high;
+    /* fast, slow: parameters of yarn; scale: factor of cosines and sines */
+    double fast, slow, scale;
     int truncate;
 } llama_positions;
 typedef struct {
-    double epsilon; /* added to mean squares by norms */
-    int plus_one;   /* Gemma: norms multiply by 1 + weight, embeddings by sqrt(width) */
-    int post_norms; /* Gemma 2 and 3: norms also after attention and the MLP */
-    int head_norms, qkv_bias, output_bias, mlp_bias; /* nonzero if the model has them */
-    uint64_t no_rope[LLAMA_MASK_BITS / 64];            /* bit set of layers without positions */
-    uint64_t sliding[LLAMA_MASK_BITS / 64];             /* bit set of layers with a sliding
-                                                         * window */
-    int64_t window;                                  /* keys that a query sees in those layers, its
-                                                      * token's included */
-    double score_cap, score_scale;                   /* attention's cap, 0 for none, and scale,
-                                                      * 0 for 1 / sqrt(head_dim) */
-    llama_positions positions[2];                    /* of full-attention layers; of sliding ones */
-} llama_config;                                      /* for llama.h only; GPT-2 does not use it */
+    double epsilon; /* the constant that norms add to mean squares */
+    int plus_one;   /* Gemma: norms multiply by 1 + weight, and embeddings by sqrt(width) */
+    /* Gemma 2 and 3: norms after attention and the MLP, in addition to those before them */
+    int post_norms;
+    /* nonzero if the model has: head_norms, norms of heads; qkv_bias, biases of queries, keys and
+     * values; output_bias, a bias of attention's output; mlp_bias, biases in the MLP */
+    int head_norms, qkv_bias, output_bias, mlp_bias;
+    /* bit set of the layers without rotary positions */
+    uint64_t no_rope[LLAMA_MASK_BITS / 64];
+    /* bit set of the layers with a sliding window */
+    uint64_t sliding[LLAMA_MASK_BITS / 64];
+    /* number of keys that a query sees in a layer with a sliding window, including its own
+     * token's */
+    int64_t window;
+    /* score_cap: cap of attention's scores, 0 for none; score_scale: their scale, 0 for 1 /
+     * sqrt(head_dim) */
+    double score_cap, score_scale;
+    /* [0]: for layers with full attention; [1]: for layers with a sliding window */
+    llama_positions positions[2];
+} llama_config;                                      /* used by llama.h only; GPT-2 needs none of
+                                                      * these fields */
 
 typedef struct {
     const model_family *family;
-    const char *type;  /* model_type of config.json */
-    const char *name_prefix; /* constant prefix of parameter names in the store, or NULL */
-    int64_t layers, width, inner, context, vocabulary; /* inner: width inside the MLP */
-    int64_t heads, key_heads, head_dim; /* of queries; of keys and values; columns of a head */
+    const char *type;  /* value of model_type in config.json */
+    /* constant text that precedes the names of parameters in the store, or NULL */
+    const char *name_prefix;
+    /* inner: width inside the MLP; context: most positions of a text */
+    int64_t layers, width, inner, context, vocabulary;
+    /* heads: number of heads of queries; key_heads: of keys and values; head_dim: columns of a
+     * head */
+    int64_t heads, key_heads, head_dim;
     model_activation activation;
     int tied;         /* if nonzero, the LM head is the embedding table */
     double logit_cap; /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
     /* Tokens that end a text, followed by -1; the first one separates texts. */
     int32_t eos[MODEL_EOS + 1];
-    double init_range; /* standard deviation of new weights */
+    double init_range; /* standard deviation of the initial values of a new model */
     llama_config llama;
 } model_config;
 
@@ -95,16 +112,17 @@ typedef struct {
 typedef struct {
     model_config config;
     char error[512];
-    char note[512];      /* remark of model_load for the user, or "" */
-    json config_json;           /* config.json as read; model_save writes unknown keys again */
-    model_mapping *maps; /* files mapped by model_load */
+    char note[512];      /* what model_load has to tell the user, or "" */
+    /* the config.json that was read, from which model_save copies unknown keys */
+    json config_json;
+    model_mapping *maps; /* files that model_load has mapped into memory */
     int map_count;
 } model_any;
 
 typedef struct {
     char name[MODEL_NAME];
     gckpt_shape shape;
-    gckpt_init init; /* initial values as in transformers: N(0, init_range) */
+    gckpt_init init; /* initial values as in transformers, normally distributed: N(0, init_range) */
 } model_parameter;
 
 typedef struct model_site model_site;
@@ -112,53 +130,59 @@ typedef struct model_options model_options;
 
 /* The properties and functions of one family of models. */
 struct model_family {
-    const char *name;          /* name for messages: "GPT-2" */
+    const char *name;          /* name for error texts: "GPT-2" */
     const char *model_types;         /* values of model_type, separated by ", " */
-    int (*read_config)(model_any *m); /* reads sizes from m->config_json, which keeps the error */
-    /* Keys that the family writes to config.json besides those of every model: `keys` lists them
-     * with ' ' around each, write_config writes them, and write_new_config writes the other keys of
-     * a new model. */
+    /* reads the sizes from m->config_json; errors are stored there */
+    int (*read_config)(model_any *m);
+    /* Keys of config.json that this family has in addition to those of every model: `keys` lists
+     * those that write_config writes, with ' ' around each; write_new_config writes all others,
+     * for a new model. */
     const char *keys;
     void (*write_config)(const model_any *m, FILE *f);
     void (*write_new_config)(const model_config *c, FILE *f);
-    const char *(*architecture)(const model_config *c); /* for config.json: "GPT2LMHeadModel" */
+    /* value of "architectures" in config.json: "GPT2LMHeadModel" */
+    const char *(*architecture)(const model_config *c);
 
-    /* Number of parameters before the blocks, in each block and after the blocks, in this
-     * order. A separate LM head follows as the last parameter. get_param returns the name,
-     * without "h.LAYER.", of parameter `part` of a block or, if layer is -1, of those outside
-     * the blocks. */
+    /* Number of parameters before the blocks, in each block and after the blocks, which is also
+     * their order. A separate LM head is one more parameter at the end. get_param describes
+     * parameter `part` of block `layer`, with its name without "h.LAYER."; if layer is -1, `part`
+     * counts the parameters outside the blocks. */
     int params_before, params_after;
     int (*block_params)(const model_config *c);
     void (*get_param)(const model_config *c, int64_t layer, int part, model_parameter *p);
-    int (*is_skipped)(const char *name); /* returns whether a tensor of a file is not a parameter;
-                                          * may be NULL */
-    int transposed;                 /* if nonzero, weights are (out,in), as in torch's Linear; if 0,
-                                     * (in,out) */
+    /* returns whether a tensor in a file is not a parameter and must be ignored; may be NULL */
+    int (*is_skipped)(const char *name);
+    /* if nonzero, weights have the shape (out,in), as in torch's Linear; if 0, (in,out) */
+    int transposed;
 
-    const char *prefix;            /* prefix of names in files, except the LM head's:
-                                    * "transformer." */
-    const char *blocks;            /* "h": block 3 is "h.3" */
+    /* prefix of parameter names in files, except of the LM head's: "transformer." */
+    const char *prefix;
+    const char *blocks;            /* name of the list of blocks: with "h", block 3 is "h.3" */
     const char *embeddings, *norm; /* modules outside the blocks: "wte", "ln_f" */
     const char *attention, *mlp;   /* modules of a block: "attn", "mlp" */
-    const char *linear;            /* dense layers of a block, as targets of LoRA:
-                                    * "c_attn,c_proj,c_fc" */
-    const char *residual; /* those that add to the residual stream */
-    const char *norms;    /* pattern of gckpt_store_freeze for all norms: "*ln_*" */
-    const char *(*lora_targets)(const model_config *c); /* peft's default targets of LoRA */
+    /* the dense layers of a block, as targets of LoRA: "c_attn,c_proj,c_fc" */
+    const char *linear;
+    const char *residual; /* the dense layers whose results are added to the residual stream */
+    const char *norms;    /* a pattern for gckpt_store_freeze that matches all norms: "*ln_*" */
+    /* returns the targets that peft selects for LoRA by default */
+    const char *(*lora_targets)(const model_config *c);
 
-    /* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). */
+    /* Builds the hidden states after the last norm, (B,T,C), from tokens (B,T). */
     gckpt_tensor *(*hidden)(const model_any *m, gckpt_tensor *tokens, const model_options *options);
-    /* Computes keys and values (1,P,key_heads head_dim), without positions, of prompts (1,P,C). */
+    /* Computes keys and values (1,P,key_heads head_dim), without rotary positions, of P prompt
+     * vectors (1,P,C), for LLaMA-Adapter. */
     void (*keys_values)(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                         gckpt_tensor **v);
-    const char *attn_output; /* layer after which peft adds the attention to prompts, or NULL */
-    /* Returns whether this parameter is the gain of a norm at the end of a branch; such a branch
-     * adds nothing if the gain is *gain. (In other models, a branch adds nothing if its `residual`
-     * layer is 0.) NULL if no model of the family has such norms. */
+    /* name of attention's output layer if peft adds LLaMA-Adapter's result after it, or NULL */
+    const char *attn_output;
+    /* Returns whether this parameter is the gain of a norm at the end of a branch (attention or
+     * MLP), and sets *gain to the value with which such a branch adds nothing to the residual
+     * stream. NULL if no model of the family has such norms: there, a branch adds nothing if its
+     * `residual` layer is 0. */
     int (*is_post_norm)(const model_config *c, const char *name, float *gain);
 };
 
-/* Activations by their names in config.json. */
+/* Activation functions by their names in config.json. */
 static const struct {
     const char *name;
     model_activation op;
@@ -190,7 +214,8 @@ model_fail(model_any *m, const char *format, ...)
     return -1;
 }
 
-static inline double model_sqrt(double x) /* by Newton's method, which saves the math library */
+/* uses Newton's method, so that programs need no math library */
+static inline double model_sqrt(double x)
 {
     double r = x > 1 ? x : 1;
     for (int i = 0; i < 60; i++)
@@ -199,7 +224,8 @@ static inline double model_sqrt(double x) /* by Newton's method, which saves the
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
-/* Writes first + second to `name`, cut off if too long. */
+/* Writes first + second to `name`, which has MODEL_NAME bytes; cuts the text off if it is too
+ * long. */
 static inline const char *model_join(char *name, const char *first, const char *second)
 {
     size_t n = strlen(first), most = MODEL_NAME - 1;
@@ -210,7 +236,7 @@ static inline const char *model_join(char *name, const char *first, const char *
     return name;
 }
 
-/* Writes "h.LAYER.PART", or "PART" if layer is -1 (outside the blocks). */
+/* Writes the name of a parameter: "h.LAYER.PART", or "PART" if layer is -1 (outside the blocks). */
 static inline const char *model_block_name(const model_config *c, char *name, int64_t layer,
                                       const char *part)
 {
@@ -220,19 +246,19 @@ static inline const char *model_block_name(const model_config *c, char *name, in
     return model_join(name, block, part);
 }
 
-/* Returns a parameter's name in the store. */
+/* Writes a parameter's name in the store to `to`: with c->name_prefix, if the model has one. */
 static inline const char *model_store_name(const model_config *c, char *to, const char *name)
 {
     return model_join(to, c->name_prefix != NULL ? c->name_prefix : "", name);
 }
 
-/* Returns the number of parameters. */
+/* Returns the number of parameters of the model. */
 static inline int64_t model_param_count(const model_config *c)
 {
     return c->family->params_before + c->family->block_params(c) * c->layers + c->family->params_after + !c->tied;
 }
 
-/* Returns parameter i of model_param_count, in the model's order. */
+/* Returns name, shape and initial values of parameter i, below model_param_count. */
 static inline model_parameter model_get_param(const model_config *c, int64_t i)
 {
     const int64_t in_blocks = c->family->block_params(c) * c->layers, at = i - c->family->params_before;
@@ -249,7 +275,7 @@ static inline model_parameter model_get_param(const model_config *c, int64_t i)
     return p;
 }
 
-/* Returns a parameter's index, or -1. */
+/* Returns the index of the parameter called `name`, or -1. */
 static inline int64_t model_find_param(const model_config *c, const char *name)
 {
     const int64_t first = c->family->params_before, per_block = c->family->block_params(c), all = model_param_count(c);
@@ -268,8 +294,8 @@ static inline int64_t model_find_param(const model_config *c, const char *name)
     return -1;
 }
 
-/* Returns whether parameter i is the weight matrix of a module of a block. If so, p->name becomes
- * the module's name, without ".weight". */
+/* Returns whether parameter i is the weight matrix of a module inside a block. If so, p->name
+ * becomes the module's name, which is the parameter's name without ".weight". */
 static inline int model_module(const model_config *c, int64_t i, model_parameter *p)
 {
     const int64_t at = i - c->family->params_before;
@@ -281,9 +307,9 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
     return 1;
 }
 
-/* Returns whether a module of a list (names separated by ',') contains this parameter. As in
- * peft's modules_to_save, a listed name matches the end of a module's name and covers all its
- * parameters. */
+/* Returns whether parameter `name` belongs to one of the modules in `list`, names separated by ','.
+ * As in peft's modules_to_save, an entry of the list matches the end of a module's name, and covers
+ * all parameters of the module. */
 static inline int model_is_in_modules(const model_config *c, const char *list, const char *name)
 {
     char full[2 * MODEL_NAME];
@@ -299,8 +325,8 @@ static inline int model_is_in_modules(const model_config *c, const char *list, c
     return 0;
 }
 
-/* Creates the parameters that have at most `axes` axes in the store. Those that the store has
- * already keep their values. */
+/* Creates the parameters with at most `axes` axes in the store. A parameter that the store has
+ * already keeps its values. */
 static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
 {
     gckpt_graph *g = gckpt_graph_new(store, NULL);
@@ -321,34 +347,39 @@ static inline int model_declare(model_any *m, gckpt_store *store) /* creates all
 }
 
 /* ---- building the graph ---------------------------------------------------------------------- */
-/* Hooks by which adapters.h changes the model. Functions may be NULL. */
+/* Functions by which adapters.h changes the model while a graph is built. Each one may be NULL. */
 typedef struct {
     void *user;
-    int64_t prefix; /* key-value pairs before the first token's, in each layer */
-    int64_t prompt; /* vectors before the first token's embedding */
-    /* changes x (B,T,C), the embeddings of tokens, before positions are added */
+    /* number of pairs (key, value) that each layer has before those of the first token */
+    int64_t prefix;
+    int64_t prompt; /* number of vectors that precede the embedding of the first token */
+    /* Changes x (B,T,C), the embeddings of the tokens; positions are added later. */
     gckpt_tensor *(*embedded)(void *user, const model_site *at, gckpt_tensor *x);
-    /* replaces model_affine; module is a name such as "h.0.attn.c_attn" */
+    /* Computes a dense layer instead of model_affine. module is its name, such as
+     * "h.0.attn.c_attn". */
     gckpt_tensor *(*linear)(void *user, const model_site *at, const char *module, gckpt_tensor *x,
                             gckpt_tensor *w, gckpt_tensor *bias);
-    /* changes keys and values (B,T,key_heads head_dim) of the tokens, which have positions already,
-     * before they are cached */
+    /* Changes the keys and values (B,T,key_heads head_dim) of the tokens. Rotary positions have
+     * been applied to the keys; keys and values are cached afterwards. */
     void (*keys_values)(void *user, const model_site *at, gckpt_tensor **k, gckpt_tensor **v);
-    /* changes x (B,T,C), which a branch adds to the residual stream; q (B,T,heads head_dim) has the
-     * queries if the branch is attention and is NULL if it is the MLP */
+    /* Changes x (B,T,C), the result of a branch, before it is added to the residual stream. q
+     * (B,T,heads head_dim) is the queries in the branch of attention, and NULL in that of the
+     * MLP. */
     gckpt_tensor *(*branch)(void *user, const model_site *at, gckpt_tensor *q, gckpt_tensor *x);
-    int (*prepare)(void *user); /* called before graphs with caches are built; returns 0, or -1 with
-                                 * m->error */
+    /* called before graphs with caches are built; returns 0, or -1 with m->error */
+    int (*prepare)(void *user);
 } model_hooks;
 
 struct model_options {
-    double dropout; /* rate for embeddings and both residual branches, not for attention */
-    /* If above 0, the graph is for generation, with caches of this many positions. The vectors that
-     * hooks put before the tokens then enter the caches once, by a graph with `prime` set, whose
-     * input is prefix + prompt arbitrary tokens. */
+    /* dropout rate of embeddings and of the results of both branches; attention's weights have no
+     * dropout */
+    double dropout;
+    /* If above 0, the graph is for generation, with caches of this many positions. Vectors that
+     * hooks put before the tokens are cached once, by a separate graph for which `prime` is nonzero
+     * and whose input is prefix + prompt tokens of any value. */
     int64_t capacity;
     int prime;
-    const model_hooks *hooks; /* may be NULL */
+    const model_hooks *hooks; /* functions that change the model, or NULL */
 };
 
 struct model_site { /* the place in the model at which a hook is called */
@@ -357,7 +388,8 @@ struct model_site { /* the place in the model at which a hook is called */
     int64_t layer; /* index of the block, or -1 outside the blocks */
 };
 
-/* Returns parameter PART + end, e.g. "attn.c_attn" and ".weight", or NULL if the model lacks it. */
+/* Returns the parameter that is called PART + end at this place, such as "attn.c_attn" and
+ * ".weight", or NULL if the model does not have it. */
 static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, const char *part,
                                         const char *end)
 {
@@ -370,14 +402,16 @@ static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, co
     return gckpt_param(g, model_store_name(at->config, name, p.name), p.shape, p.init);
 }
 
-/* Returns x times w, in the family's order of axes, plus bias unless it is NULL. */
+/* Returns x times the weights w, whose order of axes depends on the family, plus bias unless it is
+ * NULL. */
 static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x, gckpt_tensor *w,
                                           gckpt_tensor *bias)
 {
     return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
 }
 
-/* Attention of queries (B,T,heads head_dim) to keys and values (B,S,key_heads head_dim). */
+/* Returns causal attention of queries (B,T,heads head_dim) to keys and values (B,S,key_heads
+ * head_dim). */
 static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v, int causal)
 {
@@ -385,7 +419,7 @@ static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor 
     return gckpt_attention(q, k, v, &desc);
 }
 
-/* Return the input width and the output width of a dense layer with weights of this shape. */
+/* Return the input width and the output width of a dense layer whose weights have the shape w. */
 static inline int64_t model_in_features(const model_config *c, gckpt_shape w)
 {
     return w.d[c->family->transposed];
@@ -396,7 +430,7 @@ static inline int64_t model_out_features(const model_config *c, gckpt_shape w)
     return w.d[!c->family->transposed];
 }
 
-/* Dense layer `part` of a block, with hooks. */
+/* Appends dense layer `part` of a block to x; a hook may replace its computation. */
 static inline gckpt_tensor *model_linear(const model_site *at, gckpt_tensor *x, const char *part)
 {
     char module[MODEL_NAME];
@@ -410,7 +444,8 @@ static inline gckpt_tensor *model_linear(const model_site *at, gckpt_tensor *x, 
     return gckpt_name(x, module);
 }
 
-/* Applies dropout and hooks to the result of a branch; q has the queries if it is attention's. */
+/* Applies dropout, and the hook for branches, to the result x of a branch. q is the queries in the
+ * branch of attention, and NULL in that of the MLP. */
 static inline gckpt_tensor *model_branch(const model_site *at, gckpt_tensor *q, gckpt_tensor *x)
 {
     const model_hooks *hooks = at->options->hooks;
@@ -419,8 +454,8 @@ static inline gckpt_tensor *model_branch(const model_site *at, gckpt_tensor *q, 
     return hooks != NULL && hooks->branch != NULL ? hooks->branch(hooks->user, at, q, x) : x;
 }
 
-/* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). If options is NULL, all
- * its fields are 0. */
+/* Builds the hidden states after the last norm, (B,T,C), from tokens (B,T). If options is NULL, all
+ * options are 0. */
 static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *tokens,
                                          const model_options *options)
 {
@@ -428,7 +463,7 @@ static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *token
     return m->config.family->hidden(m, tokens, options != NULL ? options : &none);
 }
 
-/* Returns the LM head's weights (V,C). */
+/* Returns the weights (V,C) of the LM head, V the size of the vocabulary. */
 static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
 {
     const model_site at = { &m->config, NULL, -1 };
@@ -436,7 +471,8 @@ static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
                        ".weight");
 }
 
-/* The mean cross-entropy of hidden (B,T,C) for targets i32 (B,T); negative targets do not count. */
+/* Returns the mean cross-entropy of hidden (B,T,C) for targets i32 (B,T). Positions with a negative
+ * target do not count. */
 static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
                                        gckpt_tensor *targets)
 {
@@ -445,7 +481,7 @@ static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
     return gckpt_linear_cross_entropy(hidden, model_lm_head(m, g), targets, &desc);
 }
 
-/* Returns the logits (..,V) of hidden (..,C). */
+/* Returns the logits (..,V) for hidden states (..,C). */
 static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidden)
 {
     gckpt_graph *g = gckpt_graph_of(hidden);
@@ -456,21 +492,21 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 
 /* ---- files ----------------------------------------------------------------------------------- */
 typedef struct {
-    /* storage of matrices; other than F32, matrices are frozen (gckpt_store_quantise) */
+    /* how weight matrices are stored; if not as F32, they are frozen (gckpt_store_quantise) */
     gckpt_storage storage;
-    /* If nonzero, matrices stay in the mapped file: as F32, or as BF16 or F16 and frozen. Training
-     * F32 matrices makes private copies of their pages; the file does not change. The mapping lasts
-     * until model_close. Vectors are read into memory. Without mmap, or from a GGUF file,
-     * everything is. */
+    /* If nonzero, weight matrices stay in the file, which is mapped into memory until model_close:
+     * matrices of F32 can be trained, which copies their pages and does not change the file; those
+     * of BF16 or F16 are frozen. Vectors are read into memory. Without mmap, or from a GGUF file,
+     * all values are read. */
     int map;
-    const char *floats; /* modules whose matrices stay F32 to be trained (model_is_in_modules), or
-                         * NULL */
-    /* If nonzero, each matrix of a GGUF file gets the storage nearest to its type in the file
-     * (gguf_storage_of), and is frozen if that is not F32. */
+    /* modules whose matrices stay F32 and can be trained (see model_is_in_modules), or NULL */
+    const char *floats;
+    /* If nonzero, each matrix of a GGUF file is stored in the format that is nearest to its type in
+     * the file (gguf_storage_of); it is frozen unless that is F32. */
     int as_file;
 } model_source;
 
-/* Frees and unmaps what model_load allocated. Call it after the store is freed. */
+/* Frees memory and unmaps files of model_load. Call it after freeing the store. */
 static inline void model_close(model_any *m)
 {
     json_free(&m->config_json);
@@ -489,8 +525,8 @@ static inline int model_path(model_any *m, char *path, const char *dir, const ch
     return n >= 0 && n < MODEL_PATH ? 0 : model_fail(m, "%s: the path is too long", dir);
 }
 
-/* Reads a size of config.json. Returns `fallback` if the key is absent; if fallback is 0, the key
- * is required. */
+/* Reads a size from config.json. Returns `fallback` if the key is absent, but if fallback is 0, the
+ * key is required. */
 static inline int64_t model_read_size(json *d, const char *key, int64_t fallback)
 {
     if (fallback == 0 && json_find_nonnull(d, JSON_ROOT, key) == 0) {
@@ -501,10 +537,10 @@ static inline int64_t model_read_size(json *d, const char *key, int64_t fallback
     if (n >= 1 && n <= 1 << 24)
         return n;
     json_mismatch(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
-    return 1; /* a valid value, since callers divide by it */
+    return 1; /* an allowed value, because callers divide by the result */
 }
 
-/* Returns the activation that config.json names at `at`, or NULL with d->error. */
+/* Returns the activation whose name is value `at` of config.json, or NULL with d->error. */
 static inline model_activation model_read_activation(json *d, uint32_t at)
 {
     for (int i = 0; i < MODEL_ACTIVATIONS; i++)
@@ -523,8 +559,8 @@ static inline int model_is_eos(const model_config *c, int32_t token)
     return *p >= 0;
 }
 
-/* Adds eos_token_id, a number or a list of numbers, to c->eos. Skips tokens outside the vocabulary:
- * small models often name those of a large one. */
+/* Adds the value of eos_token_id, a number or a list of numbers, to c->eos. Ignores tokens outside
+ * the vocabulary, because configurations of small models often contain those of a large one. */
 static inline void model_read_eos(json *d, model_config *c)
 {
     const uint32_t all = json_find_nonnull(d, JSON_ROOT, "eos_token_id");
@@ -551,7 +587,7 @@ static inline void model_read_eos(json *d, model_config *c)
 static const model_family *const model_families[] = { &gpt2_family, &llama_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
 
-/* Returns whether `name` is in a list with ", " between its items. */
+/* Returns whether `list`, names separated by ", ", contains `name`. */
 static inline int model_is_listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
@@ -561,8 +597,8 @@ static inline int model_is_listed(const char *list, const char *name)
     return 0;
 }
 
-/* Returns the family for config.json's model_type; without that key GPT-2, whose old files lack it.
- * Returns NULL with d->error for unknown types. */
+/* Returns the family for the model_type in config.json, and GPT-2's if that key is absent, as in
+ * its old files. Returns NULL with d->error for an unknown type. */
 static inline const model_family *model_family_of(json *d)
 {
     const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
@@ -589,7 +625,8 @@ static inline int model_has_file(model_any *m, char *path, const char *dir, cons
     return f != NULL && fclose(f) == 0;
 }
 
-/* Adds the end-of-text tokens of DIR/generation_config.json, if that file exists. */
+/* Adds the end-of-text tokens in DIR/generation_config.json, if that file exists, to those of the
+ * model. */
 static inline int model_read_generation(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -602,8 +639,8 @@ static inline int model_read_generation(model_any *m, const char *dir)
     return d.error[0] ? model_fail(m, "%s", d.error) : 0;
 }
 
-/* Returns the end of an error text: which other file the folder has, and how to convert it; or
- * "". */
+/* Returns the end of an error text for a folder without config.json: which other file of a model
+ * the folder has, and how to convert that file; or "". */
 static inline const char *model_format_hint(model_any *m, const char *dir)
 {
     static const char *const files[][2] = {
@@ -630,11 +667,11 @@ static inline const char *model_format_hint(model_any *m, const char *dir)
     return "";
 }
 
-static inline int gguf_is_file(const char *path); /* in gguf_model.h */
+static inline int gguf_is_file(const char *path); /* defined in gguf_model.h */
 static inline int gguf_read_config(model_any *m, const char *path);
 
-/* Refuses keys of config.json that transformers applies to every model type and this file does
- * not. */
+/* Returns an error for keys of config.json that transformers applies to every type of model and
+ * that this file does not support. */
 static inline void model_refuse_keys(json *d)
 {
     const uint32_t causal = json_find(d, JSON_ROOT, "is_causal");
@@ -657,8 +694,8 @@ static inline void model_refuse_keys(json *d)
                                                          : "a method without a name");
 }
 
-/* Reads DIR/config.json, or the keys of a GGUF file. Missing keys have transformers' defaults.
- * model_close frees the memory. */
+/* Reads DIR/config.json or, if `dir` is a GGUF file, its keys. Absent keys have the defaults of
+ * transformers. model_close frees the memory. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -683,7 +720,8 @@ static inline int model_read_config(model_any *m, const char *dir)
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
     }
-    d->name = keys ? "the file's keys" : "config.json"; /* `path` is a local variable */
+    /* name for later errors, because `path` ends with this function */
+    d->name = keys ? "the file's keys" : "config.json";
     if (d->error[0] == 0 && model_read_generation(m, dir) == 0)
         return 0;
     if (d->error[0] != 0)
@@ -693,26 +731,28 @@ static inline int model_read_config(model_any *m, const char *dir)
 }
 
 /* ---- headers of safetensors ------------------------------------------------------------------ */
-/* A tensor of a safetensors file; its type is one that gguf_read_floats reads, or F64 for all other
- * types. */
+/* A tensor of a safetensors file. Its type is one that gguf_read_floats can read; F64 stands for
+ * all other types. */
 typedef struct {
-    char path[MODEL_PATH]; /* "" if no file has the tensor */
+    char path[MODEL_PATH]; /* file that has the tensor, or "" if no file has it */
     gguf_tensor values;
 } model_tensor;
 
-/* Parses a file's header into d and sets *data to the offset of the values. Call json_free
- * afterwards. Returns -1 if the header cannot be read; loading the file then reports the error. */
+/* Parses the header of a safetensors file into d, and sets *data to the offset of the values.
+ * Returns -1 if the header cannot be read; loading the file will report that error. Call json_free
+ * in both cases. */
 static inline int model_read_header(const char *path, json *d, uint64_t *data)
 {
     unsigned char size[8] = { 0 };
-    gguf g; /* used to read at offsets above 2 GB */
+    gguf g; /* used because gguf_read_bytes reads at offsets above 2 GB */
     memset(&g, 0, sizeof g);
     json_init(d, path);
     g.file = fopen(path, "rb");
     g.size = g.file != NULL ? gguf_file_size(&g) : 0;
     int good = gguf_read_bytes(&g, 0, size, 8) == 0;
     const uint64_t n = gguf_read_le(size, 8);
-    good = good && n <= 100000000 && n <= g.size - 8; /* safetensors' limit */
+    /* the limit that safetensors has for headers */
+    good = good && n <= 100000000 && n <= g.size - 8;
     d->owned = good ? (char *)malloc((size_t)n + 1) : NULL;
     good = d->owned != NULL && gguf_read_bytes(&g, 8, d->owned, (size_t)n) == 0;
     gguf_close(&g);
@@ -723,7 +763,7 @@ static inline int model_read_header(const char *path, json *d, uint64_t *data)
     return json_parse(d, d->owned, (size_t)n);
 }
 
-/* Fills *t from a tensor's entry in a header, the value `at`. */
+/* Fills *t from `at`, the entry of a tensor in the header d of a safetensors file. */
 static inline void model_describe(json *d, uint32_t at, uint64_t data, const char *path,
                                   model_tensor *t)
 {
@@ -739,13 +779,15 @@ static inline void model_describe(json *d, uint32_t at, uint64_t data, const cha
     t->values.elements = 1;
     for (int i = 0; i < 2 && axis != 0; i++, axis = json_next(d, axis)) {
         const int64_t n = json_int_of(d, axis);
-        t->values.d[i] = n >= 0 && n <= 1 << 30 ? n : 0; /* loading refuses other sizes */
+        /* 0 for other sizes, which loading will refuse */
+        t->values.d[i] = n >= 0 && n <= 1 << 30 ? n : 0;
         t->values.elements *= t->values.d[i];
     }
     t->values.offset = data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
 }
 
-/* Returns whether two tensors have the same shape and values, in whatever types they are stored. */
+/* Returns whether two tensors have the same shape and the same values, even if their types
+ * differ. */
 static inline int model_same_values(const model_tensor *a, const model_tensor *b)
 {
     enum { SOME = 1024 };
@@ -774,24 +816,25 @@ typedef struct {
     model_any *model;
     gckpt_store *store;
     int map;
-    double bytes;         /* size of all files */
-    unsigned char *found; /* for each parameter, 1 if a file has it */
+    double bytes;         /* bytes of all files together */
+    unsigned char *found; /* for each parameter, 1 if one of the files has it */
     char unknown[MODEL_NAME], store_name[MODEL_NAME], bare_name[MODEL_NAME];
-    model_tensor table, head; /* the embedding table and lm_head.weight in the files, if config.json
-                               * ties them */
-    const char *shared[2];    /* name of a tensor in the file, and another name that shares its
-                               * memory; or NULL */
+    /* the embedding table and lm_head.weight as the files have them, if config.json says they are
+     * one tensor */
+    model_tensor table, head;
+    /* [0]: name of a tensor in the file, [1]: another name under which to load it; or both NULL */
+    const char *shared[2];
 } model_loader;
 
-/* Returns a tensor's name without the family's prefix. */
+/* Returns a tensor's name without the family's prefix, such as "transformer.". */
 static inline const char *model_bare_name(const model_config *c, const char *name)
 {
     const size_t n = strlen(c->family->prefix);
     return name + (strncmp(name, c->family->prefix, n) == 0 ? n : 0);
 }
 
-/* A gckpt_file_desc.rename for loading: returns the name in the store of a tensor of a file, or
- * NULL to skip it. */
+/* A gckpt_file_desc.rename for loading: converts the name of a file's tensor to that of the
+ * parameter in the store. Returns NULL for a tensor to skip. */
 static inline const char *model_load_name(void *user, const char *name)
 {
     model_loader *l = (model_loader *)user;
@@ -803,7 +846,9 @@ static inline const char *model_load_name(void *user, const char *name)
     name = model_bare_name(c, l->shared[0] != NULL ? l->shared[1] : name);
     if (c->tied && strcmp(name, "lm_head.weight") == 0) {
         if (l->table.path[0] != 0)
-            return NULL; /* skips it: model_resolve_head found equal values */
+            /* skips this tensor: model_resolve_head has found that its values equal those of the
+             * other table */
+            return NULL;
         name = model_join(l->bare_name, c->family->embeddings, ".weight");
     }
     const int64_t i = model_find_param(c, name);
@@ -818,7 +863,7 @@ static inline const char *model_load_name(void *user, const char *name)
 
 #include "gguf_model.h"
 
-/* Maps a file until model_close. Returns its bytes, or NULL with m->error. */
+/* Maps a file into memory until model_close. Returns its bytes, or NULL with m->error. */
 static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 {
 #if MODEL_MMAP
@@ -847,7 +892,7 @@ static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 #endif
 }
 
-/* Returns the end of an error text: why files may not match config.json; or "". */
+/* Returns the end of an error text: a reason why the files do not match config.json; or "". */
 static inline const char *model_type_hint(model_any *m)
 {
     return json_find_nonnull(&m->config_json, JSON_ROOT, "model_type") != 0
@@ -855,11 +900,12 @@ static inline const char *model_type_hint(model_any *m)
                : "; config.json has no model_type, so it is read as GPT-2's";
 }
 
-/* Adds a file's size to l->bytes. An unreadable file adds nothing; loading it reports the error. */
+/* Adds the size of file DIR/NAME to l->bytes. An unreadable file adds 0; loading will report that
+ * error. */
 static inline int model_count_bytes(model_loader *l, const char *dir, const char *name)
 {
     char path[MODEL_PATH];
-    gguf g; /* used for sizes above 2 GB */
+    gguf g; /* used because gguf_file_size handles sizes above 2 GB */
     memset(&g, 0, sizeof g);
     if (model_path(l->model, path, dir, name) != 0)
         return -1;
@@ -870,8 +916,8 @@ static inline int model_count_bytes(model_loader *l, const char *dir, const char
     return 0;
 }
 
-/* Calls visit for model.safetensors, or else for each file that model.safetensors.index.json
- * names. */
+/* Calls `visit` for DIR/model.safetensors or, if there is no such file, for each file that is
+ * listed in DIR/model.safetensors.index.json. */
 static inline int model_visit_files(model_loader *l, const char *dir,
                                   int (*visit)(model_loader *l, const char *dir, const char *name))
 {
@@ -903,7 +949,8 @@ static inline int model_visit_files(model_loader *l, const char *dir,
     return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
 }
 
-/* Returns the end of an error text: why a file may contain a tensor of this name; or "". */
+/* Returns the end of an error text: a reason why a file has an unexpected tensor of this name; or
+ * "". */
 static inline const char *model_tensor_hint(const char *name)
 {
     static const struct {
@@ -934,8 +981,7 @@ static inline const char *model_tensor_hint(const char *name)
     return "";
 }
 
-/* Loads a file's tensors. If l->shared[0] is set, loads only that tensor, under the name
- * shared[1]. */
+/* Loads the tensors of a file. If l->shared[0] is set, loads only that tensor, as l->shared[1]. */
 static inline int model_load_tensors(model_loader *l, const char *path)
 {
     gckpt_store *store = l->store;
@@ -959,8 +1005,9 @@ static inline int model_load_tensors(model_loader *l, const char *path)
     return 0;
 }
 
-/* Loads one file of the model. Its metadata may map further names to tensors that share their
- * memory, as safetensors.torch.save_model writes: {"a": "b"} if a is stored as b. */
+/* Loads one file of the model. If its metadata maps a name to the name of another tensor, the two
+ * tensors share memory and only the second one is in the file (safetensors.torch.save_model writes
+ * {"a": "b"} if a is stored as b): then also loads that tensor under the first name. */
 static inline int model_load_file(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
@@ -998,7 +1045,7 @@ static inline int model_load_file(model_loader *l, const char *dir, const char *
     return failed;
 }
 
-/* Finds the embedding table and lm_head.weight in one file of the model. */
+/* Sets l->table and l->head if this file has the embedding table or lm_head.weight. */
 static inline int model_find_head(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
@@ -1020,9 +1067,10 @@ static inline int model_find_head(model_loader *l, const char *dir, const char *
     return 0;
 }
 
-/* Decides, like transformers, whether a head that config.json ties to the embeddings is tied. If
- * the files have one of the two tensors, it serves as both. If they have both with different
- * values, the head is a separate table, and m->note says so. */
+/* Called if config.json says that the LM head is the embedding table; decides, like transformers,
+ * whether to believe that. If the files have only one of the two tensors, it serves as both. If
+ * they have both with different values, the head becomes a separate table, and m->note reports
+ * it. */
 static inline int model_resolve_head(model_loader *l, const char *dir)
 {
     model_any *m = l->model;
@@ -1040,8 +1088,9 @@ static inline int model_resolve_head(model_loader *l, const char *dir)
     return 0;
 }
 
-/* Refuses, before allocating memory, a config.json that describes a much larger model than the
- * files hold. If only a few weights are missing, loading reports them by name. */
+/* Compares the model's size with that of the files before memory is allocated: returns an error if
+ * config.json describes a much larger model. If only a few weights are missing, loading reports
+ * their names. */
 static inline int model_check_bytes(model_loader *l, const char *dir)
 {
     const model_config *c = &l->model->config;
@@ -1059,8 +1108,8 @@ static inline int model_check_bytes(model_loader *l, const char *dir)
                       weights, l->bytes, model_type_hint(l->model));
 }
 
-/* Freezes matrices and sets their storage before they have values, except in the modules `floats`,
- * which may be NULL. */
+/* Freezes the weight matrices and sets their storage, before they have values, except those of the
+ * modules in `floats`, which may be NULL. */
 static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_storage storage,
                                     const char *floats)
 {
@@ -1082,8 +1131,8 @@ static inline int model_quantise(model_any *m, gckpt_store *store, gckpt_storage
     return model_quantise_except(m, store, storage, NULL);
 }
 
-/* Like model_load, but `prefix`, a constant text or NULL, precedes the parameters' names in the
- * store. So one store, and one graph, can have two models. */
+/* Like model_load, but each parameter's name in the store is preceded by `prefix`, a constant text
+ * or NULL. So one store and one graph can have two models. */
 static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
                                    const model_source *source, const char *prefix)
 {
@@ -1121,12 +1170,14 @@ static inline int model_load_prefixed(model_any *m, gckpt_store *store, const ch
     }
     free(l.found);
     return failed || (map && model_declare(m, store) != 0) ? -1
-                                                           : 0; /* declares mapped parameters, to
-                                                                 * check their shapes */
+                                                           /* matrices are mapped later: declaring
+                                                            * them now checks their shapes */
+                                                           : 0;
 }
 
-/* Reads a model's folder, or a GGUF file, into a store that has none of its parameters yet. If
- * source is NULL, all its fields are 0. After an error, free the store, then call model_close. */
+/* Reads a model from a folder or a GGUF file into a store, which must not have any of its
+ * parameters yet. If source is NULL, all its fields are 0. After an error, free the store, then
+ * call model_close. */
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {
@@ -1138,8 +1189,8 @@ typedef struct {
     char name[MODEL_NAME + 16];
 } model_saver;
 
-/* A gckpt_file_desc.rename for saving: returns a parameter's name in a file of transformers' causal
- * models, or NULL for other parameters. */
+/* A gckpt_file_desc.rename for saving: converts a parameter's name to that in files of
+ * transformers' causal models. Returns NULL for other parameters, which are not saved. */
 static inline const char *model_save_name(void *user, const char *name)
 {
     model_saver *s = (model_saver *)user;
@@ -1151,7 +1202,7 @@ static inline const char *model_save_name(void *user, const char *name)
     return s->name;
 }
 
-/* Creates a folder unless it exists. */
+/* Creates a folder unless it exists already. */
 static inline int model_make_folder(model_any *m, const char *dir)
 {
 #if MODEL_MMAP
@@ -1161,8 +1212,8 @@ static inline int model_make_folder(model_any *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
-/* Opens a temporary file that replaces DIR/NAME when model_end_file completes it. `path` receives
- * its temporary name. Returns NULL with m->error on failure. */
+/* Opens a temporary file that will replace DIR/NAME; model_commit_file renames it. Writes its
+ * temporary name to `path`. Returns NULL with m->error on failure. */
 static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, const char *name)
 {
     char file[MODEL_NAME];
@@ -1174,8 +1225,8 @@ static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, 
     return f;
 }
 
-/* Flushes a file or folder to the disk, to survive a power cut. Returns 0 on failure, 1 also on
- * systems without fsync. */
+/* Writes the cached data of a file or folder to the disk, so that it survives a power cut. Returns
+ * 0 on failure; returns 1 after success and on systems without fsync. */
 static inline int model_sync(const char *path)
 {
 #if MODEL_MMAP
@@ -1189,8 +1240,8 @@ static inline int model_sync(const char *path)
 #endif
 }
 
-/* Returns the end of an error text of a save: whether an older file of this name exists, which is
- * unchanged. */
+/* Returns the end of an error text of a failed save: that an older file `path` exists and is
+ * unchanged; or "". */
 static inline const char *model_save_hint(const char *path)
 {
     FILE *f = fopen(path, "rb");
@@ -1200,7 +1251,7 @@ static inline const char *model_save_hint(const char *path)
     return "the older file is unchanged";
 }
 
-/* Flushes and closes the temporary file `path`. On failure removes it and returns -1. */
+/* Flushes and closes the temporary file `path`. If that fails, removes the file and returns -1. */
 static inline int model_close_file(model_any *m, FILE *f, const char *path)
 {
     const int written = ferror(f) == 0;
@@ -1214,8 +1265,8 @@ static inline int model_close_file(model_any *m, FILE *f, const char *path)
     return -1;
 }
 
-/* Closes a file like model_close_file. Refuses and removes it if it is not valid JSON, for example
- * because a number is not finite. */
+/* Closes a JSON file like model_close_file. If the file is not valid JSON, for example because a
+ * number is not finite, removes it and returns -1. */
 static inline int model_close_json(model_any *m, FILE *f, const char *path)
 {
     json d;
@@ -1231,9 +1282,9 @@ static inline int model_close_json(model_any *m, FILE *f, const char *path)
     return failed ? -1 : 0;
 }
 
-/* Opens the file that a rename is about to replace. FAT frees the clusters of a replaced file at
- * once unless it is open, although its name on the disk still refers to them. Returns -1 if that is
- * not needed. */
+/* Keeps the file that a rename will replace open, and returns its descriptor. FAT frees the
+ * clusters of a replaced file at once unless the file is open, while the name on the disk still
+ * refers to them. Returns -1 on other file systems. */
 static inline int model_keep_open(const char *path)
 {
 #ifdef __linux__
@@ -1255,7 +1306,7 @@ static inline int model_commit_file(model_any *m, const char *path)
         const int error = errno;
         model_fail(m, "%s: %s; %s", to, strerror(error), model_save_hint(to));
         remove(path);
-    } else { /* flushes the new name and, for FAT, the file's clusters */
+    } else { /* writes the new name and, for FAT, the file's clusters to the disk */
         snprintf(folder, sizeof folder, "%s", to);
         slash = strrchr(folder, '/');
         memcpy(slash != NULL ? slash + 1 : folder, ".", 2);
@@ -1274,8 +1325,9 @@ static inline int model_end_file(model_any *m, FILE *f, const char *path)
     return model_close_file(m, f, path) != 0 ? -1 : model_commit_file(m, path);
 }
 
-/* Writes weights to DIR/NAME and renames `path`, the closed temporary file that describes them.
- * Both replace older files only after both are written, so a full disk leaves the older ones. */
+/* Writes the weights to DIR/NAME, then renames `path`, a closed temporary file that describes them,
+ * to its final name. Both files replace older ones only after both are written, so a full disk
+ * leaves the older files unchanged. */
 static inline int model_save_weights(model_any *m, gckpt_store *store, const char *dir,
                                      const char *name, const gckpt_file_desc *desc,
                                      const char *path)
@@ -1287,7 +1339,8 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     }
     if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
         remove(path);
-        const char *text = gckpt_error_text(store); /* ends in "? .. is unharmed: NAME.tmp" */
+        /* its last sentence says that the older file is unchanged and where the temporary one is */
+        const char *text = gckpt_error_text(store);
         const char *kept = model_path(m, weights, dir, name) == 0 ? model_save_hint(weights) : "";
         return model_fail(m, "%s: %.*s; %s", weights, (int)strcspn(text, "?"), text, kept);
     }
@@ -1297,14 +1350,15 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     return -1;
 }
 
-/* Writes config.json: the keys that methods or files change, then all other keys as they were read,
+/* Writes config.json: first the keys that can change, then all other keys as they were read,
  * including unknown ones. */
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
     const json *d = &m->config_json;
     const model_config *c = &m->config;
-    int newer = 0; /* transformers 5 writes dtype instead of torch_dtype */
+    /* nonzero if the file has the key dtype of transformers 5 instead of torch_dtype */
+    int newer = 0;
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
         newer |= json_is(d, k, "dtype");
     fprintf(f, "{\n  \"architectures\": [\n    \"%s\"\n  ],\n", c->family->architecture(c));
@@ -1327,9 +1381,9 @@ static inline void model_write_config(const model_any *m, FILE *f, const char *t
     fputs("\n}\n", f);
 }
 
-/* Writes DIR/config.json and DIR/model.safetensors for from_pretrained; creates DIR. F32 values are
- * stored as `storage`: F32, BF16 or F16. If the model was read from files, config.json keeps all
- * keys that neither methods nor files change. */
+/* Writes DIR/config.json and DIR/model.safetensors, which from_pretrained loads; creates DIR. F32
+ * values are written as `storage`: F32, BF16 or F16. For a model that was read from files,
+ * config.json keeps all keys whose values do not change. */
 static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
                              gckpt_storage storage)
 {

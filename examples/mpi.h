@@ -1,11 +1,11 @@
 /* mpi.h - a gckpt_transport on MPI 3 (OpenMPI, MPICH). Copy it into your project and include it
  * after gradckpt.h; compile with mpicc or mpicxx as C99 or C++11. Its folder must not be an -I
- * path, or it would hide MPI's <mpi.h>.
+ * path, because this file would then hide MPI's <mpi.h>.
  *
  *     mpi_ranks_open(&m, MPI_COMM_WORLD, 60); // timeout of an exchange: 60 seconds
  *     gckpt_store_ranks(store, m.ranks.rank, m.ranks.size, GCKPT_SHARD_VALUES);
  *     ...                  // gckpt_exec_desc.transport = &m.ranks
- *     mpi_ranks_close(&m); // after GCKPT_E_PEER it ends the job: MPI_Finalize might never end */
+ *     mpi_ranks_close(&m); // after GCKPT_E_PEER aborts the job; MPI_Finalize might hang */
 #ifndef MPI_RANKS_H
 #define MPI_RANKS_H
 #include <mpi.h>
@@ -15,13 +15,16 @@ enum { MPI_RANKS_DATA = 1, MPI_RANKS_ABORT, MPI_RANKS_CHUNKS = 256, MPI_RANKS_CH
 typedef struct {
     gckpt_transport ranks;
     MPI_Comm comm;
-    /* requests of the exchange in chunks of 1 GiB, receives first */
+    /* requests of the exchange in progress, which is divided into chunks of 1 GiB; receives come
+     * first */
     MPI_Request request[MPI_RANKS_CHUNKS];
-    /* number of requests, number of receives among them, whether a rank aborted */
+    /* count: number of requests; receives: number of receives among them; gone: nonzero after a
+     * rank has aborted */
     int count, receives, gone;
 } mpi_ranks;
 
-/* Starts to send `from` and to receive `to` or, if peer is -1, to sum `to` over all ranks. */
+/* Starts an exchange: sends `from` to rank `peer` and receives `to` from it or, if peer is -1, sums
+ * `to` over all ranks. */
 static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_CHUNK) {
@@ -54,8 +57,9 @@ static inline int mpi_ranks_all_reduce(void *user, float *x, size_t n)
     return mpi_ranks_begin((mpi_ranks *)user, -1, NULL, (char *)x, n * sizeof *x);
 }
 
-/* Yields, since there may be more ranks than processors. A complete exchange counts, even if a rank
- * aborts. */
+/* Returns 1 if the exchange is complete, 0 if not yet, -1 if a rank has aborted. A complete
+ * exchange counts even if a rank aborts. Yields the processor, since there may be more ranks than
+ * processors. */
 static inline int mpi_ranks_done(void *user)
 {
     mpi_ranks *m = (mpi_ranks *)user;
@@ -78,13 +82,14 @@ static inline void mpi_ranks_abort(void *user)
             MPI_Cancel(&m->request[i]);
     for (int i = 0; i < m->ranks.size; i++)
         if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_ABORT, m->comm, &r))
-            MPI_Request_free(&r); /* without waiting, since the peer may have died */
+            /* does not wait for the request, because the other rank may have ended */
+            MPI_Request_free(&r);
     m->gone = 1;
 }
 
 static inline double mpi_ranks_clock(void *user) { return (void)user, MPI_Wtime(); }
 
-/* returns 0 if MPI failed */
+/* Returns 0 if a call of MPI fails. */
 static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout)
 {
     memset(m, 0, sizeof *m);

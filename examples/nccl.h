@@ -4,8 +4,8 @@
  *
  * Status: not yet run on two GPUs; it compiles, links, and passes its tests on a simulation of
  * NCCL. Gradients and values go from device to device in a queue of the backend, without waiting on
- * the host. The id is rank 0's, from ncclGetUniqueId; the program sends it to the others
- * (MPI_Bcast, a file) and calls cudaSetDevice before:
+ * the host. Rank 0 gets the id from ncclGetUniqueId, and the program sends it to the other ranks
+ * (MPI_Bcast, a file). Every rank calls cudaSetDevice first, then:
  *
  *     nccl_ranks_open(&m, rank, size, id, 60); // timeout of an exchange: 60 seconds
  *     ...                                      // gckpt_exec_desc.transport = &m.ranks
@@ -19,12 +19,18 @@
 #include <time.h>
 typedef struct {
     gckpt_transport ranks;
-    ncclComm_t comm, queue_comm; /* for exchanges; for enqueued ones; NULL after an abort */
+    /* comm: for exchanges for which the host waits; queue_comm: for enqueued ones; both are NULL
+     * after an abort */
+    ncclComm_t comm, queue_comm;
     cudaStream_t stream;
-    cudaEvent_t done_event, queue_event; /* end of the exchange; end of all enqueued ones */
-    char *staging, *incoming;        /* device memory for host bytes to send; for received ones */
-    void *host_target;               /* host destination of received bytes */
-    size_t incoming_bytes, capacity; /* bytes in `incoming`; capacity of `staging` */
+    /* done_event: end of the current exchange; queue_event: end of all enqueued ones */
+    cudaEvent_t done_event, queue_event;
+    /* device memory: staging for bytes of the host to be sent, incoming for bytes received for the
+     * host */
+    char *staging, *incoming;
+    void *host_target;               /* memory of the host to which received bytes are copied */
+    /* incoming_bytes: bytes received into `incoming`; capacity: bytes of `staging` */
+    size_t incoming_bytes, capacity;
 } nccl_ranks;
 
 static inline int nccl_ranks_is_on_host(const void *p, size_t bytes)
@@ -57,7 +63,8 @@ static inline int nccl_ranks_exchange(void *user, int peer, const void *send, si
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->done_event, m->stream);
 }
 
-static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* of device memory */
+/* Sums n floats in device memory over all ranks. */
+static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n)
 {
     nccl_ranks *m = (nccl_ranks *)user;
     m->incoming_bytes = 0;
@@ -65,7 +72,7 @@ static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* of de
            !cudaEventRecord(m->done_event, m->stream);
 }
 
-/* Enqueues an exchange in the backend's queue, without waiting. */
+/* Adds an exchange to a queue of the backend and returns without waiting for it. */
 static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const void *send,
                                      size_t send_bytes, void *receive, size_t receive_bytes)
 {
@@ -84,7 +91,7 @@ static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const vo
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->queue_event, stream);
 }
 
-/* Returns 1 if the event is complete, 0 if not yet, -1 if it failed. */
+/* Returns 1 if the event has occurred, 0 if not yet, -1 if CUDA or NCCL failed. */
 static inline int nccl_ranks_query(ncclComm_t comm, cudaEvent_t event)
 {
     ncclResult_t failed;
@@ -112,7 +119,7 @@ static inline int nccl_ranks_done(void *user)
     return status;
 }
 
-static inline void nccl_ranks_abort(void *user) /* other ranks notice it by their timeout */
+static inline void nccl_ranks_abort(void *user) /* other ranks notice the abort by their timeout */
 {
     nccl_ranks *m = (nccl_ranks *)user;
     if (m->queue_comm != NULL)
@@ -124,15 +131,16 @@ static inline void nccl_ranks_abort(void *user) /* other ranks notice it by thei
 
 static inline double nccl_ranks_clock(void *user) { return (void)user, (double)time(NULL); }
 
-/* Creates two communicators, so that exchanges do not wait for enqueued ones. The first one
- * broadcasts the id of the second one. */
+/* Creates two communicators, so that other exchanges need not wait for enqueued ones. The first
+ * communicator broadcasts the id of the second one. */
 static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueId id)
 {
     ncclUniqueId other;
     memset(&other, 0, sizeof other);
     if (ncclCommInitRank(&m->comm, size, id, rank) || (rank == 0 && ncclGetUniqueId(&other)))
         return 0;
-    m->capacity = 1 << 20; /* large enough to avoid growing, which would wait for the device */
+    /* large enough that it need not grow later, because growing waits for the device */
+    m->capacity = 1 << 20;
     return !cudaMalloc((void **)&m->staging, m->capacity) &&
            !cudaMemcpy(m->staging, &other, sizeof other, cudaMemcpyHostToDevice) &&
            !ncclBroadcast(m->staging, m->staging, sizeof other, ncclChar, 0, m->comm, m->stream) &&
@@ -142,7 +150,8 @@ static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueI
 }
 
 static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueId id,
-                                  double timeout) /* returns 0 if there is no device, or NCCL failed */
+                                  /* returns 0 if there is no device or NCCL failed */
+                                  double timeout)
 {
     memset(m, 0, sizeof *m);
     m->ranks.rank = rank;

@@ -8,16 +8,16 @@
  *         { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL, "file for the weights" },
  *         { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
  *     };
- *     static const options_table options = { "train", descs, sizeof descs / sizeof descs[0], 14, "",
- *                                            NULL, 0, NULL };
+ *     static const options_table options = { "train", descs, sizeof descs / sizeof descs[0], 14,
+ *                                            "", NULL, 0, NULL };
  *
  *     if (options_parse(&options, argc, argv) != 0)
  *         return 2;
  *     if (o.help)
  *         options_print(&options);
  *
- * "--name value" and "--name=value" are equivalent, and -h is --help. If an option is given twice,
- * the last one counts. Options that several programs share go into a second table,
+ * "--name value" and "--name=value" are equivalent, and -h is --help. If an option is given
+ * twice, the last one counts. Options that several programs share go into a second table,
  * options_table.common. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -28,11 +28,11 @@
 
 typedef enum {
     OPTIONS_INT,         /* int64_t from min to max */
-    OPTIONS_INT_OR_AUTO, /* the same, or OPTIONS_AUTO for "auto" */
+    OPTIONS_INT_OR_AUTO, /* int64_t from min to max, or OPTIONS_AUTO for the text "auto" */
     OPTIONS_REAL,          /* double from min to max */
     OPTIONS_BYTES,  /* int64_t from min to max; 20M and 20MiB are 20 * 2^20, 20MB is 20 * 10^6 */
     OPTIONS_CHOICE, /* int64_t, an index into `choices` */
-    OPTIONS_TEXT,   /* const char * */
+    OPTIONS_TEXT,   /* const char *, any text */
     OPTIONS_FILE,   /* const char *, not empty: a file */
     OPTIONS_FOLDER, /* const char *, not empty: a folder */
     OPTIONS_PATH,   /* const char *, not empty: a folder or a file */
@@ -43,25 +43,27 @@ enum { OPTIONS_AUTO = -1 };
 typedef struct {
     const char *name; /* name without the leading "--" */
     options_kind kind;
-    void *variable;         /* pointer to a variable of the kind's type */
-    /* default, parsed like an argument; if NULL, parsing leaves the variable unchanged */
+    void *variable;         /* the variable that the option sets, of the type that its kind says */
+    /* default value, as text; if NULL, the variable keeps its value */
     const char *default_text;
     double min, max;
-    const char *const *choices; /* values of a CHOICE, ended by NULL */
+    const char *const *choices; /* the allowed texts of an OPTIONS_CHOICE; NULL ends the list */
     const char *help;
 } options_desc;
 
 typedef struct {
-    const char *program; /* program name for messages */
+    const char *program; /* name of the program for error texts */
     const options_desc *options;
     int count;
-    int width;                 /* column width of the names in the help */
-    const char *choice_label;        /* placeholder for the value of a CHOICE in the help */
-    /* options shared by several programs, listed after `options`, or NULL */
+    int width;                 /* width of the column of names in the help */
+    /* word that stands for the value of an OPTIONS_CHOICE in the help */
+    const char *choice_label;
+    /* further options, which several programs share, or NULL */
     const options_desc *common;
     int common_count;
     const char *const
-        *defaults; /* this program's defaults of common options: name, value, .., NULL; or NULL */
+        *defaults; /* defaults of common options that differ in this program: name, value, name,
+                    * value, .., NULL; or NULL */
 } options_table;
 
 static inline int options_is_text(options_kind kind)
@@ -76,7 +78,7 @@ static const options_desc *options_at(const options_table *t, int i)
     return i < t->count ? &t->options[i] : &t->common[i - t->count];
 }
 
-/* Returns the default of an option as text, or NULL if it has none. */
+/* Returns the default of an option as text, or NULL if the option has no default. */
 static const char *options_default(const options_table *t, const options_desc *p)
 {
     for (int i = 0; t->defaults != NULL && t->defaults[i] != NULL; i += 2)
@@ -85,7 +87,8 @@ static const char *options_default(const options_table *t, const options_desc *p
     return p->default_text;
 }
 
-/* Writes the allowed values of an option, in words, into to[0..capacity-1] and returns `to`. */
+/* Writes the allowed values of an option, in words, to `to`, at most `capacity` bytes, and returns
+ * `to`. */
 static const char *options_allowed(char *to, size_t capacity, const options_desc *p)
 {
     if (p->kind == OPTIONS_INT || p->kind == OPTIONS_INT_OR_AUTO)
@@ -111,7 +114,8 @@ static const char *options_allowed(char *to, size_t capacity, const options_desc
     return to;
 }
 
-/* Prints text in lines of at most 80 columns, starting at column `indent` and continuing there. */
+/* Prints text in lines of at most 80 columns. The first line continues at column `indent`; the next
+ * lines are indented by it. */
 static void options_wrap(const char *text, int indent)
 {
     for (int column = indent; *text != 0;) {
@@ -130,8 +134,8 @@ static void options_wrap(const char *text, int indent)
     putchar('\n');
 }
 
-/* Prints an option with its help, then in brackets its allowed values (not for texts and flags) and
- * its default. */
+/* Prints an option with its help. Its allowed values (except of texts and flags) and its default
+ * follow in brackets. */
 static void options_print_option(const options_table *t, const options_desc *p)
 {
     const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice_label,
@@ -167,9 +171,10 @@ static int options_is_in(const char *names, const char *name)
     return 0;
 }
 
-/* Prints the help of all options. `groups` lists a heading, then the names of its options in order,
- * and so on, ended by NULL; options that no group names come last, under "Others". If `groups` is
- * NULL, prints the options in the table's order. */
+/* Prints the help of all options under headings. `groups` is a list: a heading, a text with the
+ * names of its options, the next heading and so on; NULL ends it. Options that are in no group come
+ * last, under "Others". If `groups` is NULL, prints the options without headings, in the order of
+ * the table. */
 static void options_print_groups(const options_table *t, const char *const *groups)
 {
     static const char *const none[] = { NULL };
@@ -202,8 +207,8 @@ static void options_print_groups(const options_table *t, const char *const *grou
 
 static inline void options_print(const options_table *t) { options_print_groups(t, NULL); }
 
-/* Returns the factor of a unit of bytes, such as "MiB" in any case, or 0 if the text is not a
- * unit. */
+/* Returns the number of bytes that a unit means, such as "MiB" in upper or lower case; 0 if the
+ * text is not a unit. */
 static double options_unit(const char *text)
 {
     static const char units[] = "kmgKMG";
@@ -218,7 +223,8 @@ static double options_unit(const char *text)
     return binary && unit == NULL ? 0 : multiplier;
 }
 
-/* Parses a number into the option's variable. Returns 0 if the value is not allowed, else 1. */
+/* Sets the option's variable to the number in `text`. Returns 1, or 0 if the text is not an allowed
+ * value. */
 static int options_set_number(const options_desc *p, const char *text)
 {
     char *end;
@@ -227,7 +233,8 @@ static int options_set_number(const options_desc *p, const char *text)
     const int empty = end == text || multiplier == 0;
     x *= multiplier;
     if (empty || !(x >= p->min && x <= p->max) ||
-        (p->kind == OPTIONS_BYTES && x > 0 && x < 1) || /* a fraction of a byte, such as 0.5 */
+        (p->kind == OPTIONS_BYTES && x > 0 && x < 1) || /* refuses fractions of a byte, such as
+                                                         * 0.5 */
         (p->kind <= OPTIONS_INT_OR_AUTO && (double)(int64_t)x != x))
         return 0;
     if (p->kind == OPTIONS_REAL)
@@ -237,7 +244,8 @@ static int options_set_number(const options_desc *p, const char *text)
     return 1;
 }
 
-/* Parses `text` into the option's variable. Returns 0 if the value is not allowed, else 1. */
+/* Sets the option's variable to the value in `text`. Returns 1, or 0 if the text is not an allowed
+ * value. */
 static int options_set(const options_desc *p, const char *text)
 {
     if (p->kind == OPTIONS_FLAG)
@@ -254,8 +262,8 @@ static int options_set(const options_desc *p, const char *text)
     return 0;
 }
 
-/* Returns the number of letters to change, insert, delete or swap with the next to turn a into b
- * (Wagner 1974), or 99 if a name is longer than 31. */
+/* Returns the number of letters to change, insert, delete or swap with the next one in order to
+ * turn a into b (Wagner 1974). Returns 99 if a name has more than 31 letters. */
 static int options_distance(const char *a, const char *b)
 {
     const size_t n = strlen(a), m = strlen(b);
@@ -278,8 +286,8 @@ static int options_distance(const char *a, const char *b)
     return d[n][m];
 }
 
-/* Reports an unknown option on stderr and suggests the most similar name: a few letters away, or
- * one that begins so. Returns 2. */
+/* Reports an unknown option on stderr. Suggests the option with the most similar name, if a few
+ * letters differ or if its name begins with the given one. Returns 2. */
 static int options_suggest(const options_table *t, const char *word)
 {
     char name[32];
@@ -289,7 +297,7 @@ static int options_suggest(const options_table *t, const char *word)
     const size_t n = strlen(name);
     for (size_t i = 0; i < n; i++)
         name[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 'a' - 'A' : name[i]);
-    int least = n < 6 ? 3 : 4; /* accepts smaller distances only */
+    int least = n < 6 ? 3 : 4; /* only names at a smaller distance are suggested */
     for (int i = 0; i < options_count(t) && n > 1; i++) {
         const options_desc *p = options_at(t, i);
         int distance = options_distance(name, p->name);
@@ -311,8 +319,9 @@ static int options_suggest(const options_table *t, const char *word)
     return 2;
 }
 
-/* Returns the description of the option at argv[*i], or NULL if there is no such option or a flag
- * has a value. Sets *text to its value ("" for a flag, NULL if missing) and *i to its last word. */
+/* Returns the description of the option at argv[*i], or NULL if there is no such option or if it is
+ * a flag with a value. Sets *text to the option's value ("" for a flag, NULL if the value is
+ * missing), and *i to the index of the last argument used. */
 static const options_desc *options_parse_one(const options_table *t, int argc, char **argv, int *i,
                                        const char **text)
 {
@@ -334,8 +343,8 @@ static const options_desc *options_parse_one(const options_table *t, int argc, c
     return NULL;
 }
 
-/* Returns the value that the command line gives option `name` (its last one; "" for a flag), or
- * NULL if it is not given. The command line must have passed options_parse. */
+/* Returns the value that the command line gives option `name`, and the last one if the option
+ * occurs twice; "" for a flag; NULL if it does not occur. Call options_parse first. */
 static inline const char *options_given(const options_table *t, int argc, char **argv,
                                         const char *name)
 {
@@ -348,8 +357,9 @@ static inline const char *options_given(const options_table *t, int argc, char *
     return text;
 }
 
-/* Sets all options from defaults and the command line. Returns 0, or exit status 2 after printing
- * the error and the allowed values on stderr. */
+/* Sets the variables of all options: first to the defaults, then to the values on the command line.
+ * Returns 0. After an error, prints the error with the allowed values on stderr and returns 2, the
+ * program's exit status. */
 static int options_parse(const options_table *t, int argc, char **argv)
 {
     for (int i = 0; i < options_count(t); i++)

@@ -13,19 +13,22 @@
 #include <stdint.h>
 #include <string.h>
 
-/* longest text; deepest nesting of groups */
+/* PATTERN_MAX_TEXT: longest text that can be matched; PATTERN_MAX_DEPTH: deepest nesting of
+ * groups */
 enum { PATTERN_MAX_TEXT = 62, PATTERN_MAX_DEPTH = 16 };
 
 typedef struct {
-    const char *text, *p, *end; /* the text; position in the pattern and its end */
+    /* text: the text to match; p, end: current position in the pattern, and the pattern's end */
+    const char *text, *p, *end;
     int invalid;                  /* nonzero after a syntax error */
-    int depth;                   /* number of groups around p */
+    int depth;                   /* number of groups that p is in */
 } pattern_state;
 
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at);
 
-/* Matches the character, class or group at p from the positions `at` and moves p to its end.
- * Returns the positions where a match may end. */
+/* Matches the character, class or group at m->p and moves p to its end. `at` is the set of
+ * positions in the text where the match may begin. Returns the set of positions where it may
+ * end. */
 static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
 {
     const size_t n = strlen(m->text);
@@ -37,7 +40,7 @@ static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
     if (c == '(') {
         if (m->p + 1 < m->end && m->p[0] == '?' && m->p[1] == ':')
             m->p += 2;
-        m->invalid |= ++m->depth > PATTERN_MAX_DEPTH; /* the error ends the recursion */
+        m->invalid |= ++m->depth > PATTERN_MAX_DEPTH; /* invalid ends the recursion */
         to = pattern_branches(m, at);
         m->depth--;
         m->invalid |= m->p == m->end || *m->p != ')';
@@ -76,8 +79,9 @@ static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
     return to;
 }
 
-/* Matches branches separated by |, up to the end or a closing parenthesis. Returns the positions
- * where a match may end. */
+/* Matches alternatives separated by |, up to the end of the pattern or a closing parenthesis. `at`
+ * is the set of positions where a match may begin. Returns the set of positions where one may
+ * end. */
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
 {
     uint64_t all = 0, now = at;
@@ -102,9 +106,10 @@ static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
     return all | now;
 }
 
-/* Returns 1 if the pattern of n characters matches `text` to its end from one of the positions
- * `from` (a set; 1 is the beginning), 0 if not, -1 after a syntax error, if groups are nested too
- * deeply, or if the text is longer than PATTERN_MAX_TEXT. */
+/* Returns 1 if the pattern of n characters matches `text` from a position in `from` up to the
+ * text's end, else 0. `from` is a set of positions; 1 contains only the beginning of the text.
+ * Returns -1 after a syntax error, if groups are nested too deeply, or if the text is longer than
+ * PATTERN_MAX_TEXT. */
 static inline int pattern_match(const char *text, uint64_t from, const char *pattern, size_t n)
 {
     pattern_state m = { text, pattern, pattern + n, 0, 0 };

@@ -1,14 +1,16 @@
-/* peft.h - saves and loads adapters of adapters.h: adapter_config.json and adapter_model.safetensors, in
- * the format of Hugging Face's peft if peft has the method. To copy with adapters.h.
+/* peft.h - saves and loads adapters of adapters.h: adapter_config.json and
+ * adapter_model.safetensors, in the format of Hugging Face's peft if peft has the method. To
+ * copy with adapters.h.
  *
  *     adapters_save(&a, "adapter", "gpt2");
  *     adapters_load(&a, &model, store, "adapter"); // instead of adapters_begin
  *
- * Methods of peft: LORA (ranks, alphas and targets by pattern, rsLoRA, biases, use_dora, modules_to_save,
- * exclude_modules, ensure_weight_tying, layers_to_transform), ADAPTION_PROMPT, PREFIX_TUNING and
- * PROMPT_TUNING. Other options of peft (target_parameters, ..) are refused with an error that names them;
- * fan_in_fan_out is ignored. Files of the other methods have the trained parameters under the store's
- * names, and the method and its options in "gradckpt_method". */
+ * Methods of peft: LORA (ranks, alphas and targets by pattern, rsLoRA, biases, use_dora,
+ * modules_to_save, exclude_modules, ensure_weight_tying, layers_to_transform), ADAPTION_PROMPT,
+ * PREFIX_TUNING and PROMPT_TUNING. Other options of peft (target_parameters, ..) are refused
+ * with an error that names them; fan_in_fan_out is ignored. Files of the other methods have the
+ * trained parameters under the store's names, and the method and its options in
+ * "gradckpt_method". */
 #ifndef PEFT_H
 #define PEFT_H
 #include "adapters.h"
@@ -20,9 +22,9 @@ static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_
                                                   "num_attention_heads", "num_layers" };
 static const char *const adapters_bias_names[] = { "none", "all", "lora_only" };
 
-/* Creates a store for prefix tuning in peft's layout: prompt_embeddings (P,2 layers K) with K =
- * key_heads head_dim, keys and values of each layer in turn. Sets *all to that parameter. Returns
- * NULL with the model's error on failure. */
+/* Creates a store in which prefix tuning has the layout of peft: one parameter prompt_embeddings
+ * (P,2 layers K), with K = key_heads head_dim, in which each layer's keys are followed by its
+ * values. Sets *all to that parameter. Returns NULL with the model's error on failure. */
 static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *all)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -52,7 +54,8 @@ static inline int adapters_fill_prefix(adapters *a, float *to)
         x[i] =
             gckpt_scale(adapters_prefix_kv(a, g, i / 2, i % 2 ? "prefix_value" : "prefix_key"), 1);
     failed = failed || adapters_compute(a, g, x, (int)n, values) != 0;
-    for (int64_t i = 0; i < n * P && !failed; i++) /* (n,P,K) -> (P,n,K) */
+    /* reorders (n,P,K) to (P,n,K), with n = 2 layers */
+    for (int64_t i = 0; i < n * P && !failed; i++)
         memcpy(to + (i % P * n + i / P) * K, values + i * K, (size_t)K * sizeof *to);
     gckpt_graph_free(g);
     free(values);
@@ -62,12 +65,12 @@ static inline int adapters_fill_prefix(adapters *a, float *to)
 
 typedef struct {
     adapters *a;
-    unsigned char *found; /* for each parameter of the store, 1 if the file has it */
+    unsigned char *found; /* for each parameter of the store, 1 if the file contains it */
     char name[MODEL_NAME + 32], unknown[MODEL_NAME + 32];
 } adapters_files;
 
-/* Returns whether files have the embeddings under two names, as peft writes them: if they are
- * trained and are also the LM head. */
+/* Returns whether files have the embedding table under two names, as peft writes it if the table is
+ * trained and is also the LM head. */
 static inline int adapters_saved_twice(const adapters *a)
 {
     char table[MODEL_NAME];
@@ -78,8 +81,8 @@ static inline int adapters_saved_twice(const adapters *a)
            !p.frozen;
 }
 
-/* Returns a store whose parameters share memory with the trained ones, with the embeddings also as
- * lm_head.weight; NULL with the model's error on failure. */
+/* Returns a store whose parameters share memory with the trained ones, and which has the embedding
+ * table also as lm_head.weight. Returns NULL with the model's error on failure. */
 static inline gckpt_store *adapters_tied_store(adapters *a)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -102,8 +105,8 @@ static inline gckpt_store *adapters_tied_store(adapters *a)
     return NULL;
 }
 
-/* A gckpt_file_desc.rename for saving: returns a parameter's name in the file, or NULL for frozen
- * ones, which are not saved. */
+/* A gckpt_file_desc.rename for saving: returns a parameter's name in the file, or NULL for a frozen
+ * parameter, which is not saved. */
 static inline const char *adapters_save_name(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
@@ -127,7 +130,7 @@ static inline const char *adapters_save_name(void *user, const char *name)
     return f->name;
 }
 
-/* Returns a tensor's name without the prefixes of peft and of the family. */
+/* Returns the name of a file's tensor without the prefixes that peft and the model's family add. */
 static inline const char *adapters_bare_name(const adapters *a, const char *name)
 {
     static const char before[] = "base_model.model.";
@@ -135,8 +138,8 @@ static inline const char *adapters_bare_name(const adapters *a, const char *name
     return model_bare_name(&a->model->config, name + (strncmp(name, before, n) == 0 ? n : 0));
 }
 
-/* A gckpt_file_desc.rename for loading: returns the parameter of a file's tensor, or NULL to skip
- * it. */
+/* A gckpt_file_desc.rename for loading: returns the name of the parameter that a file's tensor
+ * belongs to, or NULL to skip the tensor. */
 static inline const char *adapters_load_name(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
@@ -144,7 +147,8 @@ static inline const char *adapters_load_name(void *user, const char *name)
     const char *full = name;
     name = adapters_bare_name(f->a, name);
     if (strcmp(name, "lm_head.weight") == 0 && adapters_saved_twice(f->a))
-        return NULL; /* skips it: adapters_check_tied found equal values */
+        /* skips this tensor: adapters_check_tied has found that it equals the other one */
+        return NULL;
     if (adapters_ends_with(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
     else
@@ -157,18 +161,18 @@ static inline const char *adapters_load_name(void *user, const char *name)
     return NULL;
 }
 
-/* Writes targets: plain names as an array; patterns as one regular expression that matches whole
- * names, since peft matches texts so. */
+/* Writes `targets` as value of `key`. A list of plain names becomes an array. Patterns become one
+ * regular expression that matches whole names, because peft matches a single text in this way. */
 static inline void adapters_put_targets(FILE *f, const char *key, const char *targets)
 {
     const size_t n = strlen(targets);
     fprintf(f, ",\n  \"%s\": ", key);
-    /* the targets are one pattern that matches whole names already */
+    /* one pattern that matches whole names already */
     if (strncmp(targets, "(.*\\.)?", 7) == 0 && strchr(targets, ',') == NULL) {
         json_write_string(f, targets, n);
         return;
     }
-    if (strncmp(targets, "^(", 2) == 0) { /* made by adapters_read_regex */
+    if (strncmp(targets, "^(", 2) == 0) { /* a text that adapters_read_regex has converted */
         json_write_string(f, targets + 2, n - 3);
         return;
     }
@@ -201,8 +205,8 @@ static inline void adapters_put_patterns(FILE *f, const char *key, const char *l
     fputs("}", f);
 }
 
-/* Returns in sizes the model's sizes, in the order of adapters_size_keys. Prefix tuning counts key
- * heads instead of heads. */
+/* Sets sizes[] to the sizes of the model, in the order of adapters_size_keys. For prefix tuning,
+ * key heads count instead of heads. */
 static inline void adapters_sizes(const model_config *c, adapters_method method, int64_t *sizes)
 {
     const int prefix = method == ADAPTERS_PREFIX;
@@ -212,8 +216,8 @@ static inline void adapters_sizes(const model_config *c, adapters_method method,
     sizes[3] = c->layers;
 }
 
-/* Writes the options of LoRA that differ from their defaults and that adapters_write_config does not
- * write. */
+/* Writes the options of LoRA that adapters_write_config does not write, if they differ from their
+ * defaults. */
 static inline void adapters_put_lora(FILE *f, const adapters_options *o)
 {
     int64_t greatest = 0, written = 0;
@@ -238,7 +242,8 @@ static inline void adapters_put_lora(FILE *f, const adapters_options *o)
     fputs("]", f);
 }
 
-/* Writes adapter_config.json to a temporary file, whose name becomes `path`, and closes it. */
+/* Writes adapter_config.json to a temporary file in DIR and closes it; `path` becomes the temporary
+ * file's name. */
 static inline int adapters_write_config(const adapters *a, const char *dir, const char *base,
                                         char *path)
 {
@@ -292,9 +297,9 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
     return model_close_json(a->model, f, path);
 }
 
-/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; for FULL, calls model_save
- * instead. base is the name or path of the base model, or NULL. If prefix tuning has an MLP,
- * writes the keys and values that the MLP computes, not the MLP, as peft does. */
+/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; for the method FULL, calls
+ * model_save instead. base is the name or path of the base model, or NULL. If prefix tuning has an
+ * MLP, the file has the keys and values that the MLP computes but not the MLP, as in peft. */
 static inline int adapters_save(adapters *a, const char *dir, const char *base)
 {
     char path[MODEL_PATH];
@@ -328,7 +333,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     return failed ? -1 : 0;
 }
 
-/* Appends a name, and `=number` if number is not NULL, to a list of names. */
+/* Appends value `at` to a list of names and, if number is not NULL, "=number". */
 static inline void adapters_add_item(json *d, char **to, uint32_t at, const char *number)
 {
     const char *text = json_text(d, at);
@@ -337,8 +342,8 @@ static inline void adapters_add_item(json *d, char **to, uint32_t at, const char
     *to += sprintf(*to, "%s%s%s,", text, number != NULL ? "=" : "", number != NULL ? number : "");
 }
 
-/* Reads layers_to_transform, a number or an array, as a list. layers_pattern may only name the
- * blocks. */
+/* Reads layers_to_transform, a number or an array, as a list of indices. layers_pattern is only
+ * accepted if it names the model's list of blocks. */
 static inline const char *adapters_read_layers(json *d, const model_config *c, char **buffer)
 {
     char *to = *buffer;
@@ -366,8 +371,8 @@ static inline const char *adapters_read_layers(json *d, const model_config *c, c
     return layers;
 }
 
-/* Reads a text, an array of texts, or an object of numbers, as a list of names. *buffer moves to
- * the end of the list. */
+/* Reads the value of a key as a list of names: a text, an array of texts, or an object whose values
+ * are numbers. The list is written to *buffer, which advances to its end. */
 static inline const char *adapters_read_list(json *d, const char *key, char **buffer)
 {
     char *to = *buffer, number[32];
@@ -385,13 +390,13 @@ static inline const char *adapters_read_list(json *d, const char *key, char **bu
         adapters_add_item(d, &to, i, kind == JSON_OBJECT ? number : NULL);
     }
     const char *list = *buffer;
-    to -= to > list; /* removes the last comma */
+    to -= to > list; /* removes the comma after the last item */
     *to = 0;
     *buffer = to + 1;
     return list;
 }
 
-/* Reads a list like adapters_read_list. A single text, which in peft must match a whole name,
+/* Reads a list like adapters_read_list. But a single text must match a whole name in peft, so it
  * becomes the pattern ^(TEXT). */
 static inline const char *adapters_read_regex(json *d, const char *key, char **buffer)
 {
@@ -405,7 +410,8 @@ static inline const char *adapters_read_regex(json *d, const char *key, char **b
     return to;
 }
 
-/* Refuses unknown keys, unless their values switch them off. */
+/* Returns an error for keys of adapter_config.json that are not supported, unless their value means
+ * that they are off. */
 static inline void adapters_refuse_others(json *d, const model_config *c, adapters_method method)
 {
     static const char known[] =
@@ -445,7 +451,7 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
     }
 }
 
-/* Reads adapter_config.json into *o, with texts in `buffer`. */
+/* Reads adapter_config.json into *o. Texts of the options are written to `buffer`. */
 static inline void adapters_read_config(json *d, const model_config *c, adapters_options *o,
                                         char *buffer)
 {
@@ -489,7 +495,8 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
             json_mismatch(d, bias, "none, all or lora_only");
         o->bias = (adapters_bias)which;
         o->targets = adapters_read_list(d, "target_modules", &buffer);
-        o->targets = o->targets[0] != 0 ? o->targets : NULL; /* selects peft's default */
+        /* NULL selects the targets that peft has by default */
+        o->targets = o->targets[0] != 0 ? o->targets : NULL;
         o->excluded = adapters_read_regex(d, "exclude_modules", &buffer);
         o->rank_pattern = adapters_read_list(d, "rank_pattern", &buffer);
         o->alpha_pattern = adapters_read_list(d, "alpha_pattern", &buffer);
@@ -507,7 +514,8 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
     }
 }
 
-/* Refuses a file whose head and embeddings differ although they are trained as one tensor. */
+/* Returns an error if the file has different values for LM head and embedding table although they
+ * are trained as one tensor. */
 static inline int adapters_check_tied(adapters *a, const char *path)
 {
     model_tensor head, table;
@@ -536,7 +544,7 @@ static inline int adapters_check_tied(adapters *a, const char *path)
                       path, name);
 }
 
-/* Loads the values of new adapters from DIR/adapter_model.safetensors. */
+/* Loads the values of the parameters of an adapter from DIR/adapter_model.safetensors. */
 static inline int adapters_load_values(adapters *a, const char *dir)
 {
     char path[MODEL_PATH];
@@ -599,8 +607,8 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
     return failed ? -1 : 0;
 }
 
-/* Sets o->file_bytes from the size of DIR/adapter_model.safetensors; to 0 if that does not fit in a
- * long. */
+/* Sets o->file_bytes to the size of DIR/adapter_model.safetensors, or to 0 if that is too large for
+ * a long. */
 static inline int adapters_file_size(model_any *m, adapters_options *o, const char *dir)
 {
     char path[MODEL_PATH];
@@ -623,8 +631,9 @@ static inline int adapters_file_size(model_any *m, adapters_options *o, const ch
     return 0;
 }
 
-/* Creates adapters with the options of DIR/adapter_config.json and loads the values of
- * DIR/adapter_model.safetensors; or loads a GGUF adapter. Returns as adapters_begin. */
+/* Creates an adapter with the options of DIR/adapter_config.json and loads its values from
+ * DIR/adapter_model.safetensors. If `dir` is a GGUF file, loads the adapter from that file. Returns
+ * 0, or -1 with the model's error. */
 static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, const char *dir)
 {
     char path[MODEL_PATH], *buffer = NULL;
@@ -636,8 +645,8 @@ static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, c
     if (model_path(m, path, dir, "adapter_config.json") != 0)
         return -1;
     if (json_read_file(&d, path) == 0) {
-        /* each number is written with at most 16 characters; in the file it has at least one and a
-         * separator */
+        /* upper bound: a number has at least one character and a separator in the file, and is
+         * written with at most 16 */
         buffer = (char *)malloc(16 * (size_t)d.owned_capacity + 64);
         if (buffer == NULL)
             json_fail(&d, 0, "out of memory");

@@ -25,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- buffered output; nothing more is written after a failure ---- */
+/* ---- buffered output; after a failed write, nothing more is written ---- */
 typedef struct {
     gckpt_write_fn write;
     void *user;
@@ -56,7 +56,7 @@ static inline gckpt_result pictures_close(pictures_out *o)
     return o->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
-/* Formats v with six digits and a decimal point in any locale: 0.25, 1234.5. */
+/* Formats v with six significant digits and a decimal point in any locale: 0.25, 1234.5. */
 static inline pictures_number pictures_format(double v)
 {
     pictures_number out;
@@ -80,7 +80,8 @@ static inline pictures_number pictures_format(double v)
     return out;
 }
 
-/* Returns the largest unit, 1, 1024 and so on, that is at most `bytes`, and its name. */
+/* Returns the largest unit (1, 1024, 1024^2, ..) that is at most `bytes`, and sets *name to its
+ * name. */
 static inline double pictures_unit(double bytes, const char **name)
 {
     static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
@@ -106,8 +107,8 @@ static inline pictures_number pictures_bytes(size_t bytes)
     return out;
 }
 
-/* Prints with these formats: %s text, %i int, %I int64_t, %z size_t, %b size_t as in 12.8 MiB, %g
- * double. */
+/* Prints like vprintf, with these formats: %s text, %i int, %I int64_t, %z size_t, %b size_t
+ * printed as in 12.8 MiB, %g double. */
 static inline void pictures_vprintf(pictures_out *o, const char *format, va_list args)
 {
     pictures_number number;
@@ -155,8 +156,8 @@ static inline void pictures_text(pictures_out *o, double x, double y, const char
 }
 
 /* ---- names ---- */
-/* Returns the bytes of the UTF-8 character at s, or 0 if it is invalid: overlong, a surrogate, or
- * incomplete. */
+/* Returns the number of bytes of the UTF-8 character at s, or 0 if the character is invalid:
+ * overlong, a surrogate, or incomplete. */
 static inline int pictures_character(const char *s)
 {
     static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -165,17 +166,18 @@ static inline int pictures_character(const char *s)
     c &= n > 1 ? 0x7fu >> n : 0xffu;
     for (int i = 1; i < n; i++) {
         if (((unsigned char)s[i] & 0xc0) != 0x80)
-            return 0; /* also at the end of the text */
+            return 0; /* also at the final 0 of the text */
         c = c << 6 | ((unsigned char)s[i] & 0x3f);
     }
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Prints a name of at most `most` columns, where a character that is not ASCII counts as two and
- * "?" replaces invalid bytes. Returns its columns. */
+/* Prints the name s in at most `most` columns and returns the columns used. A character that is not
+ * ASCII counts as two columns, "?" replaces invalid bytes, and dots replace a part that is cut
+ * off. */
 static inline int pictures_name(pictures_out *o, const char *s, int most)
 {
-    int columns = 0, last = 0; /* place for the dots */
+    int columns = 0, last = 0; /* last: columns before the place where the dots would begin */
     for (const char *c = s; *c && last <= most; c++)
         last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
     last = last > most ? most - 1 : most;
@@ -199,7 +201,8 @@ static inline int pictures_name(pictures_out *o, const char *s, int most)
     return columns;
 }
 
-/* Prints "linear h.0.fc", "gelu #7" or "h.0.fc.weight"; if space is short, the name alone. */
+/* Prints the label of tensor `id`, op and name ("linear h.0.fc", "gelu #7"), in at most `most`
+ * columns. A parameter, or a tensor for whose op there is no space, has the name alone. */
 static inline void pictures_label(pictures_out *o, const gckpt_plan *plan, int id, int most)
 {
     const char *op = gckpt_plan_op(plan, id), *name = gckpt_plan_name(plan, id);
@@ -217,10 +220,10 @@ static inline void pictures_label(pictures_out *o, const gckpt_plan *plan, int i
 
 static inline double pictures_round(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
 
-/* ---- a plan; lengths in pixels ---- */
+/* ---- the picture of a plan; all lengths are in pixels ---- */
 #define PICTURES_PAGE         1260
 #define PICTURES_LEFT         96  /* left edge of the charts */
-#define PICTURES_WIDTH        860 /* width of the charts; also the most columns */
+#define PICTURES_WIDTH        860 /* width of the charts, in pixels and columns of one pixel */
 #define PICTURES_SIDE         972
 #define PICTURES_LANES        130
 #define PICTURES_LANE         16
@@ -239,18 +242,22 @@ enum {
 typedef struct {
     pictures_out out;
     const gckpt_plan *plan;
-    /* number of instructions; number of columns, each of one or more instructions */
+    /* length: number of instructions; columns: number of columns, each of which shows one or more
+     * instructions */
     size_t length, columns;
-    size_t most_at[PICTURES_WIDTH]; /* for each column, its instruction with most live bytes */
-    /* instruction at the peak; first and last of the body, which runs for each micro-batch */
+    /* for each column, the one of its instructions with most live bytes */
+    size_t most_at[PICTURES_WIDTH];
+    /* peak: instruction with most live bytes; body, body_end: first and last instruction of the
+     * plan's body */
     size_t peak, body, body_end;
-    uint64_t work;                  /* cost of all instructions, or 1 */
-    /* kinds of buffers; the last one exists if virtual ranks are summed */
+    uint64_t work;                  /* cost of all instructions, at least 1 */
+    /* number of kinds of buffers shown; the last kind, reduction, exists only with several virtual
+     * ranks */
     int kinds;
 } pictures_timeline;
 
-/* Returns the lane of an instruction: forward, backward or update (gckpt_kind), recompute, a copy
- * to or from slower memory, or reduce. */
+/* Returns the lane in which instruction x is drawn: forward, backward or update (the gckpt_kind),
+ * recompute, copy (to or from slower memory), or reduce. */
 static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *u)
 {
     gckpt_instruction ins;
@@ -262,11 +269,12 @@ static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *
                                        : (int)ins.kind;
 }
 
-/* Reads the plan once: its costs, the peak, the body, and the instruction that each column
- * shows. */
+/* Reads the plan once and sets the fields of *s: costs, peak, body, and the instruction that each
+ * column shows. */
 static inline void pictures_measure(pictures_timeline *s)
 {
-    size_t most[PICTURES_WIDTH] = { 0 }, top = 0; /* live bytes + 1 */
+    /* for each column, its most live bytes + 1, or 0 */
+    size_t most[PICTURES_WIDTH] = { 0 }, top = 0;
     gckpt_usage u;
     for (size_t x = 0; x < s->length; x++) {
         size_t column = x * s->columns / s->length;
@@ -294,7 +302,7 @@ static inline double pictures_x(const pictures_timeline *s, size_t column)
     return pictures_round(PICTURES_LEFT + (double)column * PICTURES_WIDTH / (double)s->columns);
 }
 
-/* Draws title, style and legend. */
+/* Draws the title, the style sheet and the legend. */
 static inline void pictures_header(pictures_timeline *s)
 {
     static const int legend_x[] = { 96, 176, 328, 520, 714, 820 };
@@ -343,7 +351,7 @@ static inline void pictures_header(pictures_timeline *s)
     }
 }
 
-/* Draws a lane for each phase, and marks the part that runs for each micro-batch. */
+/* Draws a lane for each phase of a step (see pictures_phase), and marks the body of the plan. */
 static inline void pictures_lanes(pictures_timeline *s)
 {
     static const char *const names[] = { "forward",   "backward",        "update",
@@ -359,7 +367,8 @@ static inline void pictures_lanes(pictures_timeline *s)
                                    : phase == PICTURES_REDUCE && s->kinds < PICTURES_KINDS)
             continue;
         double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
-        size_t count = 0, begin = 0, end = 0; /* columns of the current bar */
+        /* the bar being drawn: number of its columns, first column, column after the last one */
+        size_t count = 0, begin = 0, end = 0;
         uint64_t work = 0;
         pictures_text(o, PICTURES_LEFT - 8, y + 11, " class=\"e\"", "%s", names[phase]);
         pictures_printf(o, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", PICTURES_LEFT, y,
@@ -396,7 +405,8 @@ static inline void pictures_lanes(pictures_timeline *s)
     }
 }
 
-/* Draws a chart's title and its grid of bytes, for a height of `most` bytes. */
+/* Draws a chart's title and horizontal lines for bytes; the chart's full height means `most`
+ * bytes. */
 static inline void pictures_grid(pictures_out *o, double top, double height, size_t most,
                                  const char *title, const char *name)
 {
@@ -417,8 +427,8 @@ static inline void pictures_grid(pictures_out *o, double top, double height, siz
                   top + height / 2, name, unit);
 }
 
-/* Draws live bytes: an area for each kind and those below it, the largest first. A column shows its
- * largest instruction. */
+/* Draws the chart of live bytes: one area for each kind of buffer, stacked. A column that has
+ * several instructions shows the one with most live bytes. */
 static inline void pictures_live(pictures_timeline *s)
 {
     static const int order[] = {
@@ -428,7 +438,7 @@ static inline void pictures_live(pictures_timeline *s)
     size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_peak(s->plan);
     double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
     gckpt_buffer b;
-    /* changes of live bytes */
+    /* at each instruction, the change of live bytes */
     for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
         size_t from = (size_t)b.start * s->columns / s->length, to = s->columns;
         if ((size_t)b.end < s->length)
@@ -460,8 +470,8 @@ static inline void pictures_live(pictures_timeline *s)
     }
 }
 
-/* Draws the arena: a rectangle for each buffer. If a column holds several instructions, it shows
- * its first one and omits buffers that live between two of those. */
+/* Draws the arena: a rectangle for each buffer over its live range. A column that has several
+ * instructions shows the first one, and omits buffers that live only between two of them. */
 static inline void pictures_arena(pictures_timeline *s)
 {
     static const char *const what[] = { "value of",    "kept by",      "gradient of",
@@ -501,8 +511,8 @@ static inline void pictures_arena(pictures_timeline *s)
     }
 }
 
-/* Returns the number of the largest buffer after number `last`, by size, among those live at the
- * peak. */
+/* Returns the number of the largest buffer that is live at the peak and comes after buffer `last`
+ * in the order of size, or a negative number after the last one. */
 static inline int pictures_next_largest(const pictures_timeline *s, int last, gckpt_buffer *best)
 {
     gckpt_buffer b, before;
@@ -526,7 +536,7 @@ static inline void pictures_side_label(pictures_timeline *s, double x, double y,
     pictures_printf(&s->out, "</text>\n");
 }
 
-/* Writes the peak and its parts next to the chart of live bytes. */
+/* Writes the peak and the largest buffers in it, to the right of the chart of live bytes. */
 static inline void pictures_side_live(pictures_timeline *s)
 {
     static const char *const verbs[] = { "forward of", "backward of", "update of",
@@ -557,7 +567,8 @@ static inline void pictures_side_live(pictures_timeline *s)
     }
 }
 
-/* Writes, next to the arena, how much it is above the peak. */
+/* Writes, to the right of the arena, how many bytes larger the arena is than the peak of live
+ * bytes. */
 static inline void pictures_side_arena(pictures_timeline *s)
 {
     pictures_out *o = &s->out;
@@ -577,7 +588,7 @@ static inline void pictures_side_arena(pictures_timeline *s)
     pictures_text(o, PICTURES_SIDE, y + 17, "", "first to its last use, at its place.");
 }
 
-/* Marks the peak over both charts, and numbers the instructions below them. */
+/* Marks the peak in both charts, and writes the instructions' numbers below them. */
 static inline void pictures_peak(pictures_timeline *s)
 {
     pictures_out *o = &s->out;
@@ -600,8 +611,8 @@ static inline void pictures_peak(pictures_timeline *s)
 }
 
 /* Draws a step: the phases over time, live bytes over the instructions, the arena with all buffers,
- * and the buffers at the peak. Plans may have any size; above 860 instructions, several share a
- * column. */
+ * and the buffers at the peak. The plan may have any size; above 860 instructions, several
+ * instructions share a column. */
 static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     pictures_timeline s;
@@ -629,21 +640,23 @@ static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn 
     return pictures_close(&s.out);
 }
 
-/* ---- a frontier, compared with the fixed modes ---- */
+/* ---- the picture of a frontier, compared with the fixed modes ---- */
 enum { PICTURES_MODES = 4, PICTURES_POOR_OPS = 400 };
 static const char *const pictures_mode_names[] = {
     "store-all", "segments", "sqrt", "memory-poor", "optimal, least bytes", "optimal, this budget"
 };
 typedef struct {
-    /* store-all, segments, sqrt, memory-poor; 0 bytes if not planned */
+    /* results of store-all, segments, sqrt and memory-poor; bytes is 0 for a mode without a plan */
     gckpt_point mode[PICTURES_MODES];
-    size_t resident;                  /* parameters and optimiser state */
+    /* bytes of parameters and optimiser state, which are the same for each plan */
+    size_t resident;
     int ops;
 } pictures_modes;
 
-/* Plans each mode with `desc`, the options of the frontier (NULL if it had none). Omits memory-poor
- * for many ops, since its list grows with their square. Omits modes without a plan and leaves their
- * error on the graph. Returns E_MEMORY if planning is out of memory. */
+/* Plans each fixed mode with `desc`, the options with which the frontier was computed (NULL if it
+ * had none). Skips memory-poor if the graph has many ops, since the length of its plan grows with
+ * their square. If a mode has no plan, its error stays on the graph and its point has 0 bytes.
+ * Returns GCKPT_E_MEMORY if planning runs out of memory. */
 static inline gckpt_result pictures_compare(gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *desc, pictures_modes *modes)
 {
@@ -686,21 +699,25 @@ typedef struct {
     pictures_out out;
     const gckpt_frontier *f;
     const pictures_modes *modes;
-    double top, beyond;       /* extra time at which the axis breaks; largest extra time */
-    double least, most, unit; /* ends of the axis of bytes; its unit */
-    double step;              /* cost of the fastest plan without recomputation */
+    /* top: extra time at which the axis breaks; beyond: largest extra time to show */
+    double top, beyond;
+    /* least, most: ends of the axis of bytes; unit: unit in which bytes are printed */
+    double least, most, unit;
+    double step;              /* cost of a step of the fastest plan, without recomputation */
     const char *unit_name;
-    int log; /* nonzero if the axis of bytes is logarithmic, for a range above a factor of four */
+    /* if nonzero, the axis of bytes is logarithmic, because it spans more than a factor of four */
+    int log;
 } pictures_chart;
 
-/* Returns the extra time of a cost. For a mode it is relative to the frontier's step, because the
- * mode's step may be longer if the frontier chose a faster lowering of an op. */
+/* Returns the extra time of a plan's cost, as a fraction of c->step, a step of the fastest plan on
+ * the frontier. A fixed mode is compared with the same step, although its own step may be longer
+ * because the frontier chose a faster lowering of an op. */
 static inline double pictures_overhead(const pictures_chart *c, uint64_t work)
 {
     return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
 }
 
-/* Sets the ranges of the axes and the unit of the tables. */
+/* Sets the ranges of both axes and the unit of bytes. */
 static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_frontier *f,
                                                const pictures_modes *modes, gckpt_write_fn write,
                                                void *user)
@@ -715,7 +732,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->f = f;
     c->modes = modes;
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
-    /* larger values are needed only for the smallest budgets */
+    /* the axis breaks at 0.6 at most: only the smallest budgets need larger extra times */
     c->top = c->top < 0.6 ? c->top : 0.6;
     c->beyond = first.overhead;
     c->step = (double)last.cost / (1 + last.overhead);
@@ -733,7 +750,8 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     return GCKPT_OK;
 }
 
-/* Prints v >= 0 with one decimal between two texts, right-aligned in 12 columns. */
+/* Prints v >= 0 with one decimal between the texts `before` and `after`, right-aligned in 12
+ * columns. */
 static inline void pictures_column(pictures_out *o, const char *before, double v,
                                    const char *after)
 {
@@ -745,8 +763,8 @@ static inline void pictures_column(pictures_out *o, const char *before, double v
     pictures_put(o, number, n);
 }
 
-/* Prints a line of the tables: bytes, extra time, recomputed part, and the frontier's extra time at
- * the same bytes. */
+/* Prints a line of the table for a mode: bytes, extra time, share of recomputation, and the extra
+ * time of the frontier at the same bytes. */
 static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const char *name)
 {
     gckpt_point least;
@@ -761,7 +779,7 @@ static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const c
     pictures_printf(&c->out, "  %s", name);
 }
 
-/* Prints the modes as a table, to follow gckpt_frontier_print's. */
+/* Prints a table of the fixed modes; its columns match the table of gckpt_frontier_print. */
 static inline gckpt_result pictures_table(const gckpt_frontier *f, const pictures_modes *modes,
                                           gckpt_write_fn write, void *user)
 {
@@ -779,8 +797,8 @@ static inline gckpt_result pictures_table(const gckpt_frontier *f, const picture
     return pictures_close(&c.out);
 }
 
-/* Returns the natural logarithm of x >= 1, where x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z = (m-1) /
- * (m+1). */
+/* Returns the natural logarithm of x >= 1. Uses x = 2^n m with log m = 2 (z + z^3 / 3 + ...), where
+ * z = (m - 1) / (m + 1). */
 static inline double pictures_log(double x)
 {
     double n = 0, sum = 0;
@@ -799,8 +817,8 @@ static inline double pictures_chart_x(const pictures_chart *c, double bytes)
     return pictures_round(100 + 640 * (span > 0 ? at / span : 0.5));
 }
 
-/* Returns the height of an extra time, which may be large at few bytes: above c->top the axis
- * breaks and continues logarithmically. */
+/* Returns the y coordinate for an extra time. Up to c->top the axis is linear; above c->top it
+ * breaks and continues logarithmically, because plans of few bytes may need a lot of extra time. */
 static inline double pictures_chart_y(const pictures_chart *c, double overhead)
 {
     const int broken = c->beyond > c->top;
@@ -811,8 +829,8 @@ static inline double pictures_chart_y(const pictures_chart *c, double overhead)
     return pictures_round(begin - (begin - end) * (part < 1 ? part : 1));
 }
 
-/* Returns the distance between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most`
- * of them in range. */
+/* Returns the distance between ticks on an axis: 1, 2 or 5 times a power of ten, times `unit`, such
+ * that at most `most` ticks are in `range`. */
 static inline double pictures_tick(double range, double unit, double most)
 {
     double step = unit / 10000;
@@ -838,7 +856,8 @@ static inline void pictures_axes(pictures_chart *c)
         pictures_hline(c, v);
     if (c->beyond > c->top)
         pictures_hline(c, c->beyond);
-    for (double v = 1; v < c->beyond; v *= 10) /* where they fit */
+    /* ticks above the break, if there is space for them */
+    for (double v = 1; v < c->beyond; v *= 10)
         if (v > c->top && pictures_chart_y(c, v) > pictures_chart_y(c, c->beyond) + 15 &&
             pictures_chart_y(c, v) < 170)
             pictures_hline(c, v);
@@ -859,8 +878,8 @@ static inline void pictures_axes(pictures_chart *c)
                      "extra time of a step</text>\n");
 }
 
-/* Shades the area from the line down to the proven lower bound of the extra time for that many
- * bytes. Between two points, the bound of the next one applies. */
+/* Shades the area between the frontier's line and the proven lower bound of the extra time. Between
+ * two points of the frontier, the bound of the second point applies. */
 static inline void pictures_unproven(pictures_chart *c)
 {
     pictures_out *o = &c->out;
@@ -878,7 +897,7 @@ static inline void pictures_unproven(pictures_chart *c)
     pictures_printf(o, "z\"/>\n");
 }
 
-/* Draws the line and its points. */
+/* Draws the frontier as a line with its points. */
 static inline void pictures_line(pictures_chart *c)
 {
     pictures_out *o = &c->out;
@@ -896,7 +915,7 @@ static inline void pictures_line(pictures_chart *c)
     }
 }
 
-/* Breaks the frame and the line where the axis breaks. */
+/* Interrupts the chart's frame and line where the axis of extra time breaks. */
 static inline void pictures_break(pictures_chart *c)
 {
     if (c->beyond <= c->top)
@@ -907,10 +926,11 @@ static inline void pictures_break(pictures_chart *c)
     pictures_text(&c->out, 776, 170, " fill=\"#777\" class=\"e\"", "logarithmic above the break");
 }
 
-/* Draws a point in the chart and its line of the legend, which is a table. */
+/* Draws point i in the chart, and its line in the table that serves as legend. */
 static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p, double y)
 {
-    /* markers: square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
+    /* marker and colour of each point: square, two triangles, diamond, dash, circle, in colours of
+     * Okabe and Ito */
     static const char *const looks[] = {
         "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
         "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
@@ -927,8 +947,8 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
     pictures_printf(o, "</text>\n");
 }
 
-/* Draws the cost of every budget, compared with the modes (or NULL), and marks the plan of a budget
- * of `mark` bytes (or 0). */
+/* Draws the least extra time for every budget. Adds the fixed modes unless `modes` is NULL, and
+ * marks the plan for a budget of `mark` bytes unless it is 0. */
 static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pictures_modes *modes,
                                              size_t mark, gckpt_write_fn write, void *user)
 {
@@ -986,37 +1006,44 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
 #define PICTURES_LINE 16
 #define PICTURES_GAP  30
 enum { PICTURES_NODES = 4096, PICTURES_CELLS = 4096, PICTURES_NUMBERS = 6, PICTURES_SWEEPS = 24 };
-/* Information that a graph shows in addition to ops and shapes. All fields may be NULL. */
+/* Data that the picture of a graph can show in addition to ops and shapes. All fields may be
+ * NULL. */
 typedef struct {
-    const gckpt_plan *plan; /* marks the tensors that get a gradient */
-    /* provides the values and gradients that its plan fetched in the last call */
+    const gckpt_plan *plan; /* if not NULL, tensors that get a gradient are marked */
+    /* its plan's fetched values and gradients are shown, as of the last call */
     gckpt_exec *exec;
     gckpt_store *store;     /* provides the values of parameters */
     const gckpt_feed *feeds;
-    int feed_count;             /* number of feeds, which provide the values of inputs */
-    const gckpt_report *report; /* provides the loss, and the count that gradients are divided by */
+    int feed_count;             /* number of feeds, whose values are shown for inputs */
+    /* provides the loss, and the count by which gradients were divided */
+    const gckpt_report *report;
 } pictures_overlay;
 
 typedef struct {
-    int id, row, box;     /* box is 0 for a line that passes through this row */
-    double x, half, height; /* centre, half of the width, height */
-    double target, weight;  /* wanted position and its weight */
-    int group;            /* first cell of the group of adjacent cells that ends here */
+    /* box: nonzero for a tensor's box, 0 for a line that passes through the row */
+    int id, row, box;
+    double x, half, height; /* x: centre of the cell; half: half of its width */
+    /* position at which the cell should be, and how much that counts against other cells */
+    double target, weight;
+    int group;            /* first cell of the group of touching cells whose last cell this is */
 } pictures_cell;
 
 typedef struct {
-    pictures_out out, line; /* line: text of the current line of a box */
+    pictures_out out, line; /* out: the whole picture; line: the current line of text in a box */
     const gckpt_graph *graph;
     const pictures_overlay *overlay;
     int nodes, rows, cells, losses, params;
-    int64_t floats;                   /* elements of parameters */
-    /* whether the box is drawn or measured; its lines; its longest line */
+    int64_t floats;                   /* number of elements of all parameters */
+    /* draw: nonzero to draw the current box, 0 to measure it; lines, columns: its number of lines
+     * and longest line */
     int draw, lines, columns, length;
-    double x, y, box, width;          /* position and width of the current box; width of the page */
-    short row[PICTURES_NODES], last[PICTURES_NODES]; /* row of each node, and of its last reader */
+    /* x, y, box: position and width of the current box; width: width of the page */
+    double x, y, box, width;
+    /* for each node: its row, and the row of its last reader */
+    short row[PICTURES_NODES], last[PICTURES_NODES];
     short readers[PICTURES_NODES];
     unsigned char gradient[PICTURES_NODES];
-    int first[PICTURES_NODES + 1]; /* index of the first cell of each row */
+    int first[PICTURES_NODES + 1]; /* for each row, the index of its first cell */
     double top[PICTURES_NODES + 1];
     pictures_cell cell[PICTURES_CELLS];
 } pictures_layout;
@@ -1034,7 +1061,8 @@ static inline int64_t pictures_elements(const gckpt_shape *s)
     return n;
 }
 
-/* Formats 0.125, -3.46, 120, nan: at most three digits after the point, six for small numbers. */
+/* Formats a number with at most three digits after the point: 0.125, -3.46, 120, nan. Numbers near
+ * 0 have six. */
 static inline pictures_number pictures_short(double v)
 {
     pictures_number out;
@@ -1047,13 +1075,14 @@ static inline pictures_number pictures_short(double v)
     return out;
 }
 
-/* ---- boxes: lines of text, which are first measured, then drawn ---- */
+/* ---- boxes: their lines of text are first measured, then drawn ---- */
 static inline void pictures_word(pictures_layout *m, const char *s)
 {
     m->length += pictures_name(&m->line, s, 40);
 }
 
-/* Ends a line and counts or draws it. `style` is its background, or NULL. */
+/* Ends the current line of a box: draws it, or counts it if the box is being measured. `style` is
+ * the style of the line's background, or NULL. */
 static inline void pictures_line_end(pictures_layout *m, const char *style, const char *look, int bar)
 {
     pictures_out *o = &m->out;
@@ -1073,7 +1102,8 @@ static inline void pictures_line_end(pictures_layout *m, const char *style, cons
     m->length = 0;
 }
 
-/* Prints "value 0.5 -1.2; 3 4": the first few rows of the last axis, separated by semicolons. */
+/* Prints `what` and the first values of x, such as "value 0.5 -1.2; 3 4"; a semicolon ends a row of
+ * the last axis. */
 static inline void pictures_numbers(pictures_layout *m, const char *what, const float *x,
                                     const int32_t *index, const gckpt_shape *shape, double unit)
 {
@@ -1102,7 +1132,7 @@ static inline const void *pictures_value(const pictures_layout *m, const gckpt_n
     return s && s->exec ? gckpt_fetch(s->exec, id, 0) : NULL;
 }
 
-/* Adds name, shape, value and gradient of a tensor as lines of a box. */
+/* Adds lines to a box: name, shape, value and gradient of tensor `id`. */
 static inline void pictures_tensor(pictures_layout *m, int id)
 {
     gckpt_node n;
@@ -1165,8 +1195,8 @@ static inline void pictures_box(pictures_layout *m, int id)
 }
 
 /* ---- layout ---- */
-/* Assigns rows: each tensor below its inputs, and as low as possible, just above its first
- * reader. */
+/* Assigns a row to each tensor: below the tensors that it reads and, where there is a choice, just
+ * above its first reader. */
 static inline void pictures_rows(pictures_layout *m)
 {
     gckpt_node n, from;
@@ -1186,7 +1216,8 @@ static inline void pictures_rows(pictures_layout *m)
                 m->row[id] = (short)(m->row[n.input[i]] + 1);
         }
     }
-    for (int id = m->nodes - 1; id >= 0; id--) { /* last[] is the row of the first reader here */
+    /* in this loop, last[] is the row of the first reader */
+    for (int id = m->nodes - 1; id >= 0; id--) {
         gckpt_graph_node(m->graph, id, &n);
         if (m->last[id] > 0)
             m->row[id] = (short)(m->last[id] - 1);
@@ -1204,7 +1235,8 @@ static inline void pictures_rows(pictures_layout *m)
     }
 }
 
-/* Creates cells: a box for each tensor, and a line in each row between it and its last reader. */
+/* Creates the cells: a box for each tensor, and a line in each row between a tensor and its last
+ * reader. */
 static inline int pictures_cells(pictures_layout *m)
 {
     gckpt_node n;
@@ -1249,7 +1281,8 @@ static inline void pictures_pull(pictures_cell *c, const pictures_cell *other, d
     c->weight += weight;
 }
 
-/* Sets a cell's target position from its neighbours above (1), below (2) or both. */
+/* Sets the target position of a cell from its neighbours in the row above (sides 1), below (2) or
+ * both (3). */
 static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sides)
 {
     gckpt_node n;
@@ -1274,13 +1307,13 @@ static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sid
     c->weight = c->weight > 0 ? c->weight : 0.01;
 }
 
-/* Places the cells of a row in order, as near to their targets as possible: cells that would
- * overlap become adjacent, around their mean (pool adjacent violators). */
+/* Places the cells of a row in their order, each as near to its target as possible. Cells that
+ * would overlap form a group, whose mean target decides (pool adjacent violators). */
 static inline void pictures_place(pictures_layout *m, int row)
 {
     const int begin = m->first[row], end = m->first[row + 1];
     pictures_cell *const all = m->cell;
-    double at = 0; /* position if all cells were adjacent */
+    double at = 0; /* position of the cell if all cells touched each other */
     for (int i = begin; i < end; i++) {
         if (i > begin)
             at += all[i - 1].half + all[i].half + (all[i - 1].box || all[i].box ? 20 : 4);
@@ -1303,7 +1336,7 @@ static inline void pictures_place(pictures_layout *m, int row)
     }
 }
 
-/* Sorts a row by its cells' targets and places them. */
+/* Sorts the cells of a row by their targets if `sort` is nonzero, then places them. */
 static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int sort)
 {
     for (int i = m->first[row]; i < m->first[row + 1]; i++) {
@@ -1317,8 +1350,9 @@ static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int
     pictures_place(m, row);
 }
 
-/* Sorts rows downwards and upwards in turn, then places the cells in that order between all their
- * neighbours. Finally shifts x to the page's margin. */
+/* Sorts the rows several times, alternately downwards and upwards. Then places the cells in that
+ * order by neighbours on both sides, and shifts all of them so that the page's margin is
+ * respected. */
 static inline void pictures_arrange(pictures_layout *m)
 {
     double left = 0, right = 0, y = 130;
@@ -1348,8 +1382,8 @@ static inline void pictures_arrange(pictures_layout *m)
 }
 
 /* ---- drawing ---- */
-/* Draws the lines to a cell from the row above. At a box they end in the order of their origins, so
- * that an input read twice has two lines. */
+/* Draws the lines from the row above to a cell. At a box, the lines end in the order in which they
+ * begin; an input that is read twice has two lines. */
 static inline void pictures_edges(pictures_layout *m, const pictures_cell *c)
 {
     const double y = m->top[c->row], from_y = y - PICTURES_GAP;
@@ -1429,8 +1463,8 @@ static inline void pictures_graph_header(pictures_layout *m)
     }
 }
 
-/* Marks the tensors whose gradients a plan computes: results by their backwards, leaves of the
- * graph by their bytes. */
+/* Marks the tensors whose gradients a plan computes: results of ops by the plan's backwards, inputs
+ * and parameters by buffers for their gradients. */
 static inline void pictures_mark_grads(pictures_layout *m, const gckpt_plan *plan)
 {
     gckpt_instruction ins;
@@ -1443,15 +1477,17 @@ static inline void pictures_mark_grads(pictures_layout *m, const gckpt_plan *pla
         if ((b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT) &&
             b.id < m->nodes)
             m->gradient[b.id] = 1;
-    for (int id = 0; id < m->nodes; id++) { /* a view has the gradient of its base */
+    /* a view has a gradient if the tensor that it views has one */
+    for (int id = 0; id < m->nodes; id++) {
         gckpt_graph_node(m->graph, id, &n);
         if (!strcmp(n.op, "reshape"))
             m->gradient[id] = m->gradient[n.input[0]];
     }
 }
 
-/* Draws a graph: ops, names, shapes, and the information of `overlay`. Returns E_MEMORY above
- * PICTURES_NODES tensors, or if a row needs more than PICTURES_CELLS cells. */
+/* Draws a graph: ops, names, shapes, and the data in `overlay` unless it is NULL. Returns
+ * GCKPT_E_MEMORY if the graph has more than PICTURES_NODES tensors, or if the picture needs more
+ * than PICTURES_CELLS cells. */
 static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictures_overlay *overlay,
                                           gckpt_write_fn write, void *user)
 {
@@ -1481,7 +1517,8 @@ static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictur
 }
 
 /* ---- bars ------------------------------------------------------------------------------------ */
-/* Draws n bars, one below the other, of up to 6 kinds of bytes each: bytes[i * kinds + k]. */
+/* Draws n horizontal bars, one below the other. Each bar is divided into up to 6 kinds of bytes;
+ * bytes[i * kinds + k] is kind k of bar i. */
 static inline gckpt_result pictures_bars(const char *title, const char *const *names, int n,
                                          const char *const *kind_names, int kinds,
                                          const size_t *bytes, gckpt_write_fn write, void *user)

@@ -14,15 +14,15 @@ enum { PLOT_WIDTH = 560, PLOT_HEIGHT = 380 };
 
 typedef struct {
     const char *title, *x_name, *y_name;
-    double x0, x1, y0, y1; /* ranges of the two axes */
+    double x0, x1, y0, y1; /* x0, x1: range of the x axis; y0, y1: range of the y axis */
     FILE *file;
-    double left; /* left edge of this panel in the picture */
+    double left; /* x coordinate of this chart's left edge in the picture */
     int lines;
-    int log; /* if nonzero, a logarithmic y axis (y0 > 0) */
+    int log; /* if nonzero, the y axis is logarithmic, and y0 must be above 0 */
 } plot;
 
-/* Returns the distance between ticks: 1, 2 or 5 times a power of ten, at most 8 of them over
- * `range`. */
+/* Returns the distance between ticks of an axis: 1, 2 or 5 times a power of ten, so that `range`
+ * has at most 8 ticks. */
 static double plot_tick(double range)
 {
     static const double steps[] = { 1, 2, 5, 10 };
@@ -42,8 +42,8 @@ static double plot_x(const plot *p, double x)
     return p->left + 64 + (x - p->x0) / (p->x1 - p->x0) * (PLOT_WIDTH - 84);
 }
 
-/* Returns log2(x) for x > 0 without a math library: x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z =
- * (m - 1) / (m + 1). */
+/* Returns log2(x) for x > 0, so that programs need no math library. Uses x = 2^n m with log m = 2
+ * (z + z^3 / 3 + ...), where z = (m - 1) / (m + 1). */
 static double plot_log2(double x)
 {
     double n = 0, sum = 0;
@@ -64,7 +64,7 @@ static double plot_y(const plot *p, double y)
     return 320 - fraction * 280;
 }
 
-/* Opens a picture of `panels` charts side by side. */
+/* Begins a picture that has `panels` charts side by side. */
 static void plot_open(FILE *f, int panels)
 {
     fprintf(f,
@@ -74,7 +74,7 @@ static void plot_open(FILE *f, int panels)
     fprintf(f, "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n");
 }
 
-/* Draws title, axes and grid of panel number `panel`. */
+/* Draws title, axes and grid of chart number `panel`. */
 static void plot_axes(plot *p, FILE *f, int panel)
 {
     p->file = f;
@@ -104,8 +104,9 @@ static void plot_axes(plot *p, FILE *f, int panel)
         p->left + 14, p->y_name);
 }
 
-/* Draws a line and its entry in the legend (none if name is NULL) at (legend_x, legend_y), each 0
- * to 1, within the panel. Cuts the line off at the frame. A negative width draws a dashed line. */
+/* Draws a line through n points, and its entry in the legend unless name is NULL. The entry is at
+ * (legend_x, legend_y) of the chart, both from 0 to 1. Parts of the line outside the chart are cut
+ * off. A negative width draws a dashed line. */
 static void plot_line(plot *p, const char *name, double width, const double *x, const double *y,
                       int n, double legend_x, double legend_y)
 {
@@ -120,7 +121,7 @@ static void plot_line(plot *p, const char *name, double width, const double *x, 
     fprintf(p->file, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"%g\"%s d=\"", colour, width,
             dash);
     for (int i = 0; i < n; i++) {
-        int inside = y[i] >= p->y0 && y[i] <= p->y1; /* NaN is outside */
+        int inside = y[i] >= p->y0 && y[i] <= p->y1; /* false for NaN as well */
         if (!inside && pen && y[i] > p->y1)
             fprintf(p->file, "L%.1f %.1f", plot_x(p, x[i]), plot_y(p, p->y1));
         else if (inside)

@@ -1,26 +1,29 @@
-/* preference.h - direct preference optimisation (DPO, Rafailov et al. 2023) of models of model.h, and the
- * log-probabilities of tokens on which DPO and similar losses depend. To copy, with model.h.
+/* preference.h - direct preference optimisation (DPO, Rafailov et al. 2023) of models of
+ * model.h, and the log-probabilities of tokens on which DPO and similar losses depend. To copy,
+ * with model.h.
  *
  *     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(B, 2 * T));
  *     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, 2 * T));
  *     gckpt_tensor *reference = gckpt_input(g, "reference", GCKPT_F32, gckpt_shape2(B, 2));
  *     gckpt_tensor *label = gckpt_input(g, "label", GCKPT_F32, gckpt_shape1(B));
- *     int64_t rows = preference_chunk_rows(&m, T, 0); // the last argument: whether the LM head is trained
+ *     int64_t rows = preference_chunk_rows(&m, T, 0); // last argument: is the LM head trained
  *     gckpt_tensor *logps = preference_logps(&m, tokens, targets, NULL, rows);
  *     gckpt_term loss = { preference_loss(logps, reference, label, 0.1), 1, 0 };
  *
- * A row is a pair of sequences of T tokens: the prompt with the chosen answer, then the prompt with the
- * rejected one. Targets are -1 where nothing is trained (prompt, padding). Let l be the sum of an
- * answer's log-probabilities and l' the same sum for the reference model. Then the loss is the mean of
+ * A row is a pair of sequences of T tokens: the prompt with the chosen answer, then the prompt
+ * with the rejected one. Targets are -1 where nothing is trained (prompt, padding). Let l be the
+ * sum of an answer's log-probabilities and l' the same sum for the reference model. Then the
+ * loss is the mean of
  *     -log sigmoid(x), x = beta ((l_chosen - l'_chosen) - (l_rejected - l'_rejected)),
- * over pairs. `label` is 1, or 1 - e for label smoothing (Mitchell 2023), which gives -log sigmoid(-x)
- * the weight e. The l' are inputs, 4 bytes an answer: compute them before training, with an inference
- * plan of the same tensors. The reference's weights are not needed during training.
+ * over pairs. `label` is 1, or 1 - e for label smoothing (Mitchell 2023), which gives -log
+ * sigmoid(-x) the weight e. The l' are inputs, 4 bytes an answer: compute them before training,
+ * with an inference plan of the same tensors. The reference's weights are not needed during
+ * training.
  *
- * Logits are computed for a chunk of positions at a time, so that a plan with a budget never keeps all
- * logits (T,V) at once. Each chunk yields a log-probability per position; they are joined to a row of T
- * before they are summed. So the loss does not depend on the chunk size, and with a frozen head neither
- * does any bit of a gradient. C99 or C++11. */
+ * Logits are computed for a chunk of positions at a time, so that a plan with a budget never
+ * keeps all logits (T,V) at once. Each chunk yields a log-probability per position; they are
+ * joined to a row of T before they are summed. So the loss does not depend on the chunk size,
+ * and with a frozen head neither does any bit of a gradient. C99 or C++11. */
 #ifndef PREFERENCE_H
 #define PREFERENCE_H
 #include "model.h"
@@ -28,10 +31,10 @@
 /* ---- chunks ---------------------------------------------------------------------------------- */
 enum { PREFERENCE_CHUNKS = 512, PREFERENCE_LOGITS = 1 << 21, PREFERENCE_ROWS = 16 };
 
-/* Returns the positions per chunk for sequences of T tokens. With a frozen head, a chunk's logits
- * have about 2^21 floats, and a chunk has at least 16 positions. A trained head has a gradient of V
- * times width floats for each chunk. With n chunks, those gradients and the logits of a chunk,
- * about 4 T / n rows of V floats, take least memory if n^2 is about 4 T / width. */
+/* Returns how many positions of a sequence of T tokens form a chunk. If the LM head is frozen, a
+ * chunk has at least 16 positions, and about 2^21 logits if these are more. If the head is trained,
+ * each chunk needs a gradient of V times width floats. With n chunks, these gradients and a chunk's
+ * logits, about 4 T / n rows of V floats, take least memory if n^2 is about 4 T / width. */
 static inline int64_t preference_chunk_rows(const model_any *m, int64_t T, int trained)
 {
     const model_config *c = &m->config;
@@ -47,7 +50,7 @@ static inline int64_t preference_chunk_rows(const model_any *m, int64_t T, int t
     return (T + n - 1) / n;
 }
 
-/* Concatenates tensors (N,t) to one (N,T). Overwrites the array `all`. */
+/* Concatenates `count` tensors (N,t) to one tensor (N,T). Overwrites the array `all`. */
 static inline gckpt_tensor *preference_join(gckpt_tensor **all, int64_t count)
 {
     while (count > 1) {
@@ -62,15 +65,17 @@ static inline gckpt_tensor *preference_join(gckpt_tensor **all, int64_t count)
 }
 
 /* ---- log-probabilities ----------------------------------------------------------------------- */
-/* The op "taken": x (N,t,V), targets i32 (N,T) -> (N,t). out[i][j] is x[i][j] at the target of
- * position first + j, or 0 if the target is negative or at least V. */
+/* Shape rule of the op "taken": from x (N,t,V) and targets i32 (N,T), with T >= t, to (N,t).
+ * out[i][j] is the element of x[i][j] at the target of position first + j, or 0 if that target is
+ * negative or at least V. */
 static inline gckpt_result preference_taken_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     const int32_t first = *(const int32_t *)call->attributes;
     if (x->n != 3 || targets->n != 2 || x->d[0] != targets->d[0] || first < 0 ||
         first + x->d[1] > targets->d[1])
-        return gckpt_fail(call, GCKPT_E_SHAPE, "taken: x %S, targets %S from %i on", x, targets,
+        return gckpt_fail(call, GCKPT_E_SHAPE, "taken: x %S must be (N,t,V) and targets %S (N,T), "
+                                               "where T is at least %i + t", x, targets,
                           (int)first);
     call->shape.n = 2;
     call->shape.d[0] = x->d[0];
@@ -78,7 +83,7 @@ static inline gckpt_result preference_taken_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Returns the index in x of output element i, or -1 if the element is 0. */
+/* Returns the index in x of the element that becomes output i, or -1 if output i is 0. */
 static inline int64_t preference_taken_at(const gckpt_call *call, int64_t i)
 {
     const gckpt_shape *x = &call->in[0].shape;
@@ -128,8 +133,8 @@ static const gckpt_op preference_taken = { "preference_taken",
                                            NULL,
                                            NULL, NULL };
 
-/* hidden (N,T,C), targets i32 (N,T) -> (N,T): the log-probability of each target, 0 for negative
- * targets; computes logits of `rows` positions at a time. */
+/* Returns the log-probability of each target, (N,T), from hidden (N,T,C) and targets i32 (N,T); 0
+ * where the target is negative. Computes the logits of `rows` positions at a time. */
 static inline gckpt_tensor *preference_token_logps(const model_any *m, gckpt_tensor *hidden,
                                               gckpt_tensor *targets, int64_t rows)
 {
@@ -153,9 +158,9 @@ static inline gckpt_tensor *preference_token_logps(const model_any *m, gckpt_ten
 }
 
 /* ---- DPO ------------------------------------------------------------------------------------- */
-/* tokens and targets i32 (B,2T) -> (B,2): each pair's summed log-probabilities of the chosen and
- * the rejected answer; computes logits of `rows` positions at a time. If options is NULL, all
- * options are 0. */
+/* Returns for each pair the log-probabilities of the chosen and the rejected answer, (B,2), from
+ * tokens and targets i32 (B,2T). Computes the logits of `rows` positions at a time. If options is
+ * NULL, all options are 0. */
 static inline gckpt_tensor *preference_logps(const model_any *m, gckpt_tensor *tokens,
                                              gckpt_tensor *targets, const model_options *options,
                                              int64_t rows)
@@ -167,7 +172,7 @@ static inline gckpt_tensor *preference_logps(const model_any *m, gckpt_tensor *t
     return gckpt_name(gckpt_reshape(gckpt_sum(x, 1), gckpt_shape2(s.d[0], 2)), "logps");
 }
 
-/* logps and reference (B,2), label (B) -> the loss, a mean over pairs. */
+/* Returns the DPO loss, a mean over pairs, from logps and reference (B,2) and label (B). */
 static inline gckpt_tensor *preference_loss(gckpt_tensor *logps, gckpt_tensor *reference,
                                             gckpt_tensor *label, double beta)
 {
@@ -177,12 +182,14 @@ static inline gckpt_tensor *preference_loss(gckpt_tensor *logps, gckpt_tensor *r
     return gckpt_binary_cross_entropy(gckpt_reshape(x, gckpt_shape_of(label)), label, NULL);
 }
 
-/* Results of an evaluation, named as in TRL: sums over pairs until preference_mean divides them. */
+/* Results of an evaluation, with the names of TRL. They are sums over pairs until preference_mean
+ * divides them. */
 typedef struct {
     double loss;
-    double chosen, rejected; /* rewards: beta (l - l') */
-    double margin;           /* reward of the chosen answer minus that of the rejected one */
-    double accuracy;         /* fraction of pairs whose margin is positive */
+    /* rewards beta (l - l') of the two answers; see the head of this file */
+    double chosen, rejected;
+    double margin;           /* reward of the chosen answer minus reward of the rejected answer */
+    double accuracy;         /* fraction of pairs with a positive margin */
     double logps[2];
     int64_t count;
 } preference_stats;

@@ -15,17 +15,18 @@
 typedef struct {
     double temperature; /* divisor of the logits; 0 always selects the greatest logit */
     int64_t top_k;      /* number of greatest logits to sample from; 0 for all */
-    /* probability that the sampled tokens must have together; 0 or 1 for all tokens */
+    /* sum of probabilities that the sampled tokens must reach (top-p); 0 or 1 samples from all
+     * tokens */
     double top_p;
     uint64_t seed;
 } sample_options;
 
 typedef struct {
-    double weight; /* exp((logit - greatest) / temperature) */
+    double weight; /* exp((logit - greatest logit) / temperature) */
     int32_t token;
 } sample_entry;
 
-/* Returns the finaliser of splitmix64 (Steele 2014). */
+/* Returns z scrambled by the finaliser of splitmix64 (Steele 2014). */
 static inline uint64_t sample_mix(uint64_t z)
 {
     z += 0x9e3779b97f4a7c15u;
@@ -34,14 +35,14 @@ static inline uint64_t sample_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* Returns random bits, a function of (seed, a, b). */
+/* Returns 64 random bits, which depend on seed, a and b only. */
 static inline uint64_t sample_random(uint64_t seed, uint64_t a, uint64_t b)
 {
     return sample_mix(sample_mix(sample_mix(seed) ^ a) ^ b);
 }
 
-/* Returns exp(x) for x <= 0 to a relative error of 1e-12: the series of x / 4096, squared twelve
- * times. */
+/* Returns exp(x) for x <= 0 with a relative error below 1e-12: sums the series for x / 4096 and
+ * squares the result twelve times. */
 static inline double sample_exp(double x)
 {
     double y = x > -745 ? x / 4096 : 0, e = 1;
@@ -52,13 +53,14 @@ static inline double sample_exp(double x)
     return x > -745 ? e : 0;
 }
 
-/* Returns whether a is more likely than b; on ties, the smaller token comes first. */
+/* Returns whether entry a is more likely than entry b; of equal ones, the smaller token comes
+ * first. */
 static inline int sample_is_before(const sample_entry *a, const sample_entry *b)
 {
     return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
 }
 
-/* Moves heap[i] down to its place in a heap of n entries. */
+/* Moves heap[i] down until the heap of n entries is in order again. */
 static inline void sample_sift(sample_entry *heap, int64_t n, int64_t i)
 {
     const sample_entry x = heap[i];
@@ -71,7 +73,8 @@ static inline void sample_sift(sample_entry *heap, int64_t n, int64_t i)
     heap[i] = x;
 }
 
-/* Moves the most likely entry of a heap of n to its end and returns its weight. */
+/* Moves the most likely entry of a heap of n entries to its end, where it leaves the heap, and
+ * returns its weight. */
 static inline double sample_pop(sample_entry *heap, int64_t n)
 {
     const sample_entry x = heap[0];
@@ -81,8 +84,8 @@ static inline double sample_pop(sample_entry *heap, int64_t n)
     return x.weight;
 }
 
-/* Returns a token of 0..n-1 for n >= 1 logits. `heap` is scratch space for n entries. Never chooses
- * a logit of NaN or -infinity, except if all are: then returns 0. */
+/* Returns a token from 0 to n - 1, chosen by n >= 1 logits. `heap` is scratch space for n entries.
+ * Never chooses a token whose logit is NaN or -infinity; if all are, returns 0. */
 static inline int32_t sample_token(const float *logits, int64_t n, const sample_options *o,
                                    uint64_t sample, uint64_t position, sample_entry *heap)
 {
@@ -94,7 +97,7 @@ static inline int32_t sample_token(const float *logits, int64_t n, const sample_
     if (!(o->temperature > 0) || !(greatest - greatest == 0))
         return best;
     double all = 0, sum = 0;
-    /* popped entries are at the end, the most likely one last */
+    /* popped entries are at the end of `heap`, the most likely one at the very end */
     int64_t kept = 0, popped = 0, use = 0;
     for (int64_t i = 0; i < n; i++) {
         heap[kept].weight = sample_exp(((double)logits[i] - greatest) / o->temperature);

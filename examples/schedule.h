@@ -12,8 +12,8 @@
  *     SCHEDULE_COSINE     get_cosine_schedule_with_warmup; without warm-up CosineAnnealingLR
  *     SCHEDULE_ONE_CYCLE  OneCycleLR (cycle_momentum=False)
  *
- * After the warm-up the rates are equal. During the warm-up this file is one step ahead: there,
- * step 0 has a rate of 0 and trains nothing; here it has lr / warmup. */
+ * After the warm-up the rates equal those of the equivalents. During the warm-up they are one step
+ * ahead: step 0 has the rate lr / warmup here, but 0 in PyTorch, where it trains nothing. */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
 #include <stdint.h>
@@ -22,17 +22,17 @@ typedef enum {
     SCHEDULE_CONSTANT,
     SCHEDULE_LINEAR,   /* falls linearly to min_lr at step `steps` */
     SCHEDULE_COSINE,   /* falls by half a cosine (Loshchilov & Hutter 2017) */
-    /* rises from lr / 25 and falls to min_lr (0 selects lr / 250000) by half cosines (Smith & Topin
-     * 2019) */
+    /* rises from lr / 25 and falls to min_lr (lr / 250000 if min_lr is 0), both by half a cosine
+     * (Smith & Topin 2019) */
     SCHEDULE_ONE_CYCLE
 } schedule_kind;
 
-/* Returns the one-cycle rate. The top is at step warmup - 1 or, without warm-up, after 0.3 of the
- * steps; the end is the last step. */
+/* Returns the one-cycle rate. It is greatest at step warmup - 1 or, without warm-up, after 0.3 of
+ * the steps; it reaches its end value at the last step. */
 static inline float schedule_one_cycle(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                        float min_lr)
 {
-    /* tenths of a step, so that 0.3 of the steps is an integer */
+    /* counts in tenths of a step if needed, so that 0.3 of the steps is an integer */
     const uint64_t scale = warmup > 0 ? 1 : 10;
     const uint64_t up = warmup > 0 ? warmup : 3 * steps, top = up > scale ? up - scale : 0;
     const uint64_t end = steps > 1 ? scale * (steps - 1) : 0, at = scale * step;
@@ -42,8 +42,8 @@ static inline float schedule_one_cycle(uint64_t step, uint64_t warmup, uint64_t 
     return gckpt_lr_cosine(at - top, 0, end > top ? end - top : 0, lr, least);
 }
 
-/* Returns the learning rate of a step, counted from 0, of `steps` in all. It rises for `warmup`
- * steps and ends at min_lr as above. */
+/* Returns the learning rate of a step, counted from 0, of `steps` steps. The rate rises during the
+ * first `warmup` steps, then follows `kind` down to min_lr. */
 static inline float schedule_lr(schedule_kind kind, int64_t step, int64_t warmup, int64_t steps,
                                 float lr, float min_lr)
 {

@@ -21,13 +21,13 @@
 #include <unistd.h>
 
 static struct {
-    const char *program; /* program name for messages */
-    FILE *out, *json;    /* text for people; JSON events, or NULL if none are written */
+    const char *program; /* name of the program for error texts */
+    FILE *out, *json;    /* out: text for people; json: JSON events, or NULL without --json */
     const char *json_path;
     int terminal, write_failed;
-    double start;     /* session_now() at the first step */
+    double start;     /* time of the first step, by session_now() */
     uint64_t first;   /* number of the first step */
-    char *texts[128]; /* values of options restored from a file */
+    char *texts[128]; /* values of options that were restored from a file */
     int text_count;
     const char *stdin_of; /* name of the option that reads standard input, or NULL */
     volatile sig_atomic_t interrupted;
@@ -67,7 +67,8 @@ static void
 session_event(const char *format, ...)
 {
     va_list args;
-    char text[2048]; /* the options event can be longer and is not written here */
+    /* in the JSON stream; the event with all options can be longer and is written elsewhere */
+    char text[2048];
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -75,7 +76,7 @@ session_event(const char *format, ...)
         json_write_finite(session.json, text);
 }
 
-/* Prints a line without disturbing the progress line. */
+/* Prints a line of text, above the progress line if there is one. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
@@ -110,13 +111,14 @@ static void session_progress(uint64_t step, uint64_t total, double loss, double 
     fprintf(session.out, session.terminal ? "\r%-78s" : "%s\n", line);
 }
 
-/* Writes to a FILE; a gckpt_write_fn. */
+/* Writes to the FILE `user`; a gckpt_write_fn. */
 static inline size_t session_write(void *user, const void *bytes, size_t size)
 {
     return fwrite(bytes, 1, size, (FILE *)user);
 }
 
-/* Returns 1 if all output so far was written, else 0; prints an error the first time. */
+/* Returns 1 if all output so far was written. Otherwise returns 0, and prints an error at the first
+ * time. */
 static int session_check_output(void)
 {
     FILE *const streams[2] = { session.out, session.json };
@@ -134,8 +136,8 @@ static int session_check_output(void)
     return 1;
 }
 
-/* Returns 1 after an interrupt, which cancels the step without changing anything
- * (gckpt_exec_desc.progress). */
+/* Returns 1 after an interrupt, so that the executor cancels the step without changing anything; a
+ * gckpt_exec_desc.progress. */
 static int session_cancelled(void *user, const gckpt_progress *at)
 {
     return (void)user, (void)at, session.interrupted != 0;
@@ -148,14 +150,14 @@ static void session_on_signal(int number)
     (void)number;
     session.interrupted = 1;
     if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
-        session.write_failed = 1; /* stderr is closed */
+        session.write_failed = 1; /* stderr is closed as well */
     errno = error;
 }
 
-/* Must be called first. Installs signal handlers: the first interrupt stops the program at the next
- * instruction, the second kills it. Ignores SIGPIPE, so that a closed pipe is a write error.
- * Refuses closed standard streams, because the next file opened would take their place. Returns 0
- * or an exit status. */
+/* Must be the first call. Installs signal handlers: the first interrupt stops the program at the
+ * next instruction, the second one kills it. Ignores SIGPIPE, so that writing to a closed pipe is
+ * an ordinary error. Returns an exit status if a standard stream is closed, because the next file
+ * opened would take its place; otherwise 0. */
 static int session_start(const char *program)
 {
     struct sigaction action;
@@ -171,7 +173,8 @@ static int session_start(const char *program)
     return fcntl(STDOUT_FILENO, F_GETFD) < 0 ? session_fail(1, "standard output is closed") : 0;
 }
 
-/* Flushes the output and returns the exit status of a run that ended with `status`. */
+/* Flushes all output. Returns the exit status of a run that ended with `status`, which is an error
+ * if output was lost. */
 static int session_end(int status)
 {
     if (session.out != NULL && !session_check_output())
@@ -186,8 +189,8 @@ static int session_end(int status)
 /* ---- devices --------------------------------------------------------------------------------- */
 static const char *const session_devices[] = { "cpu", "cuda", NULL };
 
-/* Sets *device to NULL for number 0 (the processor), or to the first CUDA device for number 1,
- * which needs a program built with SESSION_CUDA. Returns 0 or an exit status. */
+/* Sets *device to NULL, the processor, if number is 0, and to the first CUDA device if it is 1; the
+ * latter needs a program that was built with SESSION_CUDA. Returns 0 or an exit status. */
 static int session_device(int64_t number, const gckpt_backend **device)
 {
     *device = NULL;
@@ -198,12 +201,13 @@ static int session_device(int64_t number, const gckpt_backend **device)
     *device = gckpt_cuda_backend(0, &error);
     return *device != NULL ? 0 : session_fail(1, "--device cuda: %s", error);
 #else
-    return session_fail(2, "--device cuda: this program has none; make build/%s-cuda makes one",
+    return session_fail(2, "--device cuda: this program was built without CUDA; make "
+                           "build/%s-cuda builds one with CUDA",
                         session.program);
 #endif
 }
 
-/* Allocates memory for arenas: the device's or, if `device` is NULL, the host's. */
+/* Allocates memory for arenas, on the device or, if `device` is NULL, on the host. */
 static void *session_alloc(const gckpt_backend *device, size_t bytes)
 {
     return device != NULL ? device->allocate(device->context, bytes, 64) : malloc(bytes);
@@ -220,8 +224,8 @@ static void session_free(const gckpt_backend *device, void *memory, size_t bytes
 /* ---- files ----------------------------------------------------------------------------------- */
 static int session_is_dash(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
 
-/* Reserves standard input for an option, because it can be read only once. Returns 0 or an exit
- * status. */
+/* Reserves standard input for an option. A second reservation is an error, because standard input
+ * can be read only once. Returns 0 or an exit status. */
 static int session_claim_stdin(const char *option)
 {
     if (session.stdin_of != NULL)
@@ -232,11 +236,11 @@ static int session_claim_stdin(const char *option)
     return 0;
 }
 
-/* Reads a whole file or pipe ("-" is standard input) and appends a zero byte. `name` is the option
- * for messages. The caller frees *bytes. Returns 0 or an exit status. */
+/* Reads a whole file or pipe, or standard input if path is "-", and appends a zero byte. `name` is
+ * the option's name for error texts. The caller frees *bytes. Returns 0 or an exit status. */
 static int session_read_file(const char *name, const char *path, unsigned char **bytes, size_t *size)
 {
-    enum { MOST = 1 << 30 }; /* limit, since a pipe may be endless */
+    enum { MOST = 1 << 30 }; /* upper limit of the bytes read, because a pipe may be endless */
     struct stat info;
     size_t capacity = 0, got = 1;
     int failed = 0;
@@ -277,8 +281,8 @@ static int session_read_file(const char *name, const char *path, unsigned char *
     return 0;
 }
 
-/* Returns the offset at which a run resumed at `step` continues the log: before the first line of a
- * later step or an incomplete line. Returns -1 if the file is not a log. */
+/* Returns the offset in a log at which a run that resumes at `step` continues: before the first
+ * line of a later step, or before an incomplete line. Returns -1 if the file is not a log. */
 static long session_log_end(const char *log, uint64_t step)
 {
     const char *at = log, *end;
@@ -292,8 +296,8 @@ static long session_log_end(const char *log, uint64_t step)
     return (long)(at - log);
 }
 
-/* Opens a log for appending and first removes the events of later steps, so that no step is logged
- * twice. */
+/* Opens a log for appending. First removes the events of steps after `step`, so that the log has no
+ * step twice. */
 static int session_append_log(const char *path, uint64_t step)
 {
     unsigned char *log;
@@ -305,7 +309,8 @@ static int session_append_log(const char *path, uint64_t step)
         const long end = session_log_end((const char *)log, step);
         free(log);
         if (end < 0)
-            return session_fail(2, "--json %s: it has no events to go on behind; give another",
+            return session_fail(2, "--json %s: the file has no events of this program to "
+                                   "continue; give another path",
                                 path);
         if (truncate(path, end) != 0)
             return session_fail(1, "--json %s: %s", path, strerror(errno));
@@ -320,7 +325,7 @@ static void session_write_string(FILE *f, const char *text)
     json_write_string(f, text, strlen(text));
 }
 
-/* Writes the first event, the values of all options. */
+/* Writes the first event, which has the values of all options. */
 static void session_event_options(const options_table *t, uint64_t step)
 {
     FILE *f = session.json;
@@ -350,9 +355,9 @@ static void session_event_options(const options_table *t, uint64_t step)
     fputs("}\n", f);
 }
 
-/* Opens the outputs. `events` is a path, "-" for standard output (text for people then goes to
- * standard error), or NULL. A run resumed at `step` > 0 keeps its earlier events in that file.
- * Returns 0 or an exit status. */
+/* Opens the outputs. `events` is the path for JSON events; "-" means standard output, and text for
+ * people then goes to standard error; NULL means no events. A run that resumes at `step` > 0 keeps
+ * the earlier events in the file. Returns 0 or an exit status. */
 static int session_open(const char *events, const options_table *t, uint64_t step)
 {
     int failed = 0;
@@ -372,7 +377,7 @@ static int session_open(const char *events, const options_table *t, uint64_t ste
     return failed;
 }
 
-/* Continues an FNV-1a 64 hash. */
+/* Continues an FNV-1a hash of 64 bits with `size` more bytes. */
 static inline uint64_t session_hash(uint64_t hash, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -382,14 +387,16 @@ static inline uint64_t session_hash(uint64_t hash, const void *bytes, size_t siz
 
 typedef enum { SESSION_READS, SESSION_WRITES, SESSION_SAVES } session_use;
 typedef struct {
-    const char *option, *path; /* name of the option; path, or NULL if unused */
-    session_use use;           /* SESSION_SAVES: written to a temporary file, then renamed */
-    /* for SESSION_SAVES: index of an input that it may replace, or -1 */
+    /* option: name of the option; path: its value, or NULL if the file is not used */
+    const char *option, *path;
+    /* SESSION_SAVES: a temporary file is written and then renamed to `path` */
+    session_use use;
+    /* for SESSION_SAVES: index of an input file that the output may replace, or -1 */
     int source;
 } session_file;
 
-/* Checks that a save can create a temporary file next to `path` (or next to the target of a link).
- * Returns 0 or an exit status. */
+/* Checks that a temporary file can be created next to `path` or, if that is a link, next to the
+ * file that it points to. Returns 0 or an exit status. */
 static int session_check_save(const char *option, const char *path, const struct stat *info)
 {
     char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096];
@@ -406,9 +413,9 @@ static int session_check_save(const char *option, const char *path, const struct
     return 0;
 }
 
-/* Checks before any computation that all outputs can be written and that none is an input or
- * another output, by any name. Leaves all files unchanged. Takes at most 16 files, inputs first.
- * Returns 0 or an exit status. */
+/* Checks, before anything is computed, that all outputs can be written, and that no output is the
+ * same file as an input or another output, even under another name. Does not change files. There
+ * are at most 16 files, inputs first. Returns 0 or an exit status. */
 static int session_check_files(const session_file *files, int count)
 {
     struct stat info[16];
@@ -419,7 +426,7 @@ static int session_check_files(const session_file *files, int count)
         if (f->path != NULL && f->use == SESSION_SAVES)
             status = session_check_save(f->option, f->path, exists ? &info[i] : NULL);
         if (f->path != NULL && f->use == SESSION_WRITES && (!exists || S_ISREG(info[i].st_mode))) {
-            /* creates it, to get its device and inode */
+            /* creates a missing output, to get its device and inode numbers */
             int fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL, 0666);
             created[i] = fd >= 0;
             if (fd < 0)
@@ -454,9 +461,10 @@ static int session_is_in(const char *names, const char *name)
     return 0;
 }
 
-/* Sets options that are not on the command line from the store's notes. Refuses a different value
- * for an option in `fixed`, which determines the model: different from its note or, if the file has
- * notes of a run, from its default. Returns 0 or an exit status. */
+/* Sets the options that are not on the command line to the values in the store's notes. Options in
+ * `fixed` determine the model: returns an error if the command line gives one of them another value
+ * than its note or, if a run's file has no note for it, than its default. Returns 0 or an exit
+ * status. */
 static int session_restore_options(gckpt_store *store, const char *file, const options_table *t,
                            const char *fixed, int argc, char **argv)
 {
@@ -472,7 +480,7 @@ static int session_restore_options(gckpt_store *store, const char *file, const o
             (was == NULL || strcmp(given, was) != 0))
             return session_fail(2,
                                 "--%s%s%s: %s was made with%s --%s%s%s; leave the option out, or "
-                                "train anew without --resume",
+                                "start a new training without --resume",
                                 p->name, *given != 0 ? " " : "", given, file,
                                 was != NULL ? "" : "out", p->name,
                                 was != NULL && *was != 0 ? " " : "", was != NULL ? was : "");
@@ -489,7 +497,7 @@ static int session_restore_options(gckpt_store *store, const char *file, const o
     return 0;
 }
 
-/* Stores the given options as notes, except those in `not_kept`; file names become absolute
+/* Stores the given options as notes, except the options in `not_kept`. File names become absolute
  * paths. */
 static int session_note_options(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
                         char **argv)
@@ -511,8 +519,9 @@ static int session_note_options(gckpt_store *store, const options_table *t, cons
     return 0;
 }
 
-/* Copies the notes of options and the notes named in `others` ("a b c") from one store to another.
- * If `from` is NULL, removes them, for a file that other programs will read. */
+/* Copies notes from one store to another: those of options, and those that are named in `others`
+ * ("a b c"). If `from` is NULL, removes these notes from `to`, for a file that other programs will
+ * read. */
 static inline int session_copy_notes(gckpt_store *to, const gckpt_store *from, const options_table *t,
                                 const char *others)
 {
@@ -548,8 +557,9 @@ static uint64_t session_read_note(const gckpt_store *store, const char *key, uin
     return note != NULL ? (uint64_t)strtoull(note, NULL, 10) : fallback;
 }
 
-/* Checks that the training data is the same as when the run began, unless the option is given
- * again. Stores its hash as a note. Returns 0 or an exit status. */
+/* Compares the hash of the training data with the note that the run stored at its beginning, and
+ * stores the hash as a note. Returns an exit status if the data differs, unless the option is on
+ * the command line; otherwise 0. */
 static int session_check_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
                              int given)
 {
@@ -558,8 +568,8 @@ static int session_check_data(gckpt_store *store, const char *key, const char *p
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     if (note != NULL && strcmp(note, text) != 0 && !given)
         return session_fail(1,
-                            "%s is no longer what the run began with; give --%s %s to go on "
-                            "with it as it is now",
+                            "%s has changed since the run began; to continue with its present "
+                            "content, give --%s %s",
                             path, key, path);
     if (gckpt_store_set_note(store, key, text) == GCKPT_OK)
         return 0;

@@ -1,14 +1,14 @@
-/* simulate.c - plans models too large for one machine for 8 to 1,024 ranks and simulates a step of
- * each plan: its time, the time spent waiting for communication, and the bytes of a rank. It does
- * not run the model.
+/* simulate.c - plans models that are too large for one machine for 8 to 1,024 ranks, and
+ * simulates a step of each plan: its duration, the time spent waiting for communication, and the
+ * bytes of a rank. It does not run the model.
  *
  *     cc -O2 -I. examples/simulate.c -o simulate && ./simulate
  *     ./simulate --model llama-7b --ranks 64 --shard values --network 10gb --json -
  *     ./simulate --help
  *
- * Every rank has --budget bytes. The planner keeps the activations that fit (with sharded values,
- * also the gathered parameters) and recomputes or gathers the rest again. examples/simulate.h has
- * the model of time. docs/distributed.md describes it. */
+ * Every rank has --budget bytes. Within them, the planner keeps activations and, if values are
+ * sharded, gathered parameters; other values are recomputed or gathered again.
+ * examples/simulate.h has the model of time, which docs/distributed.md describes. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -22,8 +22,10 @@
 enum { MODELS = 3, SHARDS = 4, NETWORKS = 4, MAX_RANKS = 16 };
 typedef struct {
     const char *name, *title;
-    int64_t layers, heads, width, inner, context, vocabulary; /* inner is 0 for a GPT-2 */
-    int64_t batch, rows;                                      /* rows per step, rows per pass */
+    /* inner: width inside the MLP, or 0 for a GPT-2 */
+    int64_t layers, heads, width, inner, context, vocabulary;
+    /* batch: rows per step; rows: rows in a micro-batch */
+    int64_t batch, rows;
     double budget;
 } model;
 static const model models[MODELS] = {
@@ -34,8 +36,8 @@ static const model models[MODELS] = {
 static const char *const model_names[] = { "gpt2", "gpt2-xl", "llama-7b", "all", NULL };
 static const char *const shard_names[] = { "none", "state", "gradients", "values", "all", NULL };
 static const char *const shard_titles[SHARDS] = { "none", "state", "gradients", "values" };
-/* Bandwidth of a rank in each direction, bytes per second, and latency in seconds. NVLink 4 is
- * specified with 450 GB/s. */
+/* Networks: bandwidth of a rank in each direction, in bytes per second, and latency in seconds. 450
+ * GB/s is the specification of NVLink 4. */
 static const simulate_link nvlink = { 450e9, 5e-6 };
 static const simulate_link link_100gb = { 12.5e9, 10e-6 }, link_10gb = { 1.25e9, 30e-6 };
 static const char *const network_names[] = { "nodes", "nvlink", "100gb", "10gb", "all", NULL };
@@ -115,8 +117,9 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     int64_t parameters;
-    double planning; /* time of planning, seconds */
-    size_t least;    /* without a plan: the bytes that one needs, or 0 after another error */
+    double planning; /* time that planning took, in seconds */
+    /* if there is no plan, the bytes that a plan needs, or 0 after another error */
+    size_t least;
 } plan_result;
 
 static double now(void)
@@ -139,7 +142,8 @@ static simulate_machine machine(int network)
     return m;
 }
 
-/* Returns gckpt_plan_desc.link_cost: the cost of gathering 2^20 bytes from that many ranks. */
+/* Returns gckpt_plan_desc.link_cost, which is the cost of gathering 2^20 bytes from `ranks`
+ * ranks. */
 static uint64_t link_cost(const simulate_machine *m, int ranks)
 {
     const double near = m->node_size < ranks ? m->node_size : ranks;
@@ -217,15 +221,15 @@ static void write_json(FILE *f, const model *m, const simulate_ranks *r, int net
     json_write_finite(f, text);
 }
 
-/* Prints the GB of a rank: weights and optimiser state; gradients with reduction buffers; gathered
- * values; activations with their gradients and workspace. */
+/* Prints the memory of a rank in GB, in four columns: weights and optimiser state; gradients and
+ * reduction buffers; gathered values; activations with their gradients and workspace. */
 static void print_bytes(const simulate_ranks *r, const plan_result *p)
 {
     double kind[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
     const int64_t most = gckpt_plan_rows(p->plan);
-    /* rows of a virtual rank */
+    /* number of rows of a virtual rank */
     const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks;
     printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
            shard_titles[r->shard], (long long)(r->virtual_ranks / r->ranks * ((rows + most - 1) / most)),
@@ -239,7 +243,8 @@ static void print_bytes(const simulate_ranks *r, const plan_result *p)
 static int first_network(void) { return o.bandwidth > 0 ? 2 : o.network < NETWORKS ? (int)o.network : 0; }
 static int last_network(void) { return o.network < NETWORKS || o.bandwidth > 0 ? first_network() : NETWORKS - 1; }
 
-/* Simulates every network, with a plan for each where the plan depends on it. Returns 1, or 0 after an error. */
+/* Simulates a step on every network. If the plan depends on the network, makes one for each.
+ * Returns 1, or 0 after an error. */
 static int simulate(const model *m, simulate_ranks r, FILE *events)
 {
     plan_result p;
@@ -282,7 +287,8 @@ static int simulate(const model *m, simulate_ranks r, FILE *events)
     return good;
 }
 
-/* Reads --ranks. Returns how many numbers it has, or 0 if one is not a power of two. */
+/* Reads the numbers in --ranks. Returns how many they are, or 0 if one of them is not a power of
+ * two. */
 static int read_ranks(int *to)
 {
     int n = 0;
@@ -298,7 +304,8 @@ static int read_ranks(int *to)
     return *s == 0 ? n : 0;
 }
 
-/* Checks the options and reads --ranks. Returns 0, or the exit status after printing the error. */
+/* Checks the options and reads --ranks. Returns 0, or prints the error and returns an exit
+ * status. */
 static int check_options(int *ranks, int *count)
 {
     *count = read_ranks(ranks);
@@ -312,7 +319,8 @@ static int check_options(int *ranks, int *count)
                 (long long)o.virtual_ranks);
         return 2;
     }
-    if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* smaller values overflow the step's seconds */
+    /* with a smaller bandwidth, the duration of a step overflows */
+    if (o.bandwidth > 0 && o.bandwidth < 1e-6) {
         fprintf(stderr, "simulate: --bandwidth %g: allowed is 0, or from 1e-6 to 1e6\n",
                 o.bandwidth);
         return 2;

@@ -30,39 +30,47 @@
 #include <string.h>
 
 typedef struct {
-    /* bytes per second in each direction; additional seconds per exchange */
+    /* bandwidth: bytes per second in each direction; latency: additional seconds per exchange */
     double bandwidth, latency;
 } simulate_link;
 
 typedef struct {
-    double throughput;   /* gckpt_cost per second */
-    double mem_bandwidth; /* bytes per second read and written by sums, copies and updates */
-    int node_size;      /* number of ranks, a power of two, joined by `intra_node`; 1 for none */
+    double throughput;   /* cost units (gckpt_cost) that a rank computes per second */
+    double mem_bandwidth; /* bytes per second that sums, copies and updates read and write */
+    /* number of ranks that are joined by `intra_node`, a power of two; 1 if each rank is a node */
+    int node_size;
     simulate_link intra_node, inter_node;
-    /* If nonzero, the processor moves the bytes itself (MPI within a machine): nothing overlaps. */
+    /* If nonzero, nothing overlaps with communication, because the processor itself moves the bytes
+     * (MPI within a machine). */
     int no_overlap;
 } simulate_machine;
 
 typedef struct {
-    int rank, ranks, virtual_ranks; /* powers of two; virtual_ranks as in the plan */
+    /* rank: number of the simulated rank; ranks and virtual_ranks are powers of two, virtual_ranks
+     * as in the plan */
+    int rank, ranks, virtual_ranks;
     gckpt_shard shard;
 } simulate_ranks;
 
 typedef struct {
-    double seconds; /* duration of the step: compute + exposed */
+    /* duration of the step, the sum of compute (time of computation) and exposed (time of
+     * waiting) */
+    double seconds;
     double compute, exposed;
-    double comm; /* time in which a collective is pending, waited for or not */
+    /* time during which a collective is pending, whether or not the rank waits for it */
+    double comm;
     uint64_t sent, exchanges;
 } simulate_step;
 
-/* One level of a collective: exchange with the rank that differs in `bit`; elements to send,
- * receive and add. */
+/* One level of a collective: an exchange with the rank whose number differs in `bit`. Numbers of
+ * elements to send, to receive, and to add after receiving. */
 typedef struct {
     int bit;
     int64_t send, receive, add;
 } simulate_exchange;
-/* Bytes of a status barrier (errors and values that must agree), bytes of a loss's sum, count and
- * rows, and bytes of memory that the update of an element reads and writes (norm and AdamW). */
+/* SIMULATE_AGREE_BYTES: a status barrier (errors, and values that must agree).
+ * SIMULATE_TOTAL_BYTES: sum, count and rows of a loss. SIMULATE_UPDATE_BYTES: memory that the norm
+ * and AdamW read and write for each element. */
 enum {
     SIMULATE_PENDING = 8,
     SIMULATE_LEVELS = 31,
@@ -77,8 +85,9 @@ static inline int64_t simulate_blocks(int64_t elements)
     return (elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
 }
 
-/* Returns the elements, in whole blocks, that a rank still has after giving the halves to all ranks
- * that differ from it in a bit below `bit`. With bit = ranks this is its shard. */
+/* Returns the number of elements, in whole blocks, that a rank keeps in a reduce-scatter after it
+ * has given one half to each rank whose number differs in a bit below `bit`. If bit is `ranks`,
+ * this is the rank's shard. */
 static inline int64_t simulate_shard_size(int64_t elements, int rank, int bit)
 {
     int64_t low = 0, high = simulate_blocks(elements);
@@ -94,7 +103,8 @@ static inline int64_t simulate_shard_size(int64_t elements, int rank, int bit)
     return (high < elements ? high : elements) - (low < elements ? low : elements);
 }
 
-/* Reduces to shards of the sum over all ranks (recursive halving). Returns the number of levels. */
+/* Fills x with the exchanges of a reduce-scatter (recursive halving): each rank gets its shard of
+ * the sum over all ranks. Returns the number of levels. */
 static inline int simulate_reduce_scatter(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
@@ -106,7 +116,8 @@ static inline int simulate_reduce_scatter(simulate_exchange *x, int64_t elements
     return n;
 }
 
-/* Gathers all of a tensor from its shards (recursive doubling). Returns the number of levels. */
+/* Fills x with the exchanges of an all-gather (recursive doubling): each rank gets the whole tensor
+ * from all shards. Returns the number of levels. */
 static inline int simulate_all_gather(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
@@ -119,7 +130,8 @@ static inline int simulate_all_gather(simulate_exchange *x, int64_t elements, co
     return n;
 }
 
-/* Sums a small tensor, which is sent whole at each level. Returns the number of levels. */
+/* Fills x with the exchanges of an all-reduce of a small tensor, which is sent whole at each level.
+ * Returns the number of levels. */
 static inline int simulate_all_reduce(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
@@ -130,7 +142,7 @@ static inline int simulate_all_reduce(simulate_exchange *x, int64_t elements, co
     return n;
 }
 
-/* Returns the seconds of one exchange. */
+/* Returns the duration of one exchange in seconds. */
 static inline double simulate_seconds(const simulate_machine *m, const simulate_exchange *x)
 {
     const simulate_link *l = x->bit < m->node_size ? &m->intra_node : &m->inter_node;
@@ -139,7 +151,8 @@ static inline double simulate_seconds(const simulate_machine *m, const simulate_
 }
 
 /* ---- the simulated rank ---------------------------------------------------------------------- */
-/* A pending collective: its exchanges, and the instruction that waits for it. */
+/* A pending collective: its exchanges, of which `next` is in progress, and `due`, the instruction
+ * that waits for it. */
 typedef struct {
     simulate_exchange x[2 * SIMULATE_LEVELS];
     int next, count, due;
@@ -148,11 +161,13 @@ typedef struct {
 typedef struct {
     const simulate_machine *machine;
     const simulate_ranks *ranks;
-    int accumulates; /* whether gradients persist through the step: several micro-batches or virtual ranks */
-    /* in the order of their start; the first is in flight */
+    /* nonzero if gradients live through the step, because there are several micro-batches or
+     * virtual ranks */
+    int accumulates;
+    /* in the order in which they were started; only the first one has an exchange in flight */
     simulate_pending pending[SIMULATE_PENDING];
     int pending_count;
-    double end_time; /* end of the exchange in flight */
+    double end_time; /* time at which the exchange in flight ends */
     simulate_step result;
 } simulate_state;
 
@@ -166,7 +181,8 @@ static inline void simulate_begin(simulate_state *s, double from)
     s->result.exchanges += x->send > 0 || x->receive > 0;
 }
 
-/* Completes the exchange in flight and starts the next one at time `from`. */
+/* Completes the exchange in flight. If a collective is pending, starts the next exchange at time
+ * `from`. */
 static inline void simulate_advance(simulate_state *s, double from)
 {
     simulate_pending *f = &s->pending[0];
@@ -176,7 +192,8 @@ static inline void simulate_advance(simulate_state *s, double from)
         simulate_begin(s, from);
 }
 
-/* Advances time by a computation, during which all-gathers proceed. */
+/* Advances time by a computation. Meanwhile all-gathers make progress, since nothing is added to
+ * received elements. */
 static inline void simulate_compute(simulate_state *s, double seconds)
 {
     s->result.compute += seconds;
@@ -185,13 +202,14 @@ static inline void simulate_compute(simulate_state *s, double seconds)
         simulate_advance(s, s->end_time);
 }
 
-/* Advances time by reading and writing `bytes` of memory. */
+/* Advances time by reading and writing `bytes` bytes of memory. */
 static inline void simulate_memory(simulate_state *s, double bytes)
 {
     simulate_compute(s, bytes / s->machine->mem_bandwidth);
 }
 
-/* Makes progress between instructions: adds received elements and starts the next exchange. */
+/* Completes exchanges that have ended by now: adds received elements, then starts the next
+ * exchange. Called between instructions. */
 static inline void simulate_poll(simulate_state *s)
 {
     while (s->pending_count > 0 && s->end_time <= s->result.seconds) {
@@ -209,7 +227,8 @@ static inline void simulate_wait(simulate_state *s, int left)
     }
 }
 
-/* Returns space for the exchanges of a new collective; simulate_start then starts it. */
+/* Returns the array for the exchanges of a new collective, which simulate_start then starts. Waits
+ * if too many are pending. */
 static inline simulate_exchange *simulate_slot(simulate_state *s)
 {
     simulate_wait(s, SIMULATE_PENDING - 1);
@@ -228,7 +247,7 @@ static inline void simulate_start(simulate_state *s, int count, int due)
     simulate_wait(s, s->machine->no_overlap ? 0 : SIMULATE_PENDING);
 }
 
-/* Waits for all collectives that instruction i needs. */
+/* Waits for the pending collectives that instruction i needs. */
 static inline void simulate_wait_due(simulate_state *s, int i)
 {
     int left = SIMULATE_PENDING;
@@ -238,7 +257,8 @@ static inline void simulate_wait_due(simulate_state *s, int i)
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
-/* Returns the elements of a tensor and sets *parameter to whether it is a parameter. */
+/* Returns the number of elements of a tensor, and sets *parameter to whether the tensor is a
+ * parameter. */
 static inline int64_t simulate_elements(const gckpt_graph *graph, int id, int *parameter)
 {
     gckpt_node node;
@@ -256,8 +276,8 @@ static inline int simulate_is_sharded(const simulate_state *s, int64_t elements,
            elements > GCKPT_UPDATE_BLOCK;
 }
 
-/* Ends a virtual rank: adds its sum to the pending partial sums; after the last one, starts the
- * reduction over all ranks. */
+/* Simulates the end of a virtual rank for one gradient: adds its sum to the partial sums that are
+ * waiting. After the last virtual rank, starts the reduction over all ranks. */
 static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int vrank,
                                    int due)
 {
@@ -267,11 +287,12 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
     for (int rest = vrank; rest & 1; rest >>= 1)
         simulate_memory(s, 12 * (double)elements);
     if (!last)
-        simulate_memory(s, 8 * (double)elements); /* keeps the sum and zeroes the accumulator */
+        /* copies the sum and sets the accumulator to zero */
+        simulate_memory(s, 8 * (double)elements);
     if (!last || r->ranks == 1)
         return;
     if (simulate_is_sharded(s, elements, parameter) && r->shard > GCKPT_SHARD_STATE && !s->accumulates)
-        /* keeps the shard separately */
+        /* copies the shard, which is kept in another place */
         simulate_memory(s, 8 * (double)simulate_shard_size(elements, r->rank, r->ranks));
     simulate_exchange *x = simulate_slot(s);
     if (elements <= GCKPT_UPDATE_BLOCK)
@@ -283,14 +304,15 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
     simulate_start(s, n, due);
 }
 
-/* Starts the all-gather of a parameter. */
+/* Starts the all-gather of a sharded parameter of `elements` elements; instruction `due` waits for
+ * it. */
 static inline void simulate_start_gather(simulate_state *s, int64_t elements, int due)
 {
     simulate_exchange *x = simulate_slot(s);
     simulate_start(s, simulate_all_gather(x, elements, s->ranks), due);
 }
 
-/* Runs a small all-reduce and waits for it. */
+/* Simulates an all-reduce of `bytes` bytes that all ranks wait for, such as a status barrier. */
 static inline void simulate_agree(simulate_state *s, int64_t bytes)
 {
     simulate_wait(s, 0);
@@ -298,7 +320,7 @@ static inline void simulate_agree(simulate_state *s, int64_t bytes)
     simulate_wait(s, 0);
 }
 
-/* Returns whether an op reads tensor `id` or a view of it. */
+/* Returns whether an op reads tensor `id`, or a view of that tensor. */
 static inline int simulate_reads(const gckpt_graph *graph, int op, int id)
 {
     gckpt_node node, view;
@@ -314,8 +336,9 @@ static inline int simulate_reads(const gckpt_graph *graph, int op, int id)
     return 0;
 }
 
-/* Returns the first instruction after i that needs the collective that i starts: after a REDUCE the
- * next one, or the first update; for a gathered parameter the first that reads it. */
+/* Returns the first instruction after i that needs the collective that instruction i starts. For a
+ * REDUCE this is the next REDUCE, or the first update; for a gathered parameter, the first
+ * instruction that reads the parameter. */
 static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph, int i)
 {
     gckpt_instruction in, next;
@@ -328,7 +351,7 @@ static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph,
     return i;
 }
 
-/* Simulates instruction i in a micro-batch that has `part` of the plan's rows. */
+/* Simulates instruction i for a micro-batch that has the fraction `part` of the plan's rows. */
 static inline void simulate_instruction(simulate_state *s, const gckpt_plan *plan,
                                         const gckpt_graph *graph, int i, double fraction, int vrank)
 {
@@ -355,22 +378,23 @@ static inline void simulate_instruction(simulate_state *s, const gckpt_plan *pla
     }
 }
 
-/* Simulates a step of desc.batch rows. Instructions that run once per step run in the first
- * micro-batch if they precede the end of the repeated part, else in the last one. */
+/* Simulates a step of desc.batch rows. Instructions that run once per step are simulated in the
+ * first micro-batch if they come before the end of the body, else in the last one. */
 static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_graph *graph,
                                          const simulate_ranks *ranks,
                                          const simulate_machine *machine)
 {
     const int per_rank = ranks->virtual_ranks / ranks->ranks, length = gckpt_plan_length(plan);
     const int64_t batch = gckpt_plan_batch(plan), most = gckpt_plan_rows(plan);
-    /* largest number of rows of a virtual rank */
+    /* largest number of rows that a virtual rank has */
     const int64_t rows = (batch + ranks->virtual_ranks - 1) / ranks->virtual_ranks;
     const int64_t micros = (rows + most - 1) / most;
     gckpt_instruction in;
     gckpt_usage usage;
     simulate_state s;
     int64_t blocks = 0;
-    int body = 0, parameter; /* index after the last instruction of each micro-batch */
+    /* body: index after the last instruction that runs in each micro-batch */
+    int body = 0, parameter;
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;
@@ -395,7 +419,8 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
             if (usage.once ? !(i < body ? first : last)
                            : in.kind == GCKPT_REDUCE && of_vrank < micros - 1)
                 continue;
-            if (in.kind == GCKPT_UPDATE && blocks > 0) { /* the first update */
+            /* the first update: before it, all ranks agree on the norm and on errors */
+            if (in.kind == GCKPT_UPDATE && blocks > 0) {
                 simulate_agree(&s, SIMULATE_AGREE_BYTES);
                 simulate_agree(&s, SIMULATE_TOTAL_BYTES);
                 if (ranks->shard != GCKPT_SHARD_NONE)

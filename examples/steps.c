@@ -1,5 +1,6 @@
-/* steps.c - draws which values the classic strategies keep, instruction by instruction, on a chain
- * of 8 ops. It draws the picture of docs/guide.md from plans that would run so.
+/* steps.c - draws, instruction by instruction, which values the classic strategies keep in
+ * memory, on a chain of 8 ops. The picture of docs/guide.md is made by this program, from plans
+ * that could run.
  *
  *     cc -O2 -I. examples/steps.c -o steps && ./steps docs/steps.svg */
 #define GRADCKPT_IMPLEMENTATION
@@ -19,21 +20,23 @@ enum {
     MAX_ROWS = 128
 };
 
-/* One strategy as a table: event of node c in row r, and the tensors in memory then. */
+/* The plan of one strategy as a table: row r is an instruction, column c a node of the chain. */
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    /* index of the strategy whose peak, less one tensor, is the budget; 0 for none */
+    /* group: ops per segment, or 0; budget_of: index of the strategy whose peak minus one tensor is
+     * the budget, or 0 */
     int group, budget_of;
-    char event[MAX_ROWS][NODES];    /* F forward, R recompute, B backward, 0 none */
+    /* F forward, R recompute, B backward of node c, or 0 */
+    char event[MAX_ROWS][NODES];
     char value[MAX_ROWS][NODES];    /* nonzero if the value of node c is in memory */
-    char gradient[MAX_ROWS][NODES]; /* nonzero if its gradient is in memory */
+    char gradient[MAX_ROWS][NODES]; /* nonzero if the gradient of node c is in memory */
     int rows, peak, forwards;
     size_t bytes;
 } strategy;
 
-/* Reads a plan into the table: forwards and backwards are rows, buffers give the tensors in memory.
- * Omits updates. */
+/* Reads a plan into the table: forwards and backwards are its rows, and buffers tell which tensors
+ * are in memory. Updates are left out. */
 static void read_plan(strategy *s, const gckpt_plan *plan, const int *ids)
 {
     int row_of[1024], seen[NODES] = { 0 };
@@ -110,8 +113,8 @@ static void draw(FILE *f, const strategy *s, int panel)
     }
 }
 
-/* Plans the chain x1 = x W1, x2 = x1 W2, ..: the backward of x3 reads x2, so x2 must be in memory
- * then. */
+/* Plans the chain x1 = x W1, x2 = x1 W2, and so on. The backward of x3 reads x2, so x2 must be in
+ * memory at that time. */
 static int plan_chain(strategy *s, size_t budget)
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
@@ -132,7 +135,8 @@ static int plan_chain(strategy *s, size_t budget)
     desc.mode = s->mode;
     desc.segment_size = s->group;
     desc.budget = budget;
-    desc.update_in_backward = 1; /* so that gradients of weights do not accumulate in memory */
+    /* frees the gradients of weights at once, so that they do not add to the memory shown */
+    desc.update_in_backward = 1;
     ids[OPS] = gckpt_id(loss.loss);
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     if (plan == NULL) {

@@ -1,11 +1,11 @@
-/* strategies.c - compares all strategies that trade time for memory on one network: bytes, cost,
- * and the same loss to the last bit.
+/* strategies.c - compares the strategies that trade time for memory on one network: their bytes
+ * and their cost, while the loss stays the same to the last bit.
  *
  *     cc -O2 -I. examples/strategies.c -o strategies && ./strategies
  *     ./strategies 16          # a net of 16 layers instead of 48
  *
- * The net is a chain of residual layers, h + gelu(h W), of any depth. A training step keeps every h
- * for the backward (store-all), or drops values and recomputes them. */
+ * The net is a chain of residual layers, h + gelu(h W). A training step keeps every h for the
+ * backward (store-all), or drops some of them and recomputes them. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -15,7 +15,8 @@
 #include <time.h>
 
 enum { BATCH = 256, WIDTH = 64, STRATEGIES = 8 };
-/* Rounds over all strategies, and steps of each per round, the first of which is not timed. */
+/* REPEATS: how often each strategy is timed; STEPS: steps each time, of which the first one is not
+ * timed. */
 enum { REPEATS = 5, STEPS = 3, TIMES = REPEATS * (STEPS - 1) };
 
 static float inputs[BATCH][WIDTH], targets[BATCH][WIDTH];
@@ -27,7 +28,7 @@ typedef struct {
     gckpt_feed feeds[2];
 } network;
 
-/* Appends a layer, which is one segment of GCKPT_SEGMENTS. */
+/* Appends a layer to h. It is one segment for GCKPT_SEGMENTS. */
 static gckpt_tensor *layer(gckpt_tensor *h, void *user)
 {
     const gckpt_init normal = { 0.05f, 0, 0 };
@@ -63,8 +64,8 @@ static gckpt_plan *plan(const network *n, gckpt_mode mode, size_t budget)
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* Returns the smallest point of the frontier (bytes ascending, cost descending) whose recomputation
- * costs at most `most`, as a fraction of the forward or of forward and backward. */
+/* Returns the point of the frontier with fewest bytes whose recomputation costs at most the
+ * fraction `most` of the forward (over_forward_only) or of forward and backward. */
 static gckpt_point cheapest(const gckpt_frontier *f, double most, int over_forward_only)
 {
     gckpt_point p = { 0, 0, 0, 0, 0 };
@@ -91,9 +92,10 @@ static double seconds(void *unused)
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    /* fraction of the bytes between the minimum and store-all; if < 0, no budget */
+    /* budget, as a fraction of the range from the least possible bytes to store-all's; below 0 for
+     * no budget */
     double fraction;
-    network net; /* a separate network with the same initial weights */
+    network net; /* a separate network for each strategy, with the same initial weights */
     gckpt_plan *plan;
     gckpt_exec *exec;
     double time[TIMES], predicted[REPEATS];
@@ -112,7 +114,8 @@ static double median(double *values, size_t n)
     return values[n / 2];
 }
 
-/* Times every op on the store-all plan; the time of any other plan is then a sum. */
+/* Measures the time of every op of the store-all plan. The predicted time of any other plan is a
+ * sum of these times. */
 static int predict(strategy *all, int repeat)
 {
     const int ids = gckpt_id(all[0].net.loss.loss) + 1;
@@ -165,8 +168,8 @@ static int compare(int layers)
         if (!good)
             fprintf(stderr, "strategies: %s: %s\n", s->name, gckpt_error_text(s->net.graph));
     }
-    /* in rounds, so that other load on the machine affects all alike; a round's first step warms
-     * the caches */
+    /* strategies are timed in turn, so that other load on the machine affects all of them; the
+     * first step of each turn warms the caches */
     for (int repeat = 0; repeat < REPEATS && good; repeat++) {
         for (int i = 0; i < STRATEGIES * STEPS && good; i++) {
             strategy *s = &all[i / STEPS];
@@ -202,7 +205,8 @@ static int compare(int layers)
 }
 
 /* ---- bytes over depth ---- */
-/* Returns the bytes that every plan has: weights, their gradients, the optimiser's state. */
+/* Returns the bytes that are the same in every plan: weights, their gradients and the optimiser's
+ * state. */
 static size_t fixed_bytes(const gckpt_plan *p, int layers)
 {
     return gckpt_plan_bytes(p) - gckpt_plan_arena(p) +

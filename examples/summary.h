@@ -27,17 +27,20 @@
 #include "pictures.h"
 
 typedef struct {
-    char name[72], last[72]; /* names of the first and the last of `count` similar layers */
-    char ops[56];            /* ops of the layer, such as "linear+gelu" */
-    gckpt_shape shape;       /* shape of the last op's output for a micro-batch */
+    /* name: name of the first of `count` similar layers; last: name of the last one */
+    char name[72], last[72];
+    char ops[56];            /* names of the layer's ops, such as "linear+gelu" */
+    gckpt_shape shape;       /* shape of the layer's output for one micro-batch */
     int count;
-    /* elements: trained, frozen, running statistics */
+    /* numbers of elements: trained parameters, frozen parameters, running statistics */
     int64_t trained, frozen, running_stats;
-    size_t saved;                       /* bytes kept at the beginning of the backward */
-    size_t recomputed;                      /* bytes recomputed for the backward */
-    uint64_t work;                     /* cost of a micro-batch (gckpt_usage) */
-    int input;                         /* nonzero for an input or a constant */
-    /* nonzero if it reads parameters counted in an earlier row */
+    size_t saved;                       /* bytes in memory when the backward begins */
+    /* bytes of values that are recomputed for the backward */
+    size_t recomputed;
+    /* cost of the layer's instructions for one micro-batch (gckpt_usage) */
+    uint64_t work;
+    int input;                         /* nonzero if the row is an input or a constant */
+    /* nonzero if the layer reads parameters that an earlier row counts */
     int shared;
 } summary_row;
 
@@ -45,7 +48,7 @@ typedef struct {
     const gckpt_plan *plan;
     summary_row *rows;
     int count;
-    int *row_of; /* row of each tensor id, or -1 */
+    int *row_of; /* for each tensor id, the index of its row, or -1 */
     int ids;
 } summary;
 
@@ -64,14 +67,16 @@ static inline void summary_copy(char *to, size_t size, const char *from, size_t 
     to[n] = 0;
 }
 
-/* Returns the number of digits if a part of a name is a number ("11" of "11.fc"), else 0. */
+/* Returns the number of leading digits of a name's part if the part is a number (2 for "11" in
+ * "11.fc"), else 0. */
 static inline size_t summary_digits(const char *part)
 {
     const size_t n = strspn(part, "0123456789");
     return part[n] == 0 || part[n] == '.' ? n : 0;
 }
 
-/* Returns whether names are equal except for parts that are numbers. */
+/* Returns whether two names are equal except for parts that are numbers, as h.0.fc and h.1.fc
+ * are. */
 static inline int summary_alike(const char *a, const char *b)
 {
     for (int begins = 1; *a && *b; begins = *a == '.', a++, b++) {
@@ -87,8 +92,9 @@ static inline int summary_alike(const char *a, const char *b)
 
 static inline int summary_is_op(const gckpt_node *n, const char *op) { return !strcmp(n->op, op); }
 
-/* Returns the name of a parameter that an op reads, preferably of one that no earlier op reads, or
- * NULL if it reads none. If `row`, number `at`, is not NULL, counts the new parameters in it. */
+/* Returns the name of a parameter that op *n reads, if possible of one that no earlier op has read.
+ * Returns NULL if the op reads no parameter. If row is not NULL, it is row number `at`, and
+ * parameters that are read for the first time are counted in it. */
 static inline const char *summary_read_params(summary *s, const gckpt_graph *g, const gckpt_store *store,
                                        const gckpt_node *n, summary_row *row, int at)
 {
@@ -118,7 +124,8 @@ static inline const char *summary_read_params(summary *s, const gckpt_graph *g, 
     return first != NULL ? first : shared;
 }
 
-/* Adds a row for tensor `id`, or adds its op to the previous row. */
+/* Adds a row for tensor `id`; or, if the tensor belongs to the layer of the previous row, adds its
+ * op to that row. */
 static inline void summary_add(summary *s, const gckpt_graph *g, const gckpt_store *store, int id,
                                const gckpt_node *n)
 {
@@ -154,7 +161,7 @@ static inline int summary_same(const summary_row *a, const summary_row *b, int64
            a->running_stats == b->running_stats * count && summary_alike(a->name, b->name);
 }
 
-/* Merges similar rows. */
+/* Merges rows of similar layers into one row. */
 static inline void summary_merge(summary *s)
 {
     int count = 0;
@@ -178,7 +185,8 @@ static inline void summary_merge(summary *s)
     s->count = count;
 }
 
-/* Returns the index of a plan's first backward, or the plan's length if it has none. */
+/* Returns the index of a plan's first backward, or the plan's number of instructions if it has no
+ * backward. */
 static inline int summary_first_backward(const gckpt_plan *plan)
 {
     gckpt_instruction in;
@@ -193,7 +201,7 @@ static inline summary_row *summary_row_of(const summary *s, int id)
     return id >= 0 && id < s->ids && s->row_of[id] >= 0 ? &s->rows[s->row_of[id]] : NULL;
 }
 
-/* Adds the plan's kept and recomputed bytes and its costs to the rows. */
+/* Adds numbers of the plan to the rows: bytes kept, bytes recomputed, cost. */
 static inline void summary_add_plan(summary *s)
 {
     const int backward = summary_first_backward(s->plan);
@@ -250,7 +258,7 @@ typedef struct {
     char text[112];
 } summary_cell;
 
-/* Returns the columns of a text in UTF-8, one per character. */
+/* Returns the number of columns that a UTF-8 text takes when printed, one for each character. */
 static inline int summary_width(const char *text)
 {
     int n = 0;
@@ -263,12 +271,13 @@ static inline summary_cell summary_text(const char *text)
 {
     summary_cell c;
     summary_copy(c.text, sizeof c.text, text, strlen(text));
-    for (char *p = c.text; *p; p++) /* control characters */
+    for (char *p = c.text; *p; p++) /* replaces control characters */
         *p = (*p > 0 && *p < 32) || *p == 127 ? '?' : *p;
     return c;
 }
 
-/* Joins the names of similar layers: h.0.fc and h.11.fc become h.0-11.fc. */
+/* Joins the names of the first and the last of several similar layers: h.0.fc and h.11.fc become
+ * h.0-11.fc. */
 static inline summary_cell summary_range(const char *a, const char *b)
 {
     summary_cell c;
@@ -290,7 +299,7 @@ static inline summary_cell summary_range(const char *a, const char *b)
     return summary_text(c.text);
 }
 
-/* Formats a number with separators: 1,234,567. */
+/* Formats a whole number with separators: 1,234,567. */
 static inline summary_cell summary_number(int64_t number)
 {
     char digits[24];
@@ -322,7 +331,8 @@ static inline summary_cell summary_fixed(double v, int decimals)
     return c;
 }
 
-/* Formats bytes with three digits and the units of --budget, powers of 1024: 384K, 12.8M. */
+/* Formats bytes with three digits and units that are powers of 1024, as --budget has them: 384K,
+ * 12.8M. */
 static inline summary_cell summary_bytes(size_t bytes)
 {
     const char *name;
@@ -347,13 +357,14 @@ static inline summary_cell summary_shape(const gckpt_shape *shape)
     return c;
 }
 
-/* A table: the first row has the headings, the last one the totals. */
+/* A table of texts. The first row has the headings, and the last one the totals. */
 typedef struct {
     const char *heads[SUMMARY_COLUMNS];
-    int texts;   /* left-aligned columns, the first ones; the others hold numbers */
+    /* number of left-aligned columns, which are the first ones; the other columns have numbers */
+    int texts;
     int columns; /* number of columns */
     int rows;
-    summary_cell *cells; /* rows x columns */
+    summary_cell *cells; /* texts of all cells, row by row */
     int width[SUMMARY_COLUMNS];
 } summary_table;
 
@@ -368,7 +379,7 @@ static inline int summary_add_row(summary_table *t)
     return ++t->rows;
 }
 
-/* Sets a cell of the row that was added last. */
+/* Sets the text of a cell in the last row. */
 static inline void summary_set(summary_table *t, int column, summary_cell cell)
 {
     t->cells[(size_t)(t->rows - 1) * (size_t)t->columns + (size_t)column] = cell;
@@ -380,7 +391,8 @@ static inline void summary_pad(pictures_out *o, const char *fill, int n)
         pictures_put(o, fill, 1);
 }
 
-/* Prints a text in its column, cut to its width. */
+/* Prints a text in a column of `width` columns, aligned to the right if `right` is nonzero; cuts
+ * off the rest. */
 static inline void summary_put(pictures_out *o, const char *text, int width, int right)
 {
     const int wide = summary_width(text), cut = wide > width;
@@ -397,7 +409,7 @@ static inline void summary_put(pictures_out *o, const char *text, int width, int
 
 static inline void summary_line(pictures_out *o, const summary_table *t, int row)
 {
-    int last = t->columns - 1; /* no trailing blanks */
+    int last = t->columns - 1; /* omits blanks at the end of a line */
     const summary_cell *cells = row < 0 ? NULL : t->cells + (size_t)row * (size_t)t->columns;
     while (cells != NULL && last > 0 && cells[last].text[0] == 0)
         last--;
@@ -412,10 +424,12 @@ static inline void summary_line(pictures_out *o, const summary_table *t, int row
     }
 }
 
-/* Prints and frees a table within `columns` columns by shortening texts, the widest first. */
+/* Prints a table in lines of at most `columns` columns, then frees it. If necessary, shortens texts
+ * in the widest column first. */
 static inline void summary_draw(pictures_out *o, summary_table *t, int columns)
 {
-    int all = t->columns - 1 + t->texts; /* blanks between columns: two after a text */
+    /* number of blanks between columns: two after a text, else one */
+    int all = t->columns - 1 + t->texts;
     for (int i = 0; i < t->columns; i++) {
         t->width[i] = summary_width(t->heads[i]);
         for (int row = 0; row < t->rows; row++) {
@@ -520,9 +534,11 @@ enum { SUMMARY_FORWARD, SUMMARY_RECOMPUTE, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMM
 
 typedef struct {
     char name[72], last[72];
-    /* other: updates, copies, sums over virtual ranks and ranks */
+    /* seconds by kind of instruction, and in all; SUMMARY_OTHER: updates, copies, sums over virtual
+     * ranks and ranks */
     double seconds[SUMMARY_PHASES], all;
-    double flops, bytes;                 /* sums over all runs */
+    /* floating-point operations, and bytes of memory traffic, of all runs together */
+    double flops, bytes;
     int64_t runs;
 } summary_timing;
 
@@ -532,7 +548,7 @@ static inline int summary_by_time(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Adds the time of instruction i to a line. */
+/* Adds the measured time of instruction i to a line of the table. */
 static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, int i,
                                  const gckpt_profile_entry *from)
 {
@@ -550,7 +566,7 @@ static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, 
     to->bytes += (double)from->runs * (double)from->bytes;
 }
 
-/* Returns the name of the line of `by op` that an instruction belongs to. */
+/* Returns the name of the line for an instruction in the table of times by op. */
 static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruction *in)
 {
     static const char *const others[] = { "", "", "(update)", "(offload)", "(reload)", "(reduce)",
@@ -559,8 +575,8 @@ static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruc
     return in->kind > GCKPT_BACKWARD ? others[in->kind] : *op ? op : "(staging)";
 }
 
-/* Fills the lines by op or by layer and returns their number. `lines` has space for the plan's
- * length or for all rows. */
+/* Fills `lines` with the times by op (by_op nonzero) or by layer, and returns the number of lines.
+ * There must be space for as many lines as the plan has instructions, and as *s has rows. */
 static inline int summary_lines(const summary *s, const gckpt_profile *p, int by_op,
                                 summary_timing *lines)
 {
@@ -591,7 +607,7 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
     return count;
 }
 
-/* Adds a line with milliseconds per step, and rates of forwards and backwards. */
+/* Adds a row to the table: milliseconds per step, and rates of forwards and backwards. */
 static inline int summary_time_row(summary_table *t, const summary_timing *l, const gckpt_profile *p)
 {
     const double steps = p->steps > 0 ? (double)p->steps : 1, ms = 1e3 / steps;
@@ -613,8 +629,8 @@ static inline int summary_time_row(summary_table *t, const summary_timing *l, co
     return 1;
 }
 
-/* Prints two tables of the milliseconds of a step, by op and by layer. Each adds up to the whole
- * step. */
+/* Prints two tables of the milliseconds of a step, one by op and one by layer. The sum of each
+ * table is the whole step. */
 static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p, int columns,
                                         gckpt_write_fn write, void *user)
 {

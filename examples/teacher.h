@@ -1,6 +1,6 @@
-/* teacher.h - distillation (Hinton, Vinyals & Dean 2015): a model of model.h is trained on the
- * probabilities of another, frozen one, the teacher, in the same store and graph. To use it, copy
- * it with preference.h.
+/* teacher.h - distillation (Hinton, Vinyals & Dean 2015): a model of model.h, the student, is
+ * trained on the probabilities that another model, the teacher, computes. The teacher is frozen
+ * and is in the same store and graph. To use it, copy it with preference.h.
  *
  *     model_any teacher;
  *     teacher_load(&teacher, store, "gpt2-large", NULL, &student);  // names "teacher.*", frozen
@@ -10,19 +10,20 @@
  *     terms[1].loss = teacher_loss(&student, hidden, &teacher, tokens, targets, 2, rows);
  *     terms[1].weight = 0.5f;                                       // 1 - alpha
  *
- * The second loss is tau^2 sum_j p_j (log p_j - log q_j) per token, where p is the teacher's and q
- * the student's softmax(logits / tau). Both losses are sums over the tokens whose target is not
- * negative, divided once per step by the number of these tokens, whatever the micro-batch. Logits
- * are computed a few rows at a time (preference.h). C99 or C++11. */
+ * The second loss is tau^2 sum_j p_j (log p_j - log q_j) per token, where p is the teacher's and
+ * q the student's softmax(logits / tau). Both losses are sums over the tokens whose target is
+ * not negative, divided once per step by the number of these tokens, whatever the micro-batch.
+ * Logits are computed a few rows at a time (preference.h). C99 or C++11. */
 #ifndef TEACHER_H
 #define TEACHER_H
 #include "preference.h"
 
 #define TEACHER_PREFIX "teacher."
 
-/* Loads a folder's model under TEACHER_PREFIX and freezes it. Call it after the trained parameters
- * were chosen, because adapters_begin and adapters_load unfreeze by patterns. If `source` is NULL,
- * loads floats. The teacher must have the student's vocabulary. Returns 0, or -1 with
+/* Loads the model in a folder, with TEACHER_PREFIX before the names of its parameters, and freezes
+ * it. Call it after choosing which parameters of the student are trained, because adapters_begin
+ * and adapters_load unfreeze parameters by patterns. If `source` is NULL, weights are stored as
+ * floats. The teacher must have the vocabulary of the student. Returns 0, or -1 with
  * teacher->error. */
 static inline int teacher_load(model_any *teacher, gckpt_store *store, const char *dir,
                                const model_source *source, const model_any *student)
@@ -45,8 +46,8 @@ static inline int teacher_load(model_any *teacher, gckpt_store *store, const cha
     return 0;
 }
 
-/* Shape rule of `counted`: of x (N,T) and i32 targets (N,T), the sum of x over targets that are not
- * negative, with their number as the count. */
+/* Shape rule of the op `counted`. From x (N,T) and i32 targets (N,T) the op computes the sum of x
+ * over targets that are not negative; the loss's count is the number of these targets. */
 static inline gckpt_result teacher_counted_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
@@ -93,15 +94,16 @@ static const gckpt_op teacher_counted = { "teacher_counted",
                                           NULL,
                                           NULL, NULL };
 
-/* Returns log softmax(x / tau) of the logits x of `hidden`. */
+/* Returns log softmax(z / tau), where z are the logits that model m computes from `hidden`. */
 static inline gckpt_tensor *teacher_log_probs(const model_any *m, gckpt_tensor *hidden, double tau)
 {
     gckpt_tensor *z = model_logits(m, hidden);
     return gckpt_log_softmax(tau != 1 ? gckpt_scale(z, (float)(1 / tau)) : z);
 }
 
-/* Returns the second loss above. `hidden` (B,T,C) is the student's, tokens and targets are i32
- * (B,T). Computes `rows` rows of T tokens at a time. */
+/* Returns the loss of distillation, the second loss in the head of this file. `hidden` (B,T,C) is
+ * the student's; tokens and targets are i32 (B,T). Computes the logits of `rows` rows of T tokens
+ * at a time. */
 static inline gckpt_tensor *teacher_loss(const model_any *student, gckpt_tensor *hidden,
                                          const model_any *teacher, gckpt_tensor *tokens,
                                          gckpt_tensor *targets, double tau, int64_t rows)

@@ -1,6 +1,6 @@
-/* tokenizer.h - byte pair encoding with Hugging Face's files: the tokenizers of GPT-2, Llama 2 and 3,
- * SmolLM, Qwen2 and 3, Mistral, Gemma. To copy, with json.h and unicode.h; it needs only C99 and the C
- * library.
+/* tokenizer.h - byte pair encoding with Hugging Face's files: the tokenizers of GPT-2, Llama 2
+ * and 3, SmolLM, Qwen2 and 3, Mistral, Gemma. To copy, with json.h and unicode.h; it needs only
+ * C99 and the C library.
  *
  *     bpe b;
  *     bpe_tokens t = { 0 };
@@ -17,9 +17,10 @@
  *     bpe_tokens_free(&t);
  *     bpe_free(&b);
  *
- * The tokens equal those of Hugging Face's fast tokenizers. Text that is not UTF-8 is first converted like
- * Python's bytes.decode("utf-8", errors="replace") (bpe_to_utf8). Encoding n bytes takes at most
- * O(n log n) time. A tokenizer caches words, so only one thread may use it at a time.
+ * The tokens equal those of Hugging Face's fast tokenizers. Text that is not UTF-8 is first
+ * converted like Python's bytes.decode("utf-8", errors="replace") (bpe_to_utf8). Encoding n
+ * bytes takes at most O(n log n) time. A tokenizer caches words, so only one thread may use it
+ * at a time.
  *
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
  *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges
@@ -28,36 +29,38 @@
  *                   expression of GPT-2, Llama 3 or Qwen2 (exactly), or a Sequence of these
  *   decoder         ByteLevel, or a Sequence of Replace, ByteFallback, Fuse and Strip in this order
  *   post_processor  TemplateProcessing, ByteLevel, or a Sequence of these
- * As in Hugging Face, a character without a token becomes the tokens of its bytes (byte_fallback), or
- * else unk_token, or else nothing.
+ * As in Hugging Face, a character without a token becomes the tokens of its bytes
+ * (byte_fallback), or else unk_token, or else nothing.
  *
- * Special tokens (<s>, <|im_end|>) that a text spells out are recognised with BPE_SPECIALS, Hugging Face's
- * default. Encode untrusted text without that flag: then they remain text, and b.special_texts counts
- * them. To insert a special token, append bpe_find_added(&b, "<|im_end|>")->id. A text may be encoded in
- * parts, with such tokens between them; all parts after the first need BPE_NOT_FIRST to have the same
- * tokens as in the whole text. */
+ * Special tokens (<s>, <|im_end|>) that a text spells out are recognised with BPE_SPECIALS,
+ * Hugging Face's default. Encode untrusted text without that flag: then they remain text, and
+ * b.special_texts counts them. To insert a special token, append bpe_find_added(&b,
+ * "<|im_end|>")->id. A text may be encoded in parts, with such tokens between them; all parts
+ * after the first need BPE_NOT_FIRST to have the same tokens as in the whole text. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 #include "json.h"
 #include "unicode.h"
 
 #ifndef BPE_CACHE
-#define BPE_CACHE 16384 /* cached words */
+#define BPE_CACHE 16384 /* number of words in the cache */
 #endif
 enum {
-    BPE_CACHE_BYTES = 18, /* longest cached word; an entry takes 64 bytes */
+    BPE_CACHE_BYTES = 18, /* longest word that is cached, in bytes; a cache entry takes 64 bytes */
     BPE_CACHE_TOKENS = 11,
-    BPE_STEPS = 16,       /* most normalizers and pre-tokenizers together */
-    BPE_PATTERN = 32,     /* longest text, in bytes, that they search or insert, plus 1 */
-    BPE_GROWTH = 256,     /* most that all normalizers together may lengthen a text, as a factor */
-    BPE_TEMPLATE_SIZE = 8 /* most special tokens before, and after, a text */
+    BPE_STEPS = 16,       /* most normalizers and pre-tokenizers in a tokenizer, counted together */
+    /* longest text, in bytes, that a normalizer or pre-tokenizer searches for or inserts, plus 1 */
+    BPE_PATTERN = 32,
+    BPE_GROWTH = 256,     /* factor by which all normalizers together may lengthen a text */
+    BPE_TEMPLATE_SIZE = 8 /* most special tokens that a template adds before a text, and after it */
 };
 
 /* Flags of bpe_encode. */
 enum {
     BPE_SPECIALS = 1, /* recognises special tokens that the text spells out */
     BPE_TEMPLATE = 2, /* adds the template's tokens before and after the text */
-    BPE_NOT_FIRST = 4    /* the text is not the start, for Metaspace's prepend_scheme "first" */
+    /* the text continues an earlier text, so Metaspace's prepend_scheme "first" inserts nothing */
+    BPE_NOT_FIRST = 4
 };
 
 typedef struct {
@@ -67,21 +70,24 @@ typedef struct {
 } bpe_tokens;
 
 typedef struct {
-    uint64_t pair; /* first << 32 | second token, or BPE_NO_PAIR in an empty slot */
-    uint32_t rank; /* merges of lower rank come first */
-    int32_t id;    /* the merged token */
+    uint64_t pair; /* first token << 32 | second token, or BPE_NO_PAIR in an empty slot */
+    uint32_t rank; /* the merge with the lowest rank is applied first */
+    int32_t id;    /* the token that replaces the pair */
 } bpe_merge;
 #define BPE_NO_PAIR UINT64_MAX
 
 typedef struct {
-    const char *text; /* the text to search for, normalized if the file says so */
+    /* text that bpe_encode searches for; normalized if the token's "normalized" option is set */
+    const char *text;
     size_t size;
     int32_t id;
-    int special, lstrip, rstrip; /* lstrip, rstrip: whether it absorbs white space to its left,
-                                  * right */
-    const char *name;         /* its text in the file, not normalized */
+    /* special, lstrip, rstrip of the file: the token is a special one; it absorbs white space
+     * before it; after it */
+    int special, lstrip, rstrip;
+    const char *name;         /* the token's text in the file, not normalized */
     size_t name_size;
-    char *owned; /* memory of text and name, or NULL */
+    /* memory that holds `text` and `name` if they are not in the file's text, or NULL */
+    char *owned;
 } bpe_added;
 
 typedef struct {
@@ -91,22 +97,24 @@ typedef struct {
 } bpe_word;
 
 typedef enum {
-    /* Normalizers, which change the text between added tokens: */
-    BPE_NFC,     /* composes characters */
+    /* Normalizers, which change the text between added tokens (`from`, `to`: fields of
+     * bpe_step): */
+    BPE_NFC,     /* converts characters to their composed form */
     BPE_PREPEND, /* puts `to` before the text */
     BPE_REPLACE, /* replaces `from` by `to` */
-    /* Pre-tokenizers, which change or split a piece of text: */
-    BPE_PREFIX,       /* puts a space before a piece that has none */
-    BPE_METASPACE,    /* replaces spaces by `to`, and may put `to` before the piece */
+    /* Pre-tokenizers, which change a piece of text or split it into smaller ones: */
+    BPE_PREFIX,       /* puts a space before a piece that does not begin with one */
+    /* replaces spaces by `to`, and depending on `when` puts `to` before the piece */
+    BPE_METASPACE,
     BPE_GPT2,         /* splits by GPT-2's regular expression */
-    BPE_LLAMA3,       /* splits by Llama 3's */
-    BPE_QWEN2,        /* splits by Qwen2's */
+    BPE_LLAMA3,       /* splits by Llama 3's regular expression */
+    BPE_QWEN2,        /* splits by Qwen2's regular expression */
     BPE_DIGIT,        /* splits before and after each digit */
     BPE_DIGITS,       /* splits before and after each run of digits */
     BPE_ISOLATED,     /* splits before and after each `from` */
     BPE_SPLIT_AFTER,  /* splits after each `from` */
     BPE_SPLIT_BEFORE, /* splits before each `from` */
-    BPE_SPACES        /* splits before each run of U+2581; no merge crosses that place */
+    BPE_SPACES        /* splits before each run of U+2581, which no merge crosses */
 } bpe_kind;
 
 typedef enum { BPE_NEVER, BPE_FIRST, BPE_ALWAYS } bpe_when;
@@ -115,42 +123,51 @@ typedef struct {
     bpe_kind kind;
     char from[BPE_PATTERN], to[BPE_PATTERN];
     size_t from_size, to_size;
-    bpe_when when; /* when BPE_METASPACE puts `to` before a piece */
+    bpe_when when; /* for BPE_METASPACE: when to put `to` before a piece */
 } bpe_step;
 
 typedef struct {
-    int32_t count;   /* all tokens, including added ones; ids are smaller */
-    char *bytes;     /* decoded bytes of all tokens */
-    uint32_t *start; /* token i has bytes[start[i]] up to start[i + 1] */
-    char *names;     /* names of all tokens: bytes if byte_level, else text */
+    int32_t count;   /* number of tokens, including added ones; ids are below it */
+    char *bytes;     /* the bytes that tokens decode to, one token after the other */
+    /* token i decodes to bytes[start[i]] up to, but not including, bytes[start[i + 1]] */
+    uint32_t *start;
+    char *names;     /* names of all tokens: as bytes if byte_level is nonzero, else as text */
     uint32_t *name_start;
-    int32_t *ids; /* hash table from vocabulary names to ids; -1 marks an empty slot */
+    int32_t *ids; /* hash table from names of vocabulary tokens to ids; -1 marks an empty slot */
     uint32_t ids_mask;
     int byte_level;            /* if nonzero, merging starts from bytes; if 0, from characters */
-    int byte_fallback, fuse_unk;        /* options of the model */
-    int ignore_merges;                 /* if nonzero, a word that is a token is not merged from
-                                        * parts */
-    int strip;                 /* spaces that decoding removes from the start */
-    int32_t unknown;           /* unk_token, or -1 */
-    int32_t byte[256];         /* tokens of single bytes, or -1 */
-    int32_t ascii[128];        /* tokens of ASCII characters if not byte_level, or -1 */
-    bpe_step steps[BPE_STEPS]; /* normalizers, then pre-tokenizers */
+    int byte_fallback, fuse_unk;        /* options byte_fallback and fuse_unk of the BPE model */
+    /* if nonzero, a word that is in the vocabulary becomes that token without any merge */
+    int ignore_merges;
+    int strip;                 /* number of spaces that decoding removes from the start of a text */
+    int32_t unknown;           /* id of unk_token, or -1 */
+    int32_t byte[256];         /* byte[b]: id of the token for the single byte b, or -1 */
+    /* if byte_level is 0, ascii[c]: id of the token for the ASCII character c, or -1 */
+    int32_t ascii[128];
+    bpe_step steps[BPE_STEPS]; /* the normalizers in order, then the pre-tokenizers */
     int step_count, normalizers;
-    int32_t prefix[BPE_TEMPLATE_SIZE], suffix[BPE_TEMPLATE_SIZE]; /* the template's tokens */
+    /* tokens that BPE_TEMPLATE adds before and after a text */
+    int32_t prefix[BPE_TEMPLATE_SIZE], suffix[BPE_TEMPLATE_SIZE];
     int prefix_count, suffix_count;
-    bpe_merge *merges; /* hash table */
+    bpe_merge *merges; /* hash table from pairs of tokens to merges */
     uint32_t merge_mask;
-    /* Two lists of added tokens: list 0 is matched before the normalizers, list 1 after them. Sorted by
-     * first byte, longer ones first; first_added has the index of the first token for each byte. */
+    /* Two lists of added tokens: list 0 is searched for in the text before the normalizers, list 1
+     * after them. A list is sorted by first byte, then longer tokens first; first_added[list][byte]
+     * is the index of the first token that begins with that byte. */
     bpe_added *added[2];
     uint32_t added_count[2];
     uint32_t first_added[2][257];
-    size_t special_texts; /* number of special tokens in texts that stayed text; may be reset */
-    bpe_word *words; /* cache of words: a hash table that overwrites */
-    uint64_t *heap;  /* for the word being merged: heap of rank << 32 | position */
-    int32_t *symbol; /* token that starts at a position, or -1 if it was merged */
+    /* number of special tokens in encoded texts that stayed text; the caller may set it to 0 */
+    size_t special_texts;
+    /* cache of words: a hash table in which a new word replaces the word in its slot */
+    bpe_word *words;
+    /* for the word being merged: a heap of possible merges, each rank << 32 | position */
+    uint64_t *heap;
+    /* for each position of the word: the token that starts there, or -1 if it was merged into
+     * another */
+    int32_t *symbol;
     uint32_t *next, *prev;
-    size_t capacity; /* of the four arrays above, for words of this many bytes */
+    size_t capacity; /* longest word, in bytes, for which heap, symbol, next and prev have space */
     char error[512];
 } bpe;
 
@@ -182,7 +199,8 @@ static inline void bpe_free(bpe *b)
 }
 
 /* ---- normalizers ----------------------------------------------------------------------------- */
-/* Returns the first occurrence of `what` in s, or end. */
+/* Returns the first occurrence in s of `what`, a text of `size` bytes, or `end` if there is
+ * none. */
 static inline const char *bpe_search(const char *s, const char *end, const char *what, size_t size)
 {
     while (s < end && (s = (const char *)memchr(s, what[0], (size_t)(end - s))) != NULL) {
@@ -193,8 +211,8 @@ static inline const char *bpe_search(const char *s, const char *end, const char 
     return end;
 }
 
-/* Writes s to `to`, with each p->from replaced by p->to. If `to` is NULL, writes nothing. Returns
- * the number of bytes. */
+/* Writes the text s to `to`, with each occurrence of p->from replaced by p->to. If `to` is NULL,
+ * writes nothing. Returns the number of bytes of the result. */
 static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n, char *to)
 {
     const char *end = s + n;
@@ -214,8 +232,9 @@ static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n
     return size;
 }
 
-/* Sorts the characters, each stored as class << 21 | character, stably by class, in linear time.
- * Few are sorted by insertion, many by counting, in free space after the array. */
+/* Sorts n characters, each stored as class << 21 | character, by class; characters of equal class
+ * keep their order. Takes linear time: a few characters are sorted by insertion, many by counting
+ * in the free space after the array. */
 static inline void bpe_sort_marks(uint32_t *c, size_t n)
 {
     size_t at[257] = { 0 };
@@ -238,13 +257,14 @@ static inline void bpe_sort_marks(uint32_t *c, size_t n)
     memcpy(c, c + n, n * sizeof *c);
 }
 
-/* Writes the composed form, NFC, of the text s: decomposes, sorts the marks, composes (Unicode
- * Standard Annex 15). c has space for 8 numbers per character. Returns the number of bytes. */
+/* Writes the composed form (NFC) of the text s: decomposes its characters, sorts the combining
+ * marks, and composes them again (Unicode Standard Annex 15). c has space for 8 numbers per
+ * character. Returns the number of bytes of the result. */
 static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char *to)
 {
     size_t count = 0, first = 0, kept = 0, starter = SIZE_MAX, size = 0;
     uint32_t before = 0;
-    for (size_t i = 0; i < n;) { /* index of the first mark after the last starter */
+    for (size_t i = 0; i < n;) { /* i: index of the first mark after the last starter */
         uint32_t x = 0, parts[UNICODE_DECOMPOSED];
         i += (size_t)json_utf8(s + i, n - i, &x);
         size_t more = unicode_decompose(x, parts);
@@ -275,8 +295,9 @@ static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char
     return size;
 }
 
-/* Sets *to to the composed form of a text, or NULL if the text is composed already. Composes only
- * stretches with characters that NFC may change. Returns 0, or -1 if out of memory. */
+/* Sets *to to the composed form (NFC) of a text, or to NULL if the text is in that form already.
+ * Composes only stretches with characters that NFC may change. Returns 0, or -1 if out of
+ * memory. */
 static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
 {
     uint32_t *c = NULL;
@@ -317,8 +338,8 @@ static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
     return 0;
 }
 
-/* Applies the normalizers to the text *s, *n. If that changes it, *owned has the new text, to be
- * freed. Returns 0, or -1 if out of memory. */
+/* Applies the normalizers to the text *s of *n bytes. If they change it, *owned becomes the new
+ * text, which the caller must free. Returns 0, or -1 if out of memory. */
 static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **owned)
 {
     *owned = NULL;
@@ -357,9 +378,9 @@ static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **
 }
 
 /* ---- loading: tokens and merges -------------------------------------------------------------- */
-/* Returns the character for a byte in names of a byte-level vocabulary, in which every byte is a
- * visible character. The 68 bytes that are not visible, 0 to 32, 127 to 160 and 173, become the
- * characters from 256 on. */
+/* Returns the character that stands for a byte in names of a byte-level vocabulary. Each visible
+ * ASCII or Latin-1 byte stands for itself; the other 68 bytes (0 to 32, 127 to 160 and 173) become
+ * the characters from 256 on. */
 static inline uint32_t bpe_character_of(int byte)
 {
     if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
@@ -367,7 +388,8 @@ static inline uint32_t bpe_character_of(int byte)
     return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
 }
 
-/* Returns the byte for a character, the inverse of bpe_character_of, or -1. */
+/* Returns the byte that a character stands for in a byte-level name (see bpe_character_of), or
+ * -1. */
 static inline int bpe_byte_of(uint32_t character)
 {
     if (character < 256)
@@ -398,7 +420,7 @@ static inline size_t bpe_name_bytes(const char *name, size_t size, char *to, int
     return n;
 }
 
-/* Returns the byte of a name like <0x0A>, or -1. */
+/* Returns the byte that a name like <0x0A> denotes, or -1 for other names. */
 static inline int bpe_fallback_of(const char *name, size_t size)
 {
     int byte = 0;
@@ -414,23 +436,23 @@ static inline int bpe_fallback_of(const char *name, size_t size)
 }
 
 typedef struct {
-    uint32_t at; /* node of the string or key in the file, or 0 in an empty slot */
+    uint32_t at; /* node in the JSON file of the name, a string or key; 0 in an empty slot */
     int32_t id;
 } bpe_name;
 
 /* State that only loading needs. */
 typedef struct {
     bpe *b;
-    json d;          /* vocab.json or tokenizer.json */
-    bpe_name *names; /* hash table of all tokens */
+    json d;          /* the JSON file being loaded: vocab.json or tokenizer.json */
+    bpe_name *names; /* hash table from names to ids of all tokens */
     uint32_t mask;
-    char *joined; /* buffer for two names, one after the other */
+    char *joined; /* buffer in which the names of a merge's two tokens are joined */
     size_t joined_capacity;
-    bpe_step replace; /* the decoder's Replace; without one, from_size is 0 */
-    int byte_fallback;        /* whether the decoder has ByteFallback */
-    int cross_merge;       /* whether a merge crosses the start of a run of U+2581 */
+    bpe_step replace; /* the decoder's Replace step, or from_size 0 without one */
+    int byte_fallback;        /* nonzero if the decoder has a ByteFallback step */
+    int cross_merge;       /* nonzero if a merge joins text before a U+2581 with that U+2581 */
 } bpe_loader;
-#define BPE_SPACE "\xe2\x96\x81" /* U+2581 */
+#define BPE_SPACE "\xe2\x96\x81" /* U+2581, which stands for a space */
 
 static inline uint32_t bpe_hash(const char *s, size_t n)
 {
@@ -440,7 +462,7 @@ static inline uint32_t bpe_hash(const char *s, size_t n)
     return h ^ h >> 15;
 }
 
-/* Returns the slot of a name, or the empty slot for it. */
+/* Returns the hash table's slot that holds a name, or the empty slot where it would be put. */
 static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t size)
 {
     uint32_t i = bpe_hash(name, size);
@@ -452,15 +474,15 @@ static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t s
     }
 }
 
-/* Returns the id of a vocabulary token, which added ones are not, or -1. */
+/* Returns the id of a token that is in the vocabulary, or -1. Added tokens are not in it. */
 static inline int32_t bpe_find(const bpe_loader *l, const char *name, size_t size)
 {
     const bpe_name *p = bpe_slot(l, name, size);
     return json_kind_of(&l->d, p->at) == JSON_KEY ? p->id : -1;
 }
 
-/* Returns a table of at least 2 n entries of `size` bytes, each byte set to `fill`, and its mask;
- * NULL with d->error if out of memory. */
+/* Returns a hash table of at least 2 n entries of `size` bytes, all bytes set to `fill`, and sets
+ * *mask to its number of entries minus 1. Returns NULL with d->error if out of memory. */
 static inline void *bpe_table(json *d, size_t n, size_t size, int fill, uint32_t *mask)
 {
     size_t slots = 64;
@@ -476,7 +498,8 @@ static inline void *bpe_table(json *d, size_t n, size_t size, int fill, uint32_t
     return p;
 }
 
-/* Returns a zeroed array with room for n + 1 elements, or NULL with d->error if out of memory. */
+/* Returns a zeroed array with space for n + 1 elements of `size` bytes, or NULL with d->error if
+ * out of memory. */
 static inline void *bpe_array(json *d, size_t n, size_t size)
 {
     void *p = calloc(n + 1, size);
@@ -485,7 +508,8 @@ static inline void *bpe_array(json *d, size_t n, size_t size)
     return p;
 }
 
-/* Refuses an option that this file does not support, unless it is absent, null, false or "". */
+/* Stores an error if a file sets an option that this code does not support: `key` of `object` must
+ * be absent, null, false or "". */
 static inline void bpe_require_off(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
@@ -499,10 +523,12 @@ static inline int bpe_by_first(const void *a, const void *b)
     int m = (unsigned char)*p->text, n = (unsigned char)*q->text;
     return m != n               ? m - n
            : p->size != q->size ? (p->size < q->size ? 1 : -1)
-                                : q->special - p->special; /* for equal texts */
+                                : q->special - p->special; /* for equal texts, special tokens come
+                                                            * first */
 }
 
-/* Fills l->names from `vocabulary`, an object, and `added`, an array of objects or 0. */
+/* Fills l->names from `vocabulary`, a JSON object, and from `added`, a JSON array of objects or
+ * 0. */
 static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t added)
 {
     json *d = &l->d;
@@ -543,8 +569,8 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     return 0;
 }
 
-/* Writes the bytes that a token decodes to and returns their number. If `to` is NULL, returns an
- * upper bound. */
+/* Writes the bytes that the token called `name` decodes to and returns their number. If `to` is
+ * NULL, writes nothing and returns an upper bound. */
 static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, size_t n, char *to)
 {
     int visible, byte;
@@ -562,7 +588,7 @@ static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, siz
     return size;
 }
 
-/* Returns the slot of a name in b->ids, or the empty slot for it. */
+/* Returns the slot of b->ids that holds a name, or the empty slot where it would be put. */
 static inline int32_t *bpe_id_slot(const bpe *b, const char *name, size_t size)
 {
     uint32_t i = bpe_hash(name, size);
@@ -574,8 +600,8 @@ static inline int32_t *bpe_id_slot(const bpe *b, const char *name, size_t size)
     }
 }
 
-/* Stores decoded bytes, names and ids of all tokens. node[i] is token i's string or key in the
- * file. normal[i] is NULL, or the added token i if it decodes to its normalized text. */
+/* Stores the decoded bytes, names and ids of all tokens. node[i] is the JSON string or key of token
+ * i. normal[i] is the added token i if it decodes to its normalized text, else NULL. */
 static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe_added **normal)
 {
     bpe *b = l->b;
@@ -615,7 +641,7 @@ static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe
     }
 }
 
-/* Finds the tokens of single bytes and of ASCII characters. */
+/* Fills b->byte and b->ascii, the tokens of single bytes and of ASCII characters. */
 static inline int bpe_load_single(bpe_loader *l)
 {
     bpe *b = l->b;
@@ -637,7 +663,8 @@ static inline int bpe_load_single(bpe_loader *l)
     return 0;
 }
 
-/* Stores the added tokens in two lists, by whether they match normalized text. */
+/* Stores each added token in one of two lists: list 1 if the token matches normalized text, else
+ * list 0. */
 static inline int bpe_load_added(bpe_loader *l, uint32_t added)
 {
     bpe *b = l->b;
@@ -686,7 +713,7 @@ static inline void bpe_sort_added(bpe *b)
     }
 }
 
-/* Stores all tokens, after bpe_load_names. */
+/* Stores all tokens: vocabulary and added ones. Requires that bpe_load_names was called. */
 static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
 {
     json *d = &l->d;
@@ -729,7 +756,8 @@ static inline bpe_merge *bpe_merge_slot(const bpe *b, int32_t first, int32_t sec
     return &b->merges[i & b->merge_mask];
 }
 
-/* Stores the merge of two names; `in` and line are for errors. */
+/* Stores the merge of two names with the given rank. `in` and `line` say where it was read, for
+ * error texts. */
 static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_t rank,
                                  const char *first, size_t n, const char *second, size_t m)
 {
@@ -799,7 +827,8 @@ static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
     return l->d.error[0] ? -1 : 0;
 }
 
-/* Reads merges from tokenizer.json: ["first", "second"] each, or "first second" in older files. */
+/* Reads merges from tokenizer.json: an array of ["first", "second"] or, in older files, of "first
+ * second". */
 static inline int bpe_load_merges_array(bpe_loader *l, uint32_t merges)
 {
     json *d = &l->d;
@@ -842,14 +871,16 @@ static inline int bpe_load_end(bpe_loader *l)
 }
 
 /* ---- loading: the rest of tokenizer.json ----------------------------------------------------- */
-/* The supported regular expressions, which must match exactly. */
+/* The supported regular expressions; the file's expression must be one of these, character by
+ * character. */
 #define BPE_REGEX_GPT2                                                                             \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define BPE_REGEX_LLAMA(digits)                                                                    \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* Stores an error like: part: expected .., found "type". Returns -1. */
+/* Stores the error that `part` has an unsupported type, such as: part: expected .., found "type".
+ * Returns -1. */
 static inline int bpe_fail_type(json *d, uint32_t object, const char *part, const char *known)
 {
     uint32_t at = json_find(d, object, "type");
@@ -866,12 +897,12 @@ static inline int bpe_is_type(json *d, uint32_t object, const char *type)
     return json_is(d, json_find(d, object, "type"), type);
 }
 
-/* Copies a short text of at least `least` bytes to a step. */
+/* Copies a text of the file, at least `least` and below BPE_PATTERN bytes, to a field of a step. */
 static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to, size_t *size)
 {
     const char *s = json_text(d, at);
     const size_t n = json_size(d, at);
-    *size = 0; /* for errors, since callers go on */
+    *size = 0; /* set after an error as well, since callers continue */
     if (d->error[0])
         return -1;
     if (n < least || n >= BPE_PATTERN)
@@ -889,7 +920,8 @@ static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
         b->steps[b->step_count++] = *p;
 }
 
-/* Reads a Replace of a text, of the normalizer or decoder. */
+/* Reads a Replace step, by a text and not a regular expression; `part` is "normalizer" or
+ * "decoder". */
 static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
 {
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
@@ -928,8 +960,8 @@ static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
     l->b->normalizers = l->b->step_count;
 }
 
-/* Refuses normalizers that together lengthen a text more than BPE_GROWTH times. Otherwise a file
- * with 16 Replaces, each of a space by 30 spaces, would exhaust memory. */
+/* Stores an error if all normalizers together lengthen a text more than BPE_GROWTH times. Without
+ * this check, a file with 16 Replace steps, each of a space by 30 spaces, would exhaust memory. */
 static inline void bpe_check_growth(bpe_loader *l)
 {
     double times = 1;
@@ -994,7 +1026,8 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
     if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
         json_mismatch(d, json_find(d, object, "add_prefix_space"),
                    "true, or \"never\" as prepend_scheme");
-    if (p.when == BPE_FIRST && l->b->normalizers > 0) /* several pieces could be the first */
+    /* after a normalizer, several pieces could count as the first one */
+    if (p.when == BPE_FIRST && l->b->normalizers > 0)
         json_mismatch(d, scheme, "always or never, with a normalizer");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
@@ -1034,8 +1067,8 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
     }
 }
 
-/* Reads a decoder. *before counts the steps of the Sequence that may no longer come, in the order
- * Replace, ByteFallback, Fuse, Strip. */
+/* Reads a decoder. *before counts the steps of the decoder's Sequence that must not follow any
+ * more; the required order is Replace, ByteFallback, Fuse, Strip. */
 static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
 {
     static const char *const order[] = { "Replace", "ByteFallback", "Fuse", "Strip" };
@@ -1074,7 +1107,7 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
     }
 }
 
-/* Reads the special tokens that a template adds before and after the text. */
+/* Reads the special tokens that a TemplateProcessing adds before and after a text. */
 static inline void bpe_load_template(bpe_loader *l, uint32_t object)
 {
     bpe *b = l->b;
@@ -1121,13 +1154,13 @@ static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
             json_fail(d, d->nodes[object].line, "post_processor: expected one template");
         else
             bpe_load_template(l, object);
-    } else if (!bpe_is_type(d, object, "ByteLevel")) { /* ByteLevel changes only offsets, not
+    } else if (!bpe_is_type(d, object, "ByteLevel")) { /* ByteLevel as post-processor changes no
                                                         * tokens */
         bpe_fail_type(d, object, "post_processor", "TemplateProcessing, ByteLevel or Sequence");
     }
 }
 
-/* Reads the model's options. */
+/* Reads the options of the BPE model. */
 static inline void bpe_load_model(bpe_loader *l, uint32_t model)
 {
     bpe *b = l->b;
@@ -1142,8 +1175,8 @@ static inline void bpe_load_model(bpe_loader *l, uint32_t model)
     b->ignore_merges = json_bool(d, model, "ignore_merges", 0);
 }
 
-/* Finds unk_token. If the merges allow it, adds a step that splits text before each U+2581 (a
- * space), so that words stay short: U+2581 must be a token, and no merge may cross that place. */
+/* Looks up the id of unk_token. Then adds a step that splits text before each U+2581 (a space), so
+ * that words stay short, if U+2581 is a token and no merge joins it with text before it. */
 static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
 {
     bpe *b = l->b;
@@ -1151,7 +1184,7 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
     uint32_t unknown = json_find_nonnull(d, model, "unk_token");
     const char *name = unknown ? json_text(d, unknown) : "";
     size_t size = json_size(d, unknown);
-    int all_bytes = b->byte_level; /* if each byte has a token, unk_token is never used */
+    int all_bytes = b->byte_level; /* 1 if each byte has a token, so that unk_token is never used */
     for (int i = 0; i < 256; i++)
         all_bytes &= b->byte[i] >= 0;
     b->unknown = unknown && !d->error[0] ? bpe_find(l, name, size) : -1;
@@ -1211,8 +1244,8 @@ static inline int bpe_read_json(bpe *b, const char *path)
     return json_read_file(&l.d, path) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
-/* Reads a tokenizer.json from a text of n bytes and a final 0, and frees the text. `name` is for
- * errors. */
+/* Reads the tokenizer from `text`, a tokenizer.json of n bytes followed by a 0, and frees `text`.
+ * `name` is the file's name for error texts. */
 static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
 {
     bpe_loader l;
@@ -1222,8 +1255,8 @@ static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
     return json_parse(&l.d, text, n) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
-/* Reads vocab.json and merges.txt, as of GPT-2, whose only special token is <|endoftext|>. Returns
- * 0, or -1 with b->error and nothing to free. */
+/* Reads a tokenizer from vocab.json and merges.txt, the older format of GPT-2, whose only special
+ * token is <|endoftext|>. Returns 0, or -1 with b->error and nothing to free. */
 static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *merges)
 {
     static const char end[] = "<|endoftext|>";
@@ -1239,7 +1272,8 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
         const size_t n = sizeof end - 1;
         bpe_added special = { end, n, bpe_find(&l, end, n), 1, 0, 0, end, n, NULL };
         if (special.id >= 0)
-            b->added[0][b->added_count[0]++] = special; /* bpe_array allocated space for it */
+            /* bpe_array has allocated space for this token */
+            b->added[0][b->added_count[0]++] = special;
         bpe_sort_added(b);
     }
     return bpe_load_end(&l);
@@ -1291,7 +1325,7 @@ bpe_fail(bpe_tokens *t, const char *format, ...)
     return -1;
 }
 
-/* Makes room for n more tokens. Returns 0, or -1 with t->error. */
+/* Makes space for n more tokens in t->ids. Returns 0, or -1 with t->error. */
 static inline int bpe_reserve(bpe_tokens *t, size_t n)
 {
     if (n <= t->capacity - t->count)
@@ -1306,8 +1340,9 @@ static inline int bpe_reserve(bpe_tokens *t, size_t n)
     return 0;
 }
 
-/* Converts bytes to UTF-8 like Python's decode("utf-8", errors="replace"). Returns a text to be
- * freed, with a final 0 that *size does not count, or NULL if out of memory. */
+/* Converts n bytes to valid UTF-8 like Python's decode("utf-8", errors="replace"). Returns a text
+ * that the caller must free and that ends with a 0, which *size does not count; NULL if out of
+ * memory. */
 static inline char *bpe_to_utf8(const char *s, size_t n, size_t *size)
 {
     char *to = n < SIZE_MAX / 3 ? (char *)malloc(3 * n + 1) : NULL;
@@ -1323,7 +1358,7 @@ static inline char *bpe_to_utf8(const char *s, size_t n, size_t *size)
     return to;
 }
 
-/* Allocates the arrays to merge a word of n bytes. Returns 0, or -1 with t->error. */
+/* Allocates the arrays that merging a word of n bytes needs. Returns 0, or -1 with t->error. */
 static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
 {
     size_t capacity = n + n / 2 + 64;
@@ -1342,8 +1377,8 @@ static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
     return allocated ? 0 : bpe_fail(t, "out of memory for a word of %.0f bytes", (double)n);
 }
 
-/* Pushes the merge of the tokens at two positions, if there is one, to a heap of `count`. Returns
- * the new count. */
+/* Adds the merge of the tokens at the positions `position` and `next` to the heap of `count`
+ * entries, if there is such a merge. Returns the heap's new number of entries. */
 static inline size_t bpe_push(bpe *b, size_t count, uint32_t position, uint32_t next)
 {
     const bpe_merge *m = bpe_merge_slot(b, b->symbol[position], b->symbol[next]);
@@ -1357,7 +1392,7 @@ static inline size_t bpe_push(bpe *b, size_t count, uint32_t position, uint32_t 
     return count + 1;
 }
 
-/* Removes the least entry of a heap of `count` > 0 and returns it. */
+/* Removes the least entry from the heap of `count` > 0 entries and returns it. */
 static inline uint64_t bpe_pop(bpe *b, size_t count)
 {
     uint64_t least = b->heap[0], last = b->heap[count - 1];
@@ -1379,10 +1414,10 @@ static inline int32_t bpe_id_of(const bpe *b, const char *name, size_t n)
     return *bpe_id_slot(b, name, n);
 }
 
-/* Fills b->symbol with the tokens of a word's bytes or characters before merging. Returns their
- * number, at most n. A character without a token and without byte_fallback becomes unk_token; like
- * Hugging Face, this writes a pending unk_token only before the next character with a token, so
- * tokens of byte_fallback may come before it. */
+/* Fills b->symbol with the tokens of a word's bytes or characters, before any merge. Returns their
+ * number, at most n. A character without a token becomes unk_token, unless byte_fallback gives the
+ * tokens of its bytes. Like Hugging Face, this writes an unk_token late, before the next character
+ * that has a token, so tokens of byte_fallback may come before it. */
 static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
 {
     uint32_t count = 0, c;
@@ -1420,13 +1455,14 @@ static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
     return count;
 }
 
-/* Appends the tokens of a word of n > 0 bytes. Always applies the merge of lowest rank, the
- * leftmost of equals. Each merge removes one entry of the heap and adds at most two, so 2 n entries
- * suffice. */
+/* Appends the tokens of a word of n > 0 bytes. Repeatedly applies the merge of the lowest rank, and
+ * of equal ranks the leftmost one. Each merge removes one entry from the heap and adds at most two,
+ * so a heap of 2 n entries is large enough. */
 static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     size_t count = 0;
-    if (n > INT32_MAX || n > SIZE_MAX / 32) /* per byte, the heap takes 16 bytes, the rest 12 */
+    /* for each byte of the word, the heap takes 16 bytes and the other arrays 12 */
+    if (n > INT32_MAX || n > SIZE_MAX / 32)
         return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
     if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n, t) != 0)
         return -1;
@@ -1438,7 +1474,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     uint32_t end = bpe_symbols(b, s, n);
     for (uint32_t i = 0; i < end; i++) {
         b->next[i] = i + 1;
-        b->prev[i] = i - 1; /* position 0 has UINT32_MAX, which is never below `end` */
+        b->prev[i] = i - 1; /* prev[0] is UINT32_MAX, which is never below `end` */
     }
     for (uint32_t i = 0; i + 1 < end; i++)
         count = bpe_push(b, count, i, i + 1);
@@ -1449,7 +1485,9 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
             continue;
         const bpe_merge *m = bpe_merge_slot(b, b->symbol[i], b->symbol[next]);
         if (m->pair == BPE_NO_PAIR || m->rank != least >> 32)
-            continue; /* one of the two tokens was merged meanwhile; symbols of -1 have no merge */
+            /* a stale entry: one of its tokens has been merged since; a symbol of -1 has no
+             * merge */
+            continue;
         b->symbol[i] = m->id;
         b->symbol[next] = -1;
         b->next[i] = b->next[next];
@@ -1465,7 +1503,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     return 0;
 }
 
-/* Appends a word's tokens, from the cache if possible. */
+/* Appends a word's tokens, taken from the cache if the word is in it. */
 static inline int bpe_encode_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     if (n > BPE_CACHE_BYTES)
@@ -1490,12 +1528,13 @@ static inline int bpe_encode_word(bpe *b, const char *s, size_t n, bpe_tokens *t
     return 0;
 }
 
-/* Returns the class of the character at s; *size becomes its length. */
+/* Returns the class (letter, number, white space, other) of the character at s, and sets *size to
+ * its length in bytes. */
 static inline int bpe_class(const char *s, const char *end, size_t *size)
 {
     uint32_t c = (unsigned char)*s;
     *size = 1;
-    if (c < 128) /* ASCII is fast */
+    if (c < 128) /* fast path for ASCII */
         return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
                : c - '0' < 10u             ? UNICODE_NUMBER
                : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
@@ -1504,8 +1543,8 @@ static inline int bpe_class(const char *s, const char *end, size_t *size)
     return unicode_class(c);
 }
 
-/* Returns the length of a contraction like 's at s, where *s is ', or 0. If any_case is nonzero,
- * also accepts capitals and U+017F for s. */
+/* Returns the length of an English contraction such as 's or 'll at s, where *s is ', or 0 if there
+ * is none. If any_case is nonzero, also accepts capitals, and U+017F instead of s. */
 static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
 {
     static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
@@ -1521,7 +1560,7 @@ static inline size_t bpe_contraction(const char *s, const char *end, int any_cas
     return 0;
 }
 
-/* Returns the end of the run of characters of class `kind` at s. */
+/* Returns the end of the run of characters of class `kind` that starts at s. */
 static inline const char *bpe_run_end(const char *s, const char *end, int kind)
 {
     size_t size;
@@ -1537,19 +1576,20 @@ static inline const char *bpe_word_end(const char *s, const char *end)
     if (length > 0)
         return s + length;
     int kind = bpe_class(s, end, &size), next;
-    const char *p = s + size, *last = s; /* end of the run so far; start of its last character */
+    /* p: end of the run so far; last: start of the run's last character */
+    const char *p = s + size, *last = s;
     if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
         kind = next;
         p += length;
     }
     for (; p < end && bpe_class(p, end, &size) == kind; p += size)
         last = p;
-    /* of several white spaces before a word, the last one belongs to the word */
+    /* the last white space before a word belongs to that word; white space before it is a word */
     return kind == UNICODE_SPACE && p < end && last > s ? last : p;
 }
 
-/* Returns the end of the word that starts at s, by BPE_REGEX_LLAMA with at most `digits` digits in
- * a word. */
+/* Returns the end of the word that starts at s, by BPE_REGEX_LLAMA, in which a word has at most
+ * `digits` digits. */
 static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
 {
     size_t size, length = *s == '\'' ? bpe_contraction(s, end, 1) : 0;
@@ -1579,7 +1619,7 @@ static inline const char *bpe_llama_end(const char *s, const char *end, int digi
     return line != NULL ? line : p < end && last > s ? last : p;
 }
 
-/* Returns the end of the first piece of s. */
+/* Returns the end of the first piece into which step p splits the text s. */
 static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const char *end)
 {
     const char *found = s;
@@ -1615,11 +1655,11 @@ static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const 
 
 typedef struct {
     const char *s, *end;
-    int first; /* nonzero if it is at the start of the text */
+    int first; /* nonzero if the piece is at the start of the text */
 } bpe_piece;
 
-/* Applies PREFIX or METASPACE to a piece. If that changes it, *owned has the new text, to be freed;
- * else NULL. Returns 0, or -1 if out of memory. */
+/* Applies BPE_PREFIX or BPE_METASPACE to a piece. If that changes the text, *owned becomes the new
+ * text, which the caller must free, else NULL. Returns 0, or -1 if out of memory. */
 static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned, size_t *size)
 {
     const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
@@ -1649,7 +1689,7 @@ static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char
     return 0;
 }
 
-/* Appends the tokens of a piece, starting with pre-tokenizer `step`. */
+/* Appends the tokens of a piece, to which pre-tokenizers before number `step` have been applied. */
 static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens *t)
 {
     const bpe_step *p = &b->steps[step];
@@ -1678,7 +1718,7 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
     return 0;
 }
 
-/* Returns the longest added token of a list that is at p, or NULL. */
+/* Returns the longest added token of list 0 or 1 that the text at p begins with, or NULL. */
 static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *p, const char *end)
 {
     const uint32_t *begins = &b->first_added[list][(unsigned char)*p];
@@ -1690,7 +1730,8 @@ static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *
     return NULL;
 }
 
-/* Returns the start of the white space that ends at `end`, not before s. */
+/* Returns the start of the run of white space that ends at `end`; the run does not extend before
+ * s. */
 static inline const char *bpe_space_start(const char *s, const char *end)
 {
     size_t size;
@@ -1707,8 +1748,8 @@ static inline const char *bpe_space_start(const char *s, const char *end)
 
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
 
-/* Encodes a piece without added tokens of the first list. Applies the normalizers, then finds
- * added tokens of the second list. */
+/* Encodes a piece without added tokens of list 0. Applies the normalizers, then splits the
+ * result at added tokens of list 1. */
 static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_tokens *t)
 {
     size_t n = (size_t)(piece.end - piece.s);
@@ -1721,20 +1762,22 @@ static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_t
     return status;
 }
 
-/* Encodes a piece: finds the added tokens of this list and encodes the parts between them. */
+/* Encodes a piece: splits it at the added tokens of the given list and encodes the parts between
+ * these tokens. */
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t)
 {
     const bpe_added *found;
-    const char *p = piece.s, *end = piece.end, *spaces = p; /* spaces: end of the last run of white
-                                                             * space that was searched */
+    /* spaces: end of the last run of white space that was searched */
+    const char *p = piece.s, *end = piece.end, *spaces = p;
     int status = 0;
-    bpe_piece part = piece; /* text since the last added token */
+    bpe_piece part = piece; /* part: the text since the last added token */
     while (status == 0) {
         for (found = NULL; p < end && found == NULL && b->added_count[list] > 0;) {
             found = bpe_added_at(b, list, p, end);
             if (found == NULL) {
                 p++;
-            } else if (found->special && !specials) { /* stays text and is skipped as a whole */
+            } else if (found->special && !specials) { /* without BPE_SPECIALS a special token stays
+                                                       * text; continues after it */
                 b->special_texts++;
                 p += found->size;
                 found = NULL;
@@ -1753,8 +1796,9 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
         const char *after = p;
         if (found->rstrip)
             after = spaces = p < spaces ? spaces : bpe_run_end(p, end, UNICODE_SPACE);
-        if (after > part.s || !found->lstrip) /* otherwise the token before it has absorbed it as
-                                               * white space */
+        /* else lstrip of this token would absorb white space that the previous token has
+         * absorbed */
+        if (after > part.s || !found->lstrip)
             t->ids[t->count++] = found->id;
         part.s = after;
     }
@@ -1762,9 +1806,9 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
 }
 
 /* Appends the tokens of n bytes of text. flags: BPE_SPECIALS, BPE_TEMPLATE, BPE_NOT_FIRST, or 0.
- * Without BPE_SPECIALS, special tokens such as <|endoftext|> in it stay text and b->special_texts
- * counts them, as is right for untrusted text (Hugging Face's split_special_tokens). Returns 0, or
- * -1 with t->error and unchanged tokens. */
+ * Without BPE_SPECIALS, special tokens that the text spells out, such as <|endoftext|>, stay text,
+ * and b->special_texts counts them; use this for untrusted text (Hugging Face's
+ * split_special_tokens). Returns 0, or -1 with t->error and unchanged tokens. */
 static inline int bpe_encode(bpe *b, const char *text, size_t n, int flags, bpe_tokens *t)
 {
     size_t i = 0, count = t->count;
@@ -1808,9 +1852,9 @@ static inline const bpe_added *bpe_find_added(const bpe *b, const char *text)
 }
 
 /* ---- tokens to text -------------------------------------------------------------------------- */
-/* Returns the bytes of a token. A text is the concatenation of its tokens' bytes. It is UTF-8 only
- * as a whole, and may be invalid if a model stops in the middle of a character (then use
- * bpe_to_utf8 or bpe_decode). */
+/* Returns the bytes of a token. The text of a list of tokens is the concatenation of their bytes.
+ * The bytes of one token need not be valid UTF-8, and the whole text may end in the middle of a
+ * character if generation stopped there (then use bpe_to_utf8 or bpe_decode). */
 static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
 {
     int known = id >= 0 && id < b->count;
@@ -1818,8 +1862,8 @@ static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
     return known ? b->bytes + b->start[id] : "";
 }
 
-/* Returns the bytes of the first token of a text: without the space that some tokenizers (Llama 2)
- * put before a text. Do not use it for tokens that continue a text, such as generated ones. */
+/* Returns the bytes of a token that begins a text, without the space that some tokenizers (Llama 2)
+ * put before a text. Do not use it for a token that continues a text, such as a generated one. */
 static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size)
 {
     const char *bytes = bpe_bytes(b, id, size);
@@ -1828,14 +1872,14 @@ static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size
     return bytes + strip;
 }
 
-/* Decodes n tokens like Hugging Face's decode, keeping special tokens. Returns a text to be freed,
- * with a final 0 that *size does not count, or NULL if out of memory. Invalid UTF-8 becomes U+FFFD.
- * With byte_fallback, a run of byte tokens that is invalid as a whole becomes one U+FFFD for each
- * byte. */
+/* Decodes n tokens like Hugging Face's decode with skip_special_tokens=False. Returns a text that
+ * the caller must free and that ends with a 0, which *size does not count; NULL if out of memory.
+ * Invalid UTF-8 becomes U+FFFD. With byte_fallback, if a run of byte tokens is invalid as a whole,
+ * each byte of the run becomes one U+FFFD. */
 static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_t *size)
 {
-    size_t capacity = 1, at = 0, run = SIZE_MAX, length; /* run: start of a run of byte tokens, or
-                                                          * SIZE_MAX */
+    /* run: where the current run of byte tokens starts, or SIZE_MAX outside a run */
+    size_t capacity = 1, at = 0, run = SIZE_MAX, length;
     uint32_t c;
     for (size_t i = 0; i < n; i++) {
         bpe_bytes(b, ids[i], &length);
@@ -1884,9 +1928,10 @@ static inline uint32_t bpe_get32(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Appends the tokens of a .bin file: nanoGPT's (16-bit little-endian numbers only) or llm.c's (a
- * header of 256 32-bit numbers: 20240520, version 1, the number of tokens, zeros). Refuses ids of
- * at least `vocabulary`. Returns 0, or -1 with t->error and unchanged tokens. */
+/* Appends the tokens of a .bin file. The file is nanoGPT's (16-bit little-endian numbers only) or
+ * llm.c's (the same after a header of 256 32-bit numbers: 20240520, version 1, the number of
+ * tokens, zeros). An id that is not below `vocabulary` is an error. Returns 0, or -1 with t->error
+ * and unchanged tokens. */
 static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens *t)
 {
     json d;
@@ -1895,13 +1940,14 @@ static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens 
     if (p != NULL && size >= BPE_BIN_HEADER && bpe_get32(p) == BPE_BIN_MAGIC) {
         at = BPE_BIN_HEADER;
         if (bpe_get32(p + 4) != BPE_BIN_VERSION)
-            json_fail(&d, 0, "version %.0f: expected 1, 16-bit tokens of GPT-2",
+            json_fail(&d, 0, "version %.0f: expected 1, which has 16-bit tokens of GPT-2",
                       (double)bpe_get32(p + 4));
         else if (size != at + 2 * (size_t)bpe_get32(p + 8))
-            json_fail(&d, 0, "%.0f tokens in %.0f bytes: expected 1024 bytes and 2 a token",
+            json_fail(&d, 0, "the header says %.0f tokens, but the file has %.0f bytes: expected "
+                             "1024 bytes and 2 per token",
                       (double)bpe_get32(p + 8), (double)size);
     } else if (p != NULL && size % 2 != 0) {
-        json_fail(&d, 0, "%.0f bytes: expected 2 a token", (double)size);
+        json_fail(&d, 0, "%.0f bytes: expected an even number, since a token takes 2 bytes", (double)size);
     }
     if (!d.error[0] && bpe_reserve(t, n = (size - at) / 2) != 0)
         json_fail(&d, 0, "%s", t->error);
@@ -1921,13 +1967,13 @@ static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens 
     return failed ? -1 : 0;
 }
 
-/* Writes all tokens to such a file, with llm.c's header if header is nonzero. Returns 0, or -1 with
- * t->error after removing the file. */
+/* Writes all tokens to a .bin file (see bpe_read_bin): in llm.c's format if `header` is nonzero,
+ * else in nanoGPT's. Returns 0, or -1 with t->error after removing the file. */
 static inline int bpe_write_bin(const char *path, int header, bpe_tokens *t)
 {
     for (size_t i = 0; i < t->count; i++)
         if (t->ids[i] < 0 || t->ids[i] > 65535)
-            return bpe_fail(t, "%.200s: token %.0f is %d: expected 16 bits", path, (double)i,
+            return bpe_fail(t, "%.200s: token %.0f is %d, which does not fit into 16 bits", path, (double)i,
                             (int)t->ids[i]);
     if (header && t->count > INT32_MAX)
         return bpe_fail(t, "%.200s: %.0f tokens: expected fewer than 2^31", path, (double)t->count);

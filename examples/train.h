@@ -47,79 +47,91 @@
 #include <time.h>
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
-#define TRAIN_IS_TERMINAL isatty(2) /* the line for terminals, rewritten in place */
+#define TRAIN_IS_TERMINAL isatty(2) /* a line for terminals is rewritten in place */
 #else
 #define TRAIN_IS_TERMINAL 1
 #endif
 
 enum { TRAIN_LOSSES = 9 };
 
-/* Input and result of the model's function. */
+/* Arguments and results of the function that builds the user's model. */
 typedef struct {
     gckpt_graph *graph;
-    int64_t rows;                      /* rows of a micro-batch */
-    gckpt_tensor *in[TRAIN_COLUMNS];   /* the data's columns as graph inputs */
-    gckpt_tensor *loss;                /* set by the function: the loss to minimise */
-    gckpt_tensor *output;              /* set by the function: the prediction (rows,..), or NULL */
-    gckpt_term extra[TRAIN_LOSSES - 1]; /* set by the function: further losses */
-    int extra_count;                         /* number of `extra` */
+    int64_t rows;                      /* number of rows in a micro-batch */
+    /* the inputs of the graph, one for each column of the data */
+    gckpt_tensor *in[TRAIN_COLUMNS];
+    gckpt_tensor *loss;                /* result: the loss to minimise */
+    gckpt_tensor *output;              /* result: the prediction (rows,..), or NULL */
+    gckpt_term extra[TRAIN_LOSSES - 1]; /* result: further losses with their weights */
+    int extra_count;                         /* result: number of elements in `extra` */
 } train_net;
 typedef void (*train_model)(train_net *net, void *user);
 
-/* State after a step, after an epoch, and at the end, where it describes the epoch whose weights
- * were kept. */
+/* State of a training after a step, after an epoch, and at the end. At the end it describes the
+ * epoch whose weights were kept. */
 typedef struct {
-    int epoch, epochs;   /* epoch, counted from 1; number of epochs */
-    /* step of the epoch, counted from 1, or 0 after its end; steps per epoch */
+    int epoch, epochs;   /* epoch: the current epoch, counted from 1; epochs: number of epochs */
+    /* step: step of the epoch, counted from 1, or 0 after the epoch's end; steps: number of steps
+     * in an epoch */
     int64_t step, steps;
-    double loss;         /* loss of the step; after an epoch, the mean over its steps */
-    double validation;   /* mean loss of the validation batches; without validation rows, `loss` */
-    int losses;          /* 1 + net->extra_count; below, the mean of each loss without its weight */
+    double loss;         /* loss of the step; after an epoch, the mean of its steps' losses */
+    double validation;   /* mean loss of the validation rows, or `loss` without such rows */
+    /* number of losses, 1 + net->extra_count; the array below has the mean of each one, without its
+     * weight */
+    int losses;
     double term_loss[TRAIN_LOSSES], term_validation[TRAIN_LOSSES];
-    /* Fraction of rows whose largest output, over the last axis of output (..,V), is at the label
-     * in the last column (..), an i32. Negative labels do not count. -1 if the output is not of
-     * that kind. */
+    /* Fraction of rows in which the largest element of the output, over its last axis (..,V), is
+     * the one that the label (..) says. Labels are the last column, of type i32; negative ones do
+     * not count. -1 if output and label do not have this form. */
     double accuracy;
-    /* outputs of the validation rows, in order; set for `watch` after an epoch only */
+    /* outputs of the validation rows, in order; only set when `watch` is called after an epoch */
     const float *output;
     int is_best;            /* nonzero if no earlier epoch had a smaller validation loss */
     float lr;
-    /* bytes of parameters, optimiser state and the arena shared by training and validation */
+    /* bytes of parameters, optimiser state, and the arena of training and validation */
     size_t bytes;
     int log_failed;    /* first epoch whose line could not be written to the log, or 0 */
-    char notes[768]; /* warnings, one per line, also printed on stderr; "" if none */
-    char error[512]; /* error and remedy; "" if none */
+    /* warnings, one per line, which were also printed on stderr; "" without warnings */
+    char notes[768];
+    char error[512]; /* what failed and what to do; "" without an error */
 } train_report;
 
 typedef struct {
     gckpt_hyper hyper;    /* learning rate, weight decay, clipping, .. */
-    /* options for gckpt_fit: budget, batch (0 selects 32 rows per step), threads, .. */
+    /* options of the plan: budget, batch (0 selects 32 rows per step), threads, .. */
     gckpt_plan_desc plan;
-    int64_t micro_batch;  /* rows per pass, a divisor of the batch; if 0, gckpt_fit chooses */
-    int epochs;           /* 0 selects 10 */
-    schedule_kind schedule; /* shape of the learning rate over all steps (schedule.h) */
-    int64_t warmup;         /* steps in which the learning rate rises */
-    float min_lr;           /* learning rate at the end */
-    int patience;           /* epochs without improvement after which training stops; 0 for never */
-    /* seed of the order of rows and of train_random (the store's seed: weights, dropout) */
+    /* rows in a micro-batch, a divisor of the batch; if 0, gckpt_fit chooses it */
+    int64_t micro_batch;
+    int epochs;           /* number of epochs; 0 selects 10 */
+    schedule_kind schedule; /* course of the learning rate over all steps (schedule.h) */
+    /* number of steps at the beginning during which the learning rate rises */
+    int64_t warmup;
+    float min_lr;           /* learning rate at the last step */
+    /* training stops after this number of epochs without improvement; 0 for never */
+    int patience;
+    /* seed for the order of rows and for train_random; the store's seed is for weights and
+     * dropout */
     uint64_t seed;
-    /* File with all that is needed to resume, written after each epoch and when training ends
-     * within one. If it exists, training resumes from it. SAVE.best holds the best weights so
-     * far. */
+    /* File from which training can be resumed, or NULL. It is written after each epoch, and if
+     * training ends within one. If the file exists at the start, training resumes from it.
+     * SAVE.best has the weights of the best epoch so far. */
     const char *save;
-    int64_t save_steps; /* steps between additional saves within an epoch; 0 for none */
-    /* CSV file with one line per epoch. A training that resumes from `save` appends to it, after
-     * removing the lines of later epochs; otherwise the file is overwritten. A full disk ends the
-     * log, not the training: report.log_failed and a line on stderr say so. */
+    int64_t save_steps; /* number of steps between additional saves within an epoch; 0 for none */
+    /* CSV file with one line per epoch, or NULL. A training that resumes from `save` appends to it,
+     * after removing lines of later epochs; any other training overwrites it. If the disk is full,
+     * only the log ends: report.log_failed and a line on stderr tell it. */
     const char *log;
-    /* epochs between lines on stdout (0 means 1); -1 prints neither these nor the time left */
+    /* number of epochs between lines on stdout; 0 means 1; -1 prints neither these lines nor the
+     * remaining time */
     int print_every;
-    int (*watch)(void *user, const train_report *now); /* called after steps and epochs; returns 1 to stop */
-    /* Fills columns without values, or changes rows. Called once per step and once per validation
-     * batch (see train_data.h). Returns 0, or another value after an error. */
+    /* called after each step and epoch; returns 1 to stop the training */
+    int (*watch)(void *user, const train_report *now);
+    /* Fills columns that have no values, or changes the rows of a batch (see train_data.h). Called
+     * once per step and once per validation batch. Returns 0, or another value after an error. */
     int (*batch)(void *user, train_batch *batch);
-    int known;  /* for train_predict with `batch`: number of known columns; 0 for all */
-    void *user; /* passed to watch, batch and the model's function */
+    /* for train_predict with `batch`: number of columns whose values are known; 0 for all */
+    int known;
+    void *user; /* passed to watch, to batch, and to the model's function */
 } train_options;
 
 static inline train_options train_defaults(float lr)
@@ -133,8 +145,8 @@ static inline train_options train_defaults(float lr)
 #include "train_run.h"
 
 /* ---- the loop ---- */
-/* Begins the next epoch, or continues the one in which the saved training ended. Returns 0 if there
- * is none. */
+/* Begins the next epoch, or continues the epoch within which the saved training ended. Returns 0 if
+ * no epoch is left. */
 static inline int train_next_epoch(train_run *t)
 {
     train_report *r = t->r;
@@ -153,13 +165,15 @@ static inline int train_watch(train_run *t)
     return t->o.watch != NULL && t->o.watch(t->o.user, t->r) != 0;
 }
 
-/* Ends an epoch after its last step and validation batch: reports, saves, logs. */
+/* Ends an epoch, after its last step and validation batch: calls `watch`, saves, and writes the
+ * log. */
 static inline int train_end_epoch(train_run *t)
 {
     const int lines = t->o.print_every > 0 ? t->o.print_every : 1;
     train_report *r = t->r;
     r->step = 0;
-    r->lr = train_lr(t, train_global_step(t) - 1); /* another process may have run that step */
+    /* computed again, because an earlier process may have run the epoch's last step */
+    r->lr = train_lr(t, train_global_step(t) - 1);
     r->loss = r->validation = train_mean_loss(t, &t->sums, r->term_loss);
     memcpy(r->term_validation, r->term_loss, sizeof r->term_validation);
     if (t->valid_rows > 0) {
@@ -185,10 +199,10 @@ static inline int train_end_epoch(train_run *t)
     return t->o.save != NULL ? train_save(t) : 0;
 }
 
-/* Begins a training of the model's parameters in `store`: plans, and loads the file to resume from.
- * Existing parameters are kept, and frozen ones stay frozen. The store, the report and the arrays
- * that data and options point to must live until train_end. Returns -1 with r->error on failure;
- * train_end is then optional. */
+/* Begins a training of the model's parameters in `store`: makes plans, and loads the file to resume
+ * from. Parameters that exist keep their values, and frozen ones stay frozen. The store, the
+ * report, and the arrays that data and options point to must live until train_end. Returns 0, or -1
+ * with r->error; then train_end need not be called. */
 static inline int train_begin(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *options, train_report *r)
 {
@@ -207,9 +221,9 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
 }
 
 /* Runs a piece of the training: `instructions` instructions of a step (gckpt_run_some), or a whole
- * step if it is 0; after the last step of an epoch, one validation batch. The last piece of an
- * epoch also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over or
- * `watch` stopped it, -1 with r->error after an error. */
+ * step if `instructions` is 0. After the last step of an epoch, a piece is one validation batch;
+ * the last one also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over
+ * or `watch` has stopped it, -1 with r->error after an error. */
 static inline int train_tick(train_run *t, int instructions)
 {
     train_report *r = t->r;
@@ -238,11 +252,11 @@ static inline int train_tick(train_run *t, int instructions)
     return failed ? -1 : t->ended == 0;
 }
 
-/* Ends the training at any time. First completes a step in progress, so that no weights are half
- * updated, then saves to options.save all that is needed to resume to the same bits. With
- * validation rows, restores the weights of the best epoch, and r describes that epoch. Otherwise
- * keeps the last step's weights, even if no epoch ended (then r describes that step: r->step > 0).
- * Returns -1 after an error, also one of train_tick. */
+/* Ends the training, which is possible at any time. Completes a step in progress, so that no
+ * weights are half updated. Then saves to options.save, from where training can resume to the same
+ * bits. With validation rows, restores the weights of the best epoch, which r then describes.
+ * Without them, or if no epoch has ended, keeps the weights of the last step (r->step > 0 if that
+ * was within an epoch). Returns 0, or -1 after an error, also one of train_tick. */
 static inline int train_end(train_run *t)
 {
     train_report *r = t->r;
@@ -267,7 +281,8 @@ static inline int train_end(train_run *t)
     return failed ? -1 : 0;
 }
 
-/* Trains completely: train_begin, train_tick until nothing is left, train_end. */
+/* Trains completely: calls train_begin, then train_tick until nothing is left to do, then
+ * train_end. */
 static inline int train_fit(gckpt_store *store, train_model model, const train_data *data,
                             const train_options *options, train_report *r)
 {
@@ -279,11 +294,11 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     return train_end(&t);
 }
 
-/* Writes the outputs of all rows to `out` (rows times the output's width) unless it is NULL. If all
- * columns are known, also computes the loss, the mean of the batches (also r->validation), and the
- * accuracy. Uses these options: `user`, `batch`, `known`, `seed`, and of `plan` the rows per pass
- * (batch), threads, precision and backend. Fails if a parameter of the model was neither loaded,
- * set nor trained. */
+/* Computes the outputs of all rows, and writes them to `out` (rows times the output's width) unless
+ * it is NULL. If the values of all columns are known, also sets the accuracy, and the mean loss of
+ * the batches (also as r->validation). Only these options are used: `user`, `batch`, `known`,
+ * `seed`, and in `plan` batch (rows in a call), threads, precision and backend. Returns -1 if a
+ * parameter of the model was neither loaded, nor set, nor trained. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

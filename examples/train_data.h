@@ -8,43 +8,48 @@
 
 enum { TRAIN_COLUMNS = 8 };
 
-/* Column types that need fewer bytes than the graph's: putting a batch together converts each value
- * to float, and the graph's input is GCKPT_F32. */
+/* Types of columns that take fewer bytes in memory than in the graph. Values are converted to float
+ * when a batch is put together, so the graph's input is GCKPT_F32. */
 enum {
-    TRAIN_U8 = 100, /* unsigned char: 0 to 255 */
-    TRAIN_F16       /* uint16_t: IEEE binary16 */
+    TRAIN_U8 = 100, /* unsigned char, values 0 to 255 */
+    TRAIN_F16       /* uint16_t, a binary16 number of IEEE 754 */
 };
 
-/* A column: an array of rows. The last column of a dataset is the one to predict. */
+/* A column of a dataset: an array with one element or vector per row. The last column is the one to
+ * predict. */
 typedef struct {
-    const char *name; /* name of the graph's input */
-    int type;         /* GCKPT_F32, GCKPT_I32, TRAIN_U8, TRAIN_F16 */
-    int64_t width;    /* values per row, input (rows,width); if 0, one value, input (rows) */
-    /* Values of all rows, one row after the other. If NULL, train_options.batch fills them in;
-     * without that callback (train_predict) the column is unknown. */
+    const char *name; /* name of the input in the graph */
+    int type;         /* GCKPT_F32, GCKPT_I32, TRAIN_U8 or TRAIN_F16 */
+    /* values per row, for an input (rows,width); 0 means one value per row and an input (rows) */
+    int64_t width;
+    /* Values of all rows, one row after the other. If NULL, the callback train_options.batch writes
+     * them; without that callback (in train_predict), the values of the column are unknown. */
     const void *values;
 } train_column;
 typedef struct {
-    train_column column[TRAIN_COLUMNS]; /* columns, up to the first without a name */
-    /* ^Number of rows, and how many of them, the last ones, are for validation (with
-     * train_shuffle_rows: random ones). */
+    /* the columns; the first one without a name ends the list */
+    train_column column[TRAIN_COLUMNS];
+    /* rows: number of rows; validation: how many of them are for validation, the last ones or,
+     * after train_shuffle_rows, random ones */
     int64_t rows, validation;
 } train_data;
 
-/* Argument of the callback train_options.batch, which fills or changes the columns of these rows.
- * Its result for a row must be a function of row, epoch and seed (such as train_random), so that
- * budgets, threads and resuming do not change the bits. */
+/* Argument of the callback train_options.batch, which fills or changes columns of a batch. What it
+ * writes for a row must depend only on row, epoch and seed (for example through train_random).
+ * Otherwise budgets, threads and resuming would change the bits. */
 typedef struct {
-    int epoch; /* epoch from 1; if 0, validation or prediction, where rows must not be augmented */
+    /* epoch, counted from 1; 0 in validation and prediction, in which rows must not be augmented */
+    int epoch;
     uint64_t seed;
-    int64_t n;               /* number of rows */
-    const int64_t *rows;     /* their indices, 0 to train_data.rows - 1 */
-    /* for each column n rows of floats or int32_t: its values or, if it has none, space to fill */
+    int64_t n;               /* number of rows in the batch */
+    const int64_t *rows;     /* indices of the rows, 0 to train_data.rows - 1 */
+    /* for each column, n rows of floats or int32_t: the column's values or, if it has none, space
+     * for them */
     void *values[TRAIN_COLUMNS];
-    char error[256];         /* error message, for a return value other than 0 */
+    char error[256];         /* the callback's error message, if it returns a value other than 0 */
 } train_batch;
 
-/* Returns the finaliser of splitmix64 (Steele 2014). */
+/* Returns x scrambled by the finaliser of splitmix64 (Steele 2014). */
 static inline uint64_t train_mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -52,8 +57,8 @@ static inline uint64_t train_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Returns 64 random bits for row i of the batch: a function of seed, epoch, row and `stream`
- * only. */
+/* Returns 64 random bits for row i of the batch. They depend only on seed, epoch, row and
+ * `stream`. */
 static inline uint64_t train_random(const train_batch *b, int64_t i, uint64_t stream)
 {
     const uint64_t key[4] = { b->seed, (uint64_t)b->epoch, (uint64_t)b->rows[i], stream };
@@ -69,7 +74,7 @@ static inline float train_uniform(const train_batch *b, int64_t i, uint64_t stre
     return (float)(train_random(b, i, stream) >> 40) * 5.9604644775390625e-8f;
 }
 
-/* Writes the order of rows in an epoch, a random permutation (Fisher & Yates 1938). */
+/* Writes the order of the n rows in an epoch, a random permutation (Fisher & Yates 1938). */
 static inline void train_shuffle(int64_t *order, int64_t n, uint64_t seed, int epoch)
 {
     uint64_t state = seed * 0xd1342543de82ef95u + (uint64_t)epoch;
@@ -82,7 +87,7 @@ static inline void train_shuffle(int64_t *order, int64_t n, uint64_t seed, int e
 
 static inline int64_t train_width(const train_column *c) { return c->width > 0 ? c->width : 1; }
 
-/* Returns the bytes of a stored value. */
+/* Returns the bytes that one value of the column takes in memory. */
 static inline int64_t train_value_bytes(const train_column *c)
 {
     return c->type == TRAIN_U8 ? 1 : c->type == TRAIN_F16 ? 2 : 4;
@@ -97,7 +102,8 @@ static inline float train_from_f16(uint16_t half)
 {
     const uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
     uint32_t word = (uint32_t)(half >> 15) << 31;
-    float x = (float)fraction * 5.9604644775390625e-8f; /* subnormal: times 2^-24 */
+    /* a subnormal number: fraction times 2^-24 */
+    float x = (float)fraction * 5.9604644775390625e-8f;
     if (exponent == 0)
         return word != 0 ? -x : x;
     word |= (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
@@ -105,9 +111,9 @@ static inline float train_from_f16(uint16_t half)
     return x;
 }
 
-/* Shuffles the rows of all columns with values, in place (the arrays must not be const), by `seed`.
- * Call it before train_fit if rows are sorted, so that the last ones, for validation, resemble the
- * others. Columns stay aligned. */
+/* Shuffles the rows by `seed`, equally in all columns that have values. It moves the values, so the
+ * arrays must not be const. Call it before train_fit if rows are sorted: then the last rows, which
+ * validate, resemble the others. */
 static inline void train_shuffle_rows(train_data *data, uint64_t seed)
 {
     uint64_t state = seed;
@@ -126,7 +132,7 @@ static inline void train_shuffle_rows(train_data *data, uint64_t seed)
     }
 }
 
-/* Converts a row to the graph's type. */
+/* Converts a row of a column to the type of the graph's input. */
 static inline void train_convert_row(const train_column *c, int64_t row, void *to)
 {
     const int64_t n = train_width(c);
@@ -142,8 +148,8 @@ static inline void train_convert_row(const train_column *c, int64_t row, void *t
         memcpy(to, from, (size_t)n * 4);
 }
 
-/* Returns the FNV-1a hash of all values in memory, taken as numbers of 1, 2 or 4 bytes: the same on
- * any machine. */
+/* Returns the FNV-1a hash of all values in memory, as numbers of 1, 2 or 4 bytes, so that the
+ * result is the same on every machine. */
 static inline uint64_t train_hash(const train_data *data, int columns)
 {
     uint64_t hash = 14695981039346656037u;

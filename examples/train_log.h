@@ -1,6 +1,6 @@
-/* train_log.h - a CSV log with one line per epoch, none of them twice even if a training was
- * stopped and resumed, and numbers formatted for people. To use it, copy it and change it as you
- * like; train.h has it for its option `log`. C99 or C++11.
+/* train_log.h - a CSV log with one line per epoch, and a function that formats numbers for
+ * people. A training that was stopped and resumed logs no epoch twice. To use it, copy it and
+ * change it as you like; train.h includes it for its option `log`. C99 or C++11.
  *
  *     if (train_log_open(path, header, epochs_done, error) != 0) ..
  *     const double *const cells[] = { &epoch, &loss, NULL };    // NULL for an empty cell
@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Formats x with enough digits to tell small values from 0: 0.000012 is not 0.0000. */
+/* Formats x as a short text with enough digits to tell a small value from 0: 0.000012 does not
+ * become 0.0000. */
 static inline const char *train_format(double x, char text[32])
 {
     const double size = x < 0 ? -x : x;
@@ -22,8 +23,8 @@ static inline const char *train_format(double x, char text[32])
     return text;
 }
 
-/* Returns the bytes of the header and the complete lines of epochs up to `epochs`, 0 if the file is
- * empty, or -1 if it is not a log. */
+/* Returns how many bytes of the log to keep: the header and the complete lines of epochs up to
+ * `epochs`. Returns 0 if the file is empty, or -1 if it is not a log with this header. */
 static inline long train_log_end(FILE *f, const char *header, int epochs)
 {
     char line[1024];
@@ -38,8 +39,8 @@ static inline long train_log_end(FILE *f, const char *header, int epochs)
     return end;
 }
 
-/* Writes `header`, a line, to the file, and keeps its lines of epochs 1 to `epochs` only. Leaves a
- * file with another header unchanged. Returns 0, or -1 with `error`. */
+/* Opens or creates a log with the line `header`. Removes lines of epochs after `epochs` from an
+ * existing log. Leaves a file with another header unchanged. Returns 0, or -1 with `error`. */
 static inline int train_log_open(const char *path, const char *header, int epochs, char error[512])
 {
     FILE *f = fopen(path, "rb");
@@ -71,7 +72,7 @@ static inline int train_log_open(const char *path, const char *header, int epoch
     return failed ? -1 : 0;
 }
 
-/* Appends a line of n cells. Returns 0, or -1 with errno. */
+/* Appends a line of n cells; a NULL cell is empty. Returns 0, or -1 with errno. */
 static inline int train_log_add(const char *path, const double *const *cells, int n)
 {
     char text[32];
@@ -81,7 +82,7 @@ static inline int train_log_add(const char *path, const double *const *cells, in
         const double x = cells[i] != NULL ? *cells[i] : 0;
         const int is_integer = x > -1e15 && x < 1e15 && x == (double)(long long)x;
         snprintf(text, sizeof text, is_integer ? "%.0f" : "%.9g", x);
-        for (char *c = text; *c != 0; c++) /* decimal points in any locale */
+        for (char *c = text; *c != 0; c++) /* writes decimal points in any locale */
             *c = *c == ',' ? '.' : *c;
         failed = fprintf(f, "%s%c", cells[i] != NULL ? text : "", i < n - 1 ? ',' : '\n') < 0;
     }

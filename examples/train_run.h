@@ -1,12 +1,13 @@
-/* train_run.h - the implementation of train.h, which includes it: the state of a training, its
- * plans, batches, steps, validation and files. To use it, copy it with train.h. */
+/* train_run.h - the implementation of train.h: the state of a training, its plans, batches, steps,
+ * validation and files. train.h includes it; to use it, copy it with train.h. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 typedef struct { /* sums over the steps of an epoch, or over the validation rows */
-    double loss, count;          /* of all losses together */
-    double sum[TRAIN_LOSSES];    /* sum of each loss */
-    double counts[TRAIN_LOSSES]; /* count of each loss */
-    int64_t correct, targets;    /* rows with the right output, rows with a label */
+    double loss, count;          /* sum and count of all losses together */
+    double sum[TRAIN_LOSSES];    /* sum[i]: sum of loss i over its elements */
+    double counts[TRAIN_LOSSES]; /* counts[i]: number of elements that loss i counted */
+    /* correct: labels that were predicted; targets: labels that count */
+    int64_t correct, targets;
 } train_sums;
 
 typedef struct {
@@ -14,40 +15,48 @@ typedef struct {
     train_model model;
     train_data data;
     train_options o;
-    train_report *r;              /* the caller's report */
-    train_report best;            /* report of the best epoch */
-    int columns;                  /* number of columns */
-    int known;                    /* columns before the first unknown one */
-    int collated;                 /* if nonzero, validation batches are put together in `buffers` */
-    int64_t train_rows;           /* training rows, the first ones */
-    int64_t valid_rows;           /* validation rows */
-    int64_t batch;                /* rows per step */
-    int64_t width;                /* floats per row of the output */
-    int64_t *order;               /* order of the training rows in this epoch */
-    int64_t *rows;                /* rows of a validation batch */
-    int ids[TRAIN_COLUMNS];       /* tensor ids of the columns */
+    train_report *r;              /* the report of the caller */
+    train_report best;            /* the report of the best epoch so far */
+    int columns;                  /* number of columns in the data */
+    /* number of columns before the first one whose values are unknown */
+    int known;
+    /* if nonzero, validation batches are copied to `buffers`; if 0, they are fed from the caller's
+     * arrays */
+    int collated;
+    int64_t train_rows;           /* number of rows for training, which are the first ones */
+    int64_t valid_rows;           /* number of rows for validation */
+    int64_t batch;                /* number of rows in a step */
+    int64_t width;                /* number of floats in a row of the output */
+    int64_t *order;               /* indices of the training rows in the order of this epoch */
+    int64_t *rows;                /* indices of the rows in a validation batch */
+    int ids[TRAIN_COLUMNS];       /* tensor ids of the inputs, one for each column */
     int output_id;                /* tensor id of the output */
-    gckpt_tensor *result;         /* output of the graph that was built last */
-    gckpt_term terms[TRAIN_LOSSES]; /* losses of that graph with their weights */
-    gckpt_plan *plan, *forward_plan; /* plans for training and for inference */
-    gckpt_exec *exec, *forward;      /* their executors */
+    gckpt_tensor *result;         /* the output in the graph that was built last */
+    /* the losses in the graph that was built last, with their weights */
+    gckpt_term terms[TRAIN_LOSSES];
+    gckpt_plan *plan, *forward_plan; /* plan: for training; forward_plan: for validation */
+    gckpt_exec *exec, *forward;      /* executors of plan and forward_plan */
     gckpt_feed feeds[TRAIN_COLUMNS]; /* feeds of the current step */
-    void *arena;                     /* arena of both executors */
-    void *buffers[TRAIN_COLUMNS];    /* a batch of each column */
-    float *outputs;                  /* outputs of the validation rows */
-    float *best_weights;             /* weights of the best epoch */
-    int in_epoch, in_step;           /* nonzero within an epoch, within a step */
-    int ended;                       /* 1 if nothing is left to do, -1 after an error */
-    int64_t done;                    /* completed steps of the epoch */
-    int64_t validated;               /* evaluated validation rows of the epoch */
-    train_sums sums, validation;     /* their losses */
-    int64_t resumed_steps;           /* steps of earlier processes */
-    time_t start_time;               /* start of this process's training */
-    time_t printed_at;               /* time of the last line on stderr */
-    int line_length;                 /* length of that line */
-    int nan_noted;                   /* nonzero after the note about a validation loss of NaN */
-    char path[1024];                 /* file of the best weights */
-    char values_hash[20];            /* hash of all rows' values, for the file's note */
+    void *arena;                     /* memory in which both executors have their arena */
+    void *buffers[TRAIN_COLUMNS];    /* for each column, space for a batch */
+    float *outputs;                  /* outputs of the validation rows, or NULL */
+    float *best_weights;             /* weights of the best epoch so far, or NULL */
+    /* in_epoch: nonzero within an epoch; in_step: nonzero within a step */
+    int in_epoch, in_step;
+    /* 1 if there is nothing left to do, -1 after an error, else 0 */
+    int ended;
+    int64_t done;                    /* number of steps of the current epoch that are complete */
+    int64_t validated;               /* number of validation rows evaluated in the current epoch */
+    /* sums of losses over the steps, and over the validation rows, of the current epoch */
+    train_sums sums, validation;
+    int64_t resumed_steps;           /* number of steps that earlier processes have run */
+    time_t start_time;               /* time at which this process began to train */
+    time_t printed_at;               /* time at which the last line was printed on stderr */
+    int line_length;                 /* length of the last line printed on stderr */
+    /* nonzero after the note about a validation loss that is not finite */
+    int nan_noted;
+    char path[1024];                 /* path of the file with the best weights */
+    char values_hash[20];            /* hash of the values of all rows, for a note in the file */
 } train_run;
 
 static inline int train_fail(train_run *t, const char *format, ...)
@@ -59,7 +68,7 @@ static inline int train_fail(train_run *t, const char *format, ...)
     return -1;
 }
 
-/* Appends a line to the report's notes and prints it on stderr. */
+/* Appends a line to r->notes and prints the line on stderr. */
 static inline void train_note(train_run *t, const char *format, ...)
 {
     char *notes = t->r->notes;
@@ -128,17 +137,18 @@ static inline void train_free(train_run *t)
     free(t->outputs);
     free(t->best_weights);
     memset(t, 0, sizeof *t);
-    t->ended = -1; /* so that train_tick and train_end fail */
+    t->ended = -1; /* later calls of train_tick and train_end return an error */
 }
 
-/* Reports why there is no plan: the model's error, if it set one, else the graph's or the
- * store's. */
+/* Reports that there is no plan, with the error of the model's function if it has set one, else
+ * with that of `object`. */
 static inline int train_fail_plan(train_run *t, const void *object)
 {
     return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", gckpt_error_text(object));
 }
 
-/* Builds the graph: the columns as inputs, then the user's model. Returns the number of losses. */
+/* Builds the graph: creates an input for each column, then calls the user's function. Returns the
+ * number of losses. */
 static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
 {
     train_net net;
@@ -154,7 +164,7 @@ static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t ro
     t->model(&net, t->o.user);
     if (net.extra_count < 0 || net.extra_count >= TRAIN_LOSSES) {
         train_fail(t, "model: net->extra_count is %i; allowed is 0 to %i", net.extra_count, TRAIN_LOSSES - 1);
-        net.loss = NULL; /* makes planning fail */
+        net.loss = NULL; /* a graph without loss, so that planning returns an error */
         net.extra_count = 0;
     }
     const gckpt_shape s = gckpt_shape_of(net.output);
@@ -172,7 +182,7 @@ static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t ro
     return t->r->losses;
 }
 
-/* Builds a graph for gckpt_fit; a gckpt_build_fn. */
+/* Builds the graph for micro-batches of `rows` rows; a gckpt_build_fn. */
 static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
 {
     train_run *t = (train_run *)run;
@@ -180,7 +190,8 @@ static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *term
     return accepted ? train_build_graph(t, graph, rows, terms) : -1;
 }
 
-/* Plans inference for `rows` rows: losses (if all columns are known) and the output. */
+/* Makes the plan that computes, for `rows` rows, the output and, if all columns are known, the
+ * losses. */
 static inline int train_plan_forward(train_run *t, int64_t rows)
 {
     gckpt_plan_desc desc = t->o.plan;
@@ -191,10 +202,12 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
     desc.update_in_backward = 0;
-    desc.bf16_weights = 0; /* for training only: each executor would have copies */
+    /* only for training, because every executor with bf16 weights has copies of them */
+    desc.bf16_weights = 0;
     desc.fetch = &pick;
     desc.fetches = t->result != NULL;
-    if (t->plan != NULL && desc.budget > 0) /* the optimiser's state stays in memory */
+    /* the optimiser's state is in memory during validation as well */
+    if (t->plan != NULL && desc.budget > 0)
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
     t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
     const int failed = t->forward_plan == NULL ? train_fail_plan(t, g) : 0;
@@ -202,14 +215,15 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     return failed;
 }
 
-/* Creates the executors of both plans in one arena (on a backend, each has a separate one). */
+/* Creates the executors of both plans, in one arena if they run on the processor. On another
+ * backend, each executor has a separate arena. */
 static inline int train_bind(train_run *t)
 {
     gckpt_exec_desc desc;
     size_t size = gckpt_plan_arena(t->forward_plan);
     memset(&desc, 0, sizeof desc);
     desc.backend = t->o.plan.backend;
-    desc.allow_initial = t->plan != NULL; /* validation may precede the first step */
+    desc.allow_initial = t->plan != NULL; /* validation may come before the first step */
     if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
         size = gckpt_plan_arena(t->plan);
     if (desc.backend == NULL) {
@@ -231,8 +245,8 @@ static inline int train_bind(train_run *t)
 }
 
 /* ---- batches ---- */
-/* Allocates a batch of the first `columns` columns, and `reserved` row indices for the order plus a
- * batch of them. Returns nonzero without memory. */
+/* Allocates space for a batch of the first `columns` columns, for `reserved` row indices (the order
+ * of an epoch), and for the row indices of a batch. Returns nonzero if out of memory. */
 static inline int train_alloc_rows(train_run *t, int64_t reserved, int columns)
 {
     t->order = (int64_t *)malloc((size_t)(reserved + t->batch) * sizeof *t->order);
@@ -245,7 +259,7 @@ static inline int train_alloc_rows(train_run *t, int64_t reserved, int columns)
     return failed;
 }
 
-/* Collects n rows of the known columns in the buffers and calls options.batch. */
+/* Copies n rows of the columns whose values are known to the buffers, then calls options.batch. */
 static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, int epoch,
                                gckpt_feed *feeds)
 {
@@ -270,7 +284,8 @@ static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, in
                       b.error[0] != 0 ? ": " : "", b.error);
 }
 
-/* Reports an executor's error, with the row of the batch replaced by the row of the data. */
+/* Reports an error of an executor. Where the error names a row of the batch, replaces its number by
+ * that of the row in the data. */
 static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_t *rows, int64_t n)
 {
     const char *text = gckpt_error_text(e), *at = strstr(text, "at row ");
@@ -283,7 +298,8 @@ static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_
                : train_fail(t, "%.*s%.0f%s", (int)(at - text), text, (double)rows[row], end);
 }
 
-/* Adds the losses of a call to the sums. Sets `means`, unless NULL, to the mean of each loss. */
+/* Adds the losses of a call to *sums. Sets means[i] to the mean of loss i in this call, unless
+ * means is NULL. */
 static inline void train_add_loss(const train_run *t, gckpt_exec *e, const gckpt_report *report,
                              train_sums *to, double *means)
 {
@@ -301,8 +317,8 @@ static inline void train_add_loss(const train_run *t, gckpt_exec *e, const gckpt
     }
 }
 
-/* Returns the weighted mean loss and sets `means`. Several losses may have different counts, so
- * each has a separate mean. */
+/* Returns the weighted sum of the mean losses, and sets means[i] to the mean of loss i. Each loss
+ * has a mean of its count, since losses may count different numbers of elements. */
 static inline double train_mean_loss(const train_run *t, const train_sums *sums, double *means)
 {
     double all = 0;
@@ -313,8 +329,8 @@ static inline double train_mean_loss(const train_run *t, const train_sums *sums,
     return t->r->losses > 1 ? all : sums->count > 0 ? sums->loss / sums->count : 0;
 }
 
-/* Returns the number of classes if an output per label of the last column has several values, else
- * 0. */
+/* Returns the number of classes if the output has several numbers for each label in the last
+ * column, else 0. */
 static inline int64_t train_classes(const train_run *t)
 {
     const train_column *c = &t->data.column[t->columns > 0 ? t->columns - 1 : 0];
@@ -323,7 +339,7 @@ static inline int64_t train_classes(const train_run *t)
     return counted && t->width % positions == 0 && c->type == GCKPT_I32 ? classes : 0;
 }
 
-/* Counts the labels at which the outputs of n rows are largest. */
+/* Counts how many labels of n rows are the class whose output is largest. */
 static inline void train_count_correct(const train_run *t, int64_t n, const float *outputs,
                                const int32_t *labels, train_sums *to)
 {
@@ -344,7 +360,8 @@ static inline double train_accuracy(const train_run *t, const train_sums *sums)
     return train_classes(t) > 0 ? (double)sums->correct / (double)targets : -1;
 }
 
-/* Computes loss, outputs (unless NULL) and accuracy of n rows from `first` on, at most a batch. */
+/* Evaluates n rows, at most a batch, beginning with row `first`: loss, accuracy and, unless outputs
+ * is NULL, the outputs. */
 static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *outputs,
                                  train_sums *to)
 {
@@ -368,20 +385,20 @@ static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *
     return 0;
 }
 
-/* Returns the number of the current or next step, counted from 0 over the whole training. */
+/* Returns the number of the current or next step, counted from 0 over all epochs. */
 static inline int64_t train_global_step(const train_run *t)
 {
     return (t->r->epoch - 1) * t->r->steps + t->done;
 }
 
-/* Returns the learning rate of a step. */
+/* Returns the learning rate of a step, counted from 0 over all epochs. */
 static inline float train_lr(const train_run *t, int64_t step)
 {
     return schedule_lr(t->o.schedule, step, t->o.warmup, t->r->epochs * t->r->steps, t->o.hyper.lr,
                        t->o.min_lr);
 }
 
-/* Prints the remaining time on stderr, at most once a second. */
+/* Prints the remaining time on stderr, at most once per second. */
 static inline void train_print_eta(train_run *t)
 {
     const train_report *r = t->r;
@@ -398,7 +415,7 @@ static inline void train_print_eta(train_run *t)
     fflush(stderr);
 }
 
-/* Runs `instructions` instructions of a step, or its rest if 0. */
+/* Runs the next `instructions` instructions of a step or, if that is 0, the rest of the step. */
 static inline int train_step(train_run *t, int instructions)
 {
     const int64_t first = t->done * t->batch, left = t->train_rows - first;
@@ -434,8 +451,8 @@ static inline int train_step(train_run *t, int instructions)
 }
 
 /* ---- files ---- */
-/* Copies the parameters that are not frozen to t->best_weights (direction 1) or back (-1). Returns
- * their number of floats. */
+/* Copies all parameters that are not frozen to t->best_weights (direction 1), or from there
+ * (direction -1). Returns the number of floats. */
 static inline int64_t train_copy_best(train_run *t, int direction)
 {
     gckpt_parameter p;
@@ -450,15 +467,15 @@ static inline int64_t train_copy_best(train_run *t, int direction)
     return at;
 }
 
-/* Writes the description of a training for the notes of its file: a file of another training is
- * refused. */
+/* Writes a description of a training. The file has it as a note, so that the file of another
+ * training can be refused. */
 static inline void train_signature(const train_run *t, char text[256])
 {
     snprintf(text, 256, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
              (double)t->data.rows, (double)t->valid_rows, (double)t->batch, (double)t->o.seed);
 }
 
-/* Saves the training after an epoch or (in_epoch) within one. */
+/* Saves the training: after an epoch or, if t->in_epoch is nonzero, within one. */
 static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
@@ -488,7 +505,7 @@ static inline int train_save(train_run *t)
     return 0;
 }
 
-/* Restores the state of a training from the notes of the loaded file. */
+/* Restores the state of a training from the notes in the loaded file. */
 static inline int train_read_notes(train_run *t)
 {
     train_report *b = &t->best;
@@ -520,15 +537,17 @@ static inline int train_read_notes(train_run *t)
             t->o.save, t->r->epoch, b->epoch, done, (double)t->r->steps);
     t->done = (int64_t)done;
     b->losses = t->r->losses;
-    note = gckpt_store_note(t->store, "train.each"); /* older files have none */
+    /* files of older versions do not have this note */
+    note = gckpt_store_note(t->store, "train.each");
     for (int i = 0, n = 0; note != NULL && i < t->r->losses; i++, note += n)
         if (sscanf(note, "%lf %lf%n", &b->term_loss[i], &b->term_validation[i], &n) != 2)
             break;
-    if (b->epoch > 0) { /* not stored */
+    if (b->epoch > 0) { /* the best weights are not in this file */
         b->is_best = 1;
         b->lr = train_lr(t, b->epoch * t->r->steps - 1);
     }
-    note = gckpt_store_note(t->store, "train.values"); /* older files have none */
+    /* files of older versions do not have this note */
+    note = gckpt_store_note(t->store, "train.values");
     if (note != NULL && strcmp(note, t->values_hash) != 0)
         return train_fail(t,
                           "%s belongs to a training on other values; remove it or give another",
@@ -536,7 +555,7 @@ static inline int train_read_notes(train_run *t)
     return 0;
 }
 
-/* Checks before the first epoch that files can be written next to options.save. */
+/* Checks, before the first epoch, that a file can be created next to options.save. */
 static inline int train_check_save(train_run *t)
 {
     FILE *f = fopen(t->path, "rb"), *probe = f == NULL ? fopen(t->path, "wb") : f;
@@ -548,8 +567,8 @@ static inline int train_check_save(train_run *t)
     return 0;
 }
 
-/* Loads the best weights, then everything else from the file itself. A training that ended within
- * its first epoch has no best weights yet: there may be no such file, or one of another
+/* Loads the best weights, then the training's state from options.save. A training that ended within
+ * its first epoch has no best weights: then there may be no file of best weights, or one of another
  * training. */
 static inline int train_load(train_run *t)
 {
@@ -572,7 +591,8 @@ static inline int train_load(train_run *t)
     return t->best.epoch > 0 && no_best ? train_fail(t, "%s", error) : 0;
 }
 
-/* Prints a note if rows look sorted: no validation target lies within the range of the others. */
+/* Prints a note if the rows seem to be sorted: no target of a validation row lies in the range of
+ * the training rows' targets. */
 static inline void train_check_order(train_run *t)
 {
     const train_column *c = &t->data.column[t->columns - 1];
@@ -601,7 +621,7 @@ static inline void train_check_order(train_run *t)
             c->name, least[1], most[1], least[0], most[0]);
 }
 
-/* Prints a note for the first epoch whose validation loss is not finite. */
+/* Prints a note when the validation loss is not finite for the first time. */
 static inline void train_check_validation(train_run *t)
 {
     const train_report *r = t->r;
@@ -643,7 +663,7 @@ static inline int train_prepare(train_run *t)
         return -1;
     unsplit = !gckpt_plan_split_exact(t->forward_plan, &op);
     t->valid_rows = t->data.validation - (unsplit ? t->data.validation % t->batch : 0);
-    if (unsplit) /* not for batch norms, which mix rows in training only */
+    if (unsplit) /* not for batch norms, which combine rows in training only */
         train_note(t,
                    "%s mixes the rows of a batch, so that each row's output depends on the others; "
                    "if unintended, look for shapes that broadcast, such as (B,1) with (B)",
@@ -663,8 +683,8 @@ static inline int train_prepare(train_run *t)
 }
 
 /* ---- printing and logging ---- */
-/* Writes the log's first line. Several losses have separate columns, for training and
- * validation. */
+/* Writes the first line of the log to `text` and returns it. If there are several losses, each one
+ * has a column for training and one for validation. */
 static inline const char *train_log_header(const train_run *t, char text[512])
 {
     int at = snprintf(text, 512, "epoch,step,lr,loss,validation,accuracy,best");
@@ -674,7 +694,7 @@ static inline const char *train_log_header(const train_run *t, char text[512])
     return text;
 }
 
-/* Logs the epoch that has ended. */
+/* Writes a line about the epoch that has ended to the log. */
 static inline void train_log(train_run *t)
 {
     train_report *r = t->r;
@@ -699,7 +719,7 @@ static inline void train_log(train_run *t)
                 r->epoch, strerror(errno));
 }
 
-/* Prints the single losses if there are several: " (0.1234, 0.0056)". */
+/* Prints the losses one by one if there are several: " (0.1234, 0.0056)". */
 static inline void train_print_terms(const train_report *r, const double *losses)
 {
     char text[32];

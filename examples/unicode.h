@@ -1,5 +1,5 @@
-/* unicode.h - Unicode tables for tokenizer.h: the class of a character (letter, number, white space or
- * other; Unicode 16), and the composed form, NFC (Unicode 9), as in the Python package
+/* unicode.h - Unicode tables for tokenizer.h: the class of a character (letter, number, white
+ * space or other; Unicode 16), and the composed form, NFC (Unicode 9), as in the Python package
  * tokenizers. Written by tests/golden/make_unicode.py. */
 #ifndef UNICODE_H
 #define UNICODE_H
@@ -9,7 +9,8 @@
 enum { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
 
 /* clang-format off */
-/* Sorted ranges: from code point x / 4 up to the next entry's, the class is x % 4. */
+/* Sorted ranges: an entry x means that code points from x / 4 up to the next entry's x / 4 have
+ * class x % 4. */
 static const uint32_t unicode_classes[] = {
     0, 39, 56, 131, 132, 194, 232, 261, 364, 389, 492, 535, 536, 643, 644, 681, 684, 714, 720, 725,
     728, 742, 745, 748, 754, 764, 769, 860, 865, 988, 993, 2824, 2841, 2888, 2945, 2964, 2993,
@@ -140,8 +141,9 @@ static const uint32_t unicode_classes[] = {
     711937, 712824, 712833, 735880, 735937, 765828, 765889, 768376, 778241, 780408, 786433, 806188,
     806209, 822976
 };
-/* Sorted ranges from code point x / 512: x % 256 is the combining class; bit 256 is set if NFC may
- * change the character or join it to an earlier one. */
+/* Sorted ranges: an entry x holds for code points from x / 512 up to the next entry's. x % 256 is
+ * the combining class; bit 256 of x is set if NFC may change the character or join it to an earlier
+ * one. */
 static const uint32_t unicode_marks[] = {
     0, 393702, 404456, 404956, 407016, 407512, 408028, 410570, 411612, 413642, 414684, 420097,
     422876, 424934, 429040, 429542, 430044, 431590, 433116, 433664, 434662, 436188, 438246, 438760,
@@ -212,7 +214,8 @@ static const uint32_t unicode_marks[] = {
     62928870, 62931968, 62932966, 62933504, 62934502, 62936576, 64070108, 64073216, 64129510,
     64132359, 64132608, 99614976, 99892224
 };
-/* Canonical decompositions into one character: pairs of character and decomposition. */
+/* Canonical decompositions of a character into one other character, as pairs (character,
+ * result). */
 static const uint32_t unicode_singles[] = {
     832, 768, 833, 769, 835, 787, 884, 697, 894, 59, 903, 183, 8049, 940, 8051, 941, 8053, 942,
     8055, 943, 8057, 972, 8059, 973, 8061, 974, 8123, 902, 8126, 953, 8137, 904, 8139, 905, 8147,
@@ -380,7 +383,7 @@ static const uint32_t unicode_singles[] = {
     172293, 195091, 172558, 195092, 172689, 195093, 40635, 195094, 19798, 195095, 40697, 195096,
     40702, 195097, 40709, 195098, 40719, 195099, 40726, 195100, 40763, 195101, 173568
 };
-/* Canonical decompositions into two: triples of character, first and second. */
+/* Canonical decompositions of a character into two, as triples (character, first, second). */
 static const uint32_t unicode_pairs[] = {
     192, 65, 768, 193, 65, 769, 194, 65, 770, 195, 65, 771, 196, 65, 776, 197, 65, 778, 199, 67,
     807, 200, 69, 768, 201, 69, 769, 202, 69, 770, 203, 69, 776, 204, 73, 768, 205, 73, 769, 206,
@@ -563,7 +566,7 @@ static const uint32_t unicode_pairs[] = {
     119135, 119154, 119227, 119225, 119141, 119228, 119226, 119141, 119229, 119227, 119150, 119230,
     119228, 119150, 119231, 119227, 119151, 119232, 119228, 119151
 };
-/* The decompositions that NFC composes again: indices into unicode_pairs, sorted by first and second. */
+/* Decompositions that NFC reverses: indices into unicode_pairs, sorted by first, then second. */
 static const uint16_t unicode_composed[] = {
     881, 878, 882, 0, 1, 2, 3, 53, 55, 238, 4, 566, 5, 165, 208, 210, 564, 409, 57, 411, 413, 415,
     59, 61, 63, 65, 6, 419, 67, 421, 425, 427, 423, 7, 8, 9, 592, 69, 71, 73, 10, 590, 77, 212,
@@ -617,8 +620,8 @@ static const uint16_t unicode_composed[] = {
 };
 /* clang-format on */
 
-/* Returns the index of the last number <= x among numbers[0], numbers[step], numbers[2 step], ..; the
- * table has n numbers, and the first is <= x. */
+/* Returns the index of the last number <= x among numbers[0], numbers[step], numbers[2 step], ...
+ * The table has n numbers in ascending order, and the first one is <= x. */
 static inline uint32_t unicode_at(const uint32_t *numbers, uint32_t n, uint32_t step, uint32_t x)
 {
     uint32_t low = 0, high = n / step;
@@ -639,7 +642,8 @@ static inline int unicode_class(uint32_t character)
     return (int)(unicode_classes[UNICODE_AT(unicode_classes, 1, character * 4 + 3)] % 4);
 }
 
-/* Returns whether the pre-tokenizer "Digits" takes this for a digit: it also knows Unicode 17's. */
+/* Returns whether the pre-tokenizer "Digits" treats the character as a digit, which includes digits
+ * that are new in Unicode 17. */
 static inline int unicode_is_digit(uint32_t character)
 {
     if (character - 0x11de0 < 10 || character - 0x16ff4 < 3)
@@ -647,7 +651,7 @@ static inline int unicode_is_digit(uint32_t character)
     return unicode_class(character) == UNICODE_NUMBER;
 }
 
-/* Returns the combining class (0 for a starter), plus 256 if NFC may change the character. */
+/* Returns the combining class of a character (0 for a starter), plus 256 if NFC may change it. */
 static inline int unicode_mark(uint32_t character)
 {
     if (character < 0x300)
@@ -655,14 +659,15 @@ static inline int unicode_mark(uint32_t character)
     return (int)(unicode_marks[UNICODE_AT(unicode_marks, 1, character * 512 + 511)] % 512);
 }
 
-enum { UNICODE_DECOMPOSED = 4 }; /* most characters in a decomposition */
+enum { UNICODE_DECOMPOSED = 4 }; /* most characters into which a character decomposes */
 
-/* Writes the full decomposition of a character. Returns its length. */
+/* Writes the characters into which c decomposes completely. Returns their number. */
 static inline size_t unicode_decompose(uint32_t c, uint32_t *to)
 {
     uint32_t behind[UNICODE_DECOMPOSED], at;
     size_t n = 0, size = 0;
-    if (c - 0xac00 < 11172) { /* Hangul: 19 consonants, 21 vowels, 27 last consonants or none */
+    /* a Hangul syllable: one of 19 consonants, 21 vowels, and 27 last consonants or none */
+    if (c - 0xac00 < 11172) {
         to[size++] = 0x1100 + (c - 0xac00) / 588;
         to[size++] = 0x1161 + (c - 0xac00) % 588 / 28;
         if ((c - 0xac00) % 28 != 0)
@@ -686,7 +691,8 @@ static inline size_t unicode_decompose(uint32_t c, uint32_t *to)
     return size;
 }
 
-/* Returns the character that two characters compose to, or 0. */
+/* Returns the character into which NFC composes two characters, or 0 if it does not compose
+ * them. */
 static inline uint32_t unicode_compose(uint32_t first, uint32_t second)
 {
     uint32_t low = 0, high = (uint32_t)(sizeof unicode_composed / sizeof unicode_composed[0]);

@@ -12,7 +12,7 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
+#define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
 #define GCKPT_PLAN_FORMAT      15 /* version of saved and printed plans */
 
 /* The options below imply others (manual, 4). */
@@ -34,7 +34,7 @@
 #undef GCKPT_NO_BF16
 #define GCKPT_NO_BF16
 #pragma push_macro("int64_t")
-#define int64_t int32_t /* sizes and counts, in all of this file */
+#define int64_t int32_t /* sizes and counts have 4 bytes in this file */
 #endif
 #ifdef GCKPT_NO_TRAINING
 #undef GCKPT_NO_SEARCH
@@ -150,22 +150,21 @@ typedef enum {
      * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
-GCKPT_API uint16_t gckpt_to_bf16(float x);                /* nearest even; subnormals become 0 */
-GCKPT_API float gckpt_from_bf16(uint16_t x);              /* exact */
+GCKPT_API uint16_t gckpt_to_bf16(float x);                /* to nearest even; subnormals give 0 */
+GCKPT_API float gckpt_from_bf16(uint16_t x);              /* converts exactly */
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);            /* (a) */
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b); /* (a,b) */
 GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            /* (a,b,c) */
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are not created by
- * that, nor by planning, but on first need: gckpt_exec_new creates those of its plan,
- * gckpt_store_get one parameter's, loading those of the file. These return E_MEMORY and name the
- * bytes if memory runs out. A call that takes a const store allocates and changes nothing (threads:
- * manual, 13). */
+ * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are created only
+ * when needed: gckpt_exec_new creates the values of its plan, gckpt_store_get one parameter's,
+ * loading those in the file; if memory runs out, they return E_MEMORY and name the bytes. A call
+ * that takes a const store allocates and changes nothing (threads: manual, 13). */
 typedef struct {
     gckpt_memory memory;
-    uint64_t seed; /* of initial values, dropout and stochastic rounding; default 0 */
+    uint64_t seed; /* seed of initial values, dropout and stochastic rounding; default 0 */
 } gckpt_store_desc;
 /* Creates a store. desc NULL selects all defaults. The store must outlive its graphs and executors.
  * Returns NULL if there is no memory. */
@@ -173,10 +172,10 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Frees a store. Its graphs and executors can then only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
-/* The part of a training that each of N processes (ranks) holds. With fp32, AdamW and P parameters
- * a rank holds, for values, gradients and state: NONE 16 P bytes; STATE 8 P + 8 P / N (ZeRO-1);
- * GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP). gckpt_plan_kind_bytes has the
- * buffers that come on top. Rajbhandari et al. 2020. */
+/* The part of a training that each of N processes (ranks) holds. With fp32, AdamW and P parameters,
+ * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
+ * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
+ * gckpt_plan_kind_bytes returns the bytes of the communication buffers. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -184,48 +183,48 @@ typedef enum {
     GCKPT_SHARD_VALUES
 } gckpt_shard;
 #ifndef GCKPT_NO_RANKS
-/* Sets that this process is `rank` of `ranks` (a power of two; the default is 0 of 1). Parameters
- * of more than 4096 elements are cut into blocks of 4096; a rank's shard is a run of blocks
- * (gckpt_parameter.first and .count), and each rank allocates the size of the largest shard. VALUES
- * also cuts frozen parameters, except external and quantised ones. Returns E_ARG if values or state
- * exist already. A plan is made for the store's ranks and shard, and is the same on all ranks. */
+/* Sets that this process is number `rank` of `ranks` processes (a power of two; the default is 0 of
+ * 1). Parameters of more than 4096 elements are cut into blocks of 4096. A rank's shard is a range
+ * of blocks (gckpt_parameter.first, .count), and each rank allocates the size of the largest shard.
+ * VALUES also cuts frozen parameters, except external and quantised ones. Returns E_ARG if values
+ * or state exist already. A plan is for the store's ranks and shard, the same on all ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 #endif
 
-/* Freezes (frozen nonzero) or unfreezes all parameters whose whole name matches: '*' stands for any
- * run of characters, '?' for one: "h.*.mlp.*". E_ARG if none matches. Affects later plans. */
+/* Freezes (if frozen is 0, unfreezes) parameters whose whole name matches `pattern`: '*' matches
+ * any characters, '?' one ("h.*.mlp.*"). E_ARG if none matches. Affects later plans. */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
-/* Sets the factors of matching parameters on the step's lr and weight_decay, 0 or more (else
- * E_ARG). Defaults: lr_scale 1; decay_scale 1 for parameters of two or more axes, 0 for vectors
- * (biases, gains). Applies from the next update. */
+/* For matching parameters, sets the factors by which a step multiplies gckpt_hyper.lr and
+ * weight_decay: 0 or more (else E_ARG). Defaults: lr_scale 1; decay_scale 1 for parameters of two
+ * or more axes, 0 for vectors (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
 /* Zeroes the optimiser state of matching parameters, for example to change the optimiser. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
-/* Adds parameter `name`, which must not exist yet, with its values at `values` (one float for each
- * element of `shape`), which must outlive the store: flash, an mmapped file. If writable is
- * nonzero, it is trained in place like any other; if 0, it is always frozen. */
+/* Adds parameter `name`, which must not exist yet. Its values stay at `values` (a float for each
+ * element of `shape`, e.g. in flash or an mmapped file), which must outlive the store. If writable
+ * is nonzero, training changes the parameter in place; if 0, the parameter is always frozen. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
 #ifndef GCKPT_NO_QUANT
-/* Stores the values of matching parameters, which must be frozen (else E_ARG), as `storage`: all of
- * them or, after an error, none. Values that do not exist yet are later created in this format,
- * piece by piece; existing ones need memory for both copies meanwhile. Ops compute with the stored
- * values, so results depend on the storage but not on the plan. An op reads them as they are
- * stored or, if it cannot (manual, 12), a FORWARD of the parameter dequantises it into the arena,
- * planned like any value (gckpt_plan_desc.stage_parameters). BF16 and F16 round to nearest even;
- * F16 takes values up to 65504 (else E_DATA). I8 stores value / scale with scale = the row's
- * greatest |value| / 127; vectors stay F32. I4 takes the best of six scales for each block (manual,
- * 5n), values up to 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple
- * of 32 becomes I8. The parameters lose their optimiser state and stay frozen until they are stored
- * as F32 again, which does not restore digits; external ones are copied into the store's memory.
- * Invalidates pointers to values and state and plans made before; a step under way is abandoned. */
+/* Converts the values of matching parameters, which must be frozen (else E_ARG), to `storage`: all
+ * parameters or, after an error, none. Missing values are later created in this format, piece by
+ * piece; converting existing ones holds two copies. Ops compute with the stored values, so results
+ * depend on the storage but not on the plan. An op reads the stored format itself; if it cannot
+ * (manual, 12), a FORWARD of the parameter dequantises the values into the arena, planned like any
+ * value (gckpt_plan_desc.stage_parameters). BF16 and F16 round to nearest even; F16 takes values up
+ * to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value| / 127;
+ * vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up to
+ * 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes I8.
+ * The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
+ * which does not restore lost digits; external values are copied into the store's memory.
+ * Invalidates pointers to values and state, and earlier plans; abandons a step under way. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                             gckpt_storage storage);
-/* Adds a quantised external parameter (as gckpt_store_external): values in the format `storage`,
- * aligned to their size (I4's blocks at any address); scales of I8's rows, else NULL. */
+/* Adds an external parameter with values in the format `storage`, aligned to the size of a value
+ * (I4: at any address). scales: with I8 a float a row, else NULL. */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
                                                       const void *values, const float *scales);
@@ -237,33 +236,33 @@ typedef struct {
     gckpt_shape shape;
     int64_t elements;
     float *values;               /* may be written (gckpt_store_push); NULL if quantised */
-    float *state[4];             /* optimiser state: AdamW m, v; momentum; NULL before it exists */
-    int frozen;                  /* nonzero if it is not trained */
+    float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
+    int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
-    const void *quantised;       /* values in that format; NULL with F32 */
-    const float *scales;         /* I8: a scale for each row; else NULL */
-    /* The elements that this rank updates and has the state of (gckpt_store_ranks): all, or the
-     * blocks of its shard. With GCKPT_SHARD_VALUES `values` has these `count` elements only. */
+    const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
+    const float *scales;         /* with I8, a scale for each row; else NULL */
+    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
+     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
-/* Describes parameter `index`; returns E_ARG if there is no such index. get creates the values if
- * they do not exist yet (E_MEMORY); peek does not, and then sets values and quantised to NULL. */
+/* Describe parameter `index`; return E_ARG if there is no such index. get creates missing values
+ * (or returns E_MEMORY); peek sets values and quantised to NULL instead. */
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
 /* Synchronise the host's copy of matching parameters with a backend that has its own memory
- * (gckpt_backend.own_memory). A pointer obtained earlier shows the values as of the last pull. pull
- * copies the newest values and state to the host; push declares that the host's copy was written,
- * so that the next step uses it; gckpt_store_get does both. The CPU has one copy. On it, call push
- * after writing values of a plan with bf16 copies (gckpt_plan_desc.bf16_weights), and initial
- * values through a pointer of gckpt_store_peek (gckpt_exec_desc.allow_initial). */
+ * (gckpt_backend.own_memory). gckpt_store_pull copies the newest values and state to the host; a
+ * pointer obtained earlier shows the values as of the last pull. gckpt_store_push declares that the
+ * program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and pushes.
+ * The CPU has only the host's copy. With it, call push after writing values of a plan with bf16
+ * copies (gckpt_plan_desc.bf16_weights), or initial values at a pointer of gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
-GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* updates done so far */
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
  * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
@@ -273,21 +272,21 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 #ifndef GCKPT_NO_FILES
-/* Write and read safetensors files with values, optimiser state, its optimiser and update counts,
- * step count and notes. Loading is strict and all-or-nothing: each tensor must be one of the store
- * (an empty store gets them all) and have its shape. A file that is truncated, damaged or otherwise
- * wrong is refused with the reason, and the store keeps its values. For that, existing values and
- * state are held twice meanwhile; missing ones (load before gckpt_exec_new) are read into place,
- * and freed if the file is bad. Files contain a hash of their tensors (data_fnv1a in __metadata__);
- * if a file has one, loading checks it (E_DATA), except gckpt_store_map and GCKPT_NO_STDIO builds.
- * Returns GCKPT_OTHER_CONTRACT if all is loaded but the file is of another GCKPT_CONTRACT,
- * so that training continues with other bits than it would there.
- * Saving by path writes a temporary file next to it (PATH.gckpt-tmpN; a long PATH is shortened),
- * flushes it and renames it: after a power cut either the old or the new file exists. On FAT this
- * holds with Linux only, except that an empty file may be left if there was none before (if the
- * volume is then read-only, run fsck.vfat); with other systems save to two paths in turn. The
- * target of a symbolic link is replaced; permissions of a replaced file are kept; folders, devices
- * and pipes are refused. */
+/* Write and read safetensors files with values, optimiser state, the optimiser's name and update
+ * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
+ * parameter of the store (an empty store gets all tensors) and have its shape. A file that is
+ * truncated, damaged or otherwise wrong is refused with the reason, and the store keeps its values.
+ * So loading holds existing values and state twice; missing values (load before gckpt_exec_new) are
+ * read into their final memory, which is freed if the file is bad. Files contain a hash of their
+ * tensors (data_fnv1a in __metadata__). If a file has the hash, loading compares it (E_DATA),
+ * except gckpt_store_map and GCKPT_NO_STDIO builds. Returns GCKPT_OTHER_CONTRACT if all is loaded
+ * but the file was written under another GCKPT_CONTRACT, so that training continues with other bits
+ * than in the program that wrote it. Saving by path writes a temporary file next to the target
+ * (PATH.gckpt-tmpN; a long PATH is shortened), flushes it and renames it: after a power cut either
+ * the old or the new file exists. On FAT this holds with Linux only, except that an empty file may
+ * be left if there was none before (if the volume is then read-only, run fsck.vfat); with other
+ * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
+ * permissions of a replaced file, and refuses folders, devices and pipes. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -299,48 +298,48 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 /* The order of the axes of convolution weights in a file. */
 typedef enum {
     GCKPT_AXES_UNKNOWN,
-    GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
+    GCKPT_AXES_HWIO /* as gckpt_conv2d reads weights: (KH,KW,I/groups,O); conv1d: (K,I/groups,O) */
 } gckpt_axes;
 /* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
 typedef struct {
-    /* Reading: returns the parameter for the file's tensor `name`; writing: the name in the file of
-     * parameter `name`. NULL leaves it out (reading: whatever its type). The text must live until
-     * the next call; names may come repeatedly. State and scales go with their parameter. Two
-     * tensors for one parameter, or one name for two, are refused. */
+    /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
+     * the name in the file for parameter `name`. NULL leaves the tensor out, whatever its type. The
+     * text must live until the next call; calls may repeat a name. State and scales follow their
+     * parameter. Two tensors for one parameter are refused, as is one name for two. */
     const char *(*rename)(void *user, const char *name);
     void *user; /* for rename and axes */
     /* If nonzero, reads and writes no optimiser state and no step count: reading keeps those of the
-     * store, and a written file says "format":"pt", as other tools expect. Notes are read and
-     * written. If 0 (default), both are read and written. */
+     * store, and a written file says "format":"pt", as other tools expect. If 0 (default), state
+     * and step count are read and written. Notes always are. */
     int values_only;
-    int partial;  /* loading: if nonzero, parameters may be missing in the file and stay */
-    int writable; /* gckpt_store_map: if nonzero, F32 values in place may be trained (the memory
-                   * must be writable); if 0, they are frozen */
-    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
-    /* Reading: the axis order of convolution weights in a file that does not state it. Weights of
-     * PyTorch, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default), such a file
-     * is refused (E_DATA) for a parameter that a convolution in a graph of the store reads,
-     * directly, reshaped or through elementwise ops; if the file is loaded first, building the
-     * convolution fails. HWIO asserts that these weights were permuted, and so were weights after a
-     * Flatten (docs/from-pytorch.md). Files of this library state their order; others can by
-     * "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
+    int partial;  /* loading: if nonzero, parameters that the file lacks keep their values */
+    int writable; /* gckpt_store_map: if nonzero, F32 values may be trained in the mapped memory,
+                   * which must be writable; if 0, they are frozen */
+    gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
+    /* The axis order of convolution weights in a file that is read and does not state its order.
+     * PyTorch's weights, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default),
+     * such a file is refused (E_DATA) for a parameter that a convolution in a graph of the store
+     * reads, directly, reshaped or through elementwise ops; if the file is loaded first, building
+     * the convolution fails. HWIO asserts that these weights were permuted, and so were weights
+     * after a Flatten (docs/from-pytorch.md). Files of this library state their order; other files
+     * can do so by "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
     gckpt_axes convolutions;
     /* Sets axes[] so that axis i of the file's tensor is axis axes[i] of parameter `name`, and
      * returns shape.n; or returns 0 to keep the order. NULL keeps all orders. examples/layers.h has
      * layers_pytorch_axes for PyTorch's files. `shape` is the parameter's, or the file's if the
-     * store lacks it. State is permuted with its parameter; permuting I8 or I4 is E_DATA. A
-     * returned order, even the identity, counts as stated for `convolutions`. When reading, it is
-     * not called for files that state HWIO; a file written with a permuted tensor states no order.
-     * A mapped tensor that is permuted is copied into the store's memory. May be called repeatedly
-     * for a name. Returns other than these, and any axes with GCKPT_NO_STDIO, are E_ARG. */
+     * store lacks the parameter. State is permuted with its parameter; permuting I8 or I4 is
+     * E_DATA. A returned order, even the identity, counts as a stated order for `convolutions`.
+     * When reading, it is not called for files that state HWIO; a file written with a permuted
+     * tensor states no order. A mapped tensor that is permuted is copied into the store's memory.
+     * Calls may repeat a name. Other return values, and any axes with GCKPT_NO_STDIO, are E_ARG. */
     int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
-/* As gckpt_store_write and _read, with options. Tensors may be F32, BF16, F16, I8 (with scales in
- * an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d values). Another
- * type is refused with the tensor's name, except PyTorch's counters "..num_batches_tracked" (I64):
- * they are left out, and a note of that name says so. Reading converts to the storage that the
- * parameter has in the store, or else to floats (I8 to I8 or floats only), and keeps the bits if
- * both are equal. Writing keeps the storage, and aligns data to their type. */
+/* Work as gckpt_store_write and gckpt_store_read, with options. Tensors may be F32, BF16, F16, I8
+ * (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d
+ * values). Other types are refused with the tensor's name, except PyTorch's counters
+ * "..num_batches_tracked" (I64), which only leave a note of that name. Reading converts a tensor to
+ * the storage of its parameter in the store, or else to floats (I8 only to I8 or floats), and keeps
+ * the bits if the two agree. Writing keeps the storage, and aligns data to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -348,13 +347,13 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* Reads a file in memory (flash, mmap), which must outlive the store. Parameters that the store
  * lacks are added and point into the file where possible (data aligned to their type, on a
  * little-endian machine): F32 as floats, frozen unless desc.writable is nonzero; BF16, F16, I8 and
- * I4 quantised and frozen. All others, with GCKPT_NO_QUANT also quantised ones (frozen), become
- * floats in the store's memory. Parameters that the store has are read as by gckpt_store_read_as.
- * Map a model in several files with desc.partial, one file after the other. */
+ * I4 quantised and frozen. Where not possible, they become floats in the store's memory; with
+ * GCKPT_NO_QUANT so do quantised ones, which are frozen. Parameters that the store has are read as
+ * by gckpt_store_read_as. Map a model in several files one by one with desc.partial. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
-/* As gckpt_store_save and gckpt_store_load, with the options of gckpt_store_write_as. */
+/* Work as gckpt_store_save and gckpt_store_load, with the options of gckpt_store_write_as. */
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
@@ -362,11 +361,11 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 #endif /* GCKPT_NO_FILES */
 #ifndef GCKPT_NO_NOTES
-/* Notes: texts (UTF-8) that files keep with the parameters, by key: options, a position in the
- * data. set_note sets a note, or removes it if value is NULL; returns E_ARG for the file's own keys
- * ("format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes", and any key
- * that ends in "#updates"). Loading sets the notes of the file. note returns the text, valid until
- * the next change, or NULL if there is no such note. */
+/* Notes are texts (UTF-8) by key that files keep with the parameters, e.g. options or a position in
+ * the data. gckpt_store_set_note sets a note (value NULL removes it); returns E_ARG for keys of the
+ * file format ("format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes",
+ * any key that ends in "#updates"). Loading replaces all notes by the file's. gckpt_store_note
+ * returns the text, valid until the next change, or NULL if the store has no such note. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 #endif
@@ -376,16 +375,16 @@ GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key
 /* Creates a graph. memory NULL selects the heap. Returns NULL after an error, kept by the store. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
 GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors remain valid */
-/* Adds an input, which each step is fed. Axis 0 is the batch, of the same size for all inputs of a
- * graph: its micro-batch. Names of inputs are unique in a graph. */
+/* Adds an input, whose data the caller feeds to each step. Axis 0 is the batch; its size, the
+ * micro-batch, is the same for all inputs of a graph. Names of inputs are unique in a graph. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape);
 /* Adds constant data without a batch axis. `data` must outlive graph, plans and executors. */
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
-/* Adds parameter `name` of the store, which is created if it does not exist. The same name gives
- * the same parameter again: so weights are tied. Initial values are constant + normal * N(0,1) +
- * uniform * U(-1,1), a function of the store's seed and the name only. */
+/* Adds parameter `name` of the store, which is created if it does not exist. A second call with the
+ * same name returns the same parameter, which ties weights. Initial values are constant + normal *
+ * N(0,1) + uniform * U(-1,1), a function of the store's seed and the name only. */
 typedef struct {
     float normal, uniform, constant;
 } gckpt_init;
@@ -393,19 +392,19 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* Adds a parameter that is measured, not trained: running statistics. Ops that measure
  * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
- * `momentum` (0 to 1) of the way to their mean, weighted by rows. Only these ops and gckpt_detach
- * can read it. It has no optimiser state and is excluded from norm, clipping, decay and
- * gckpt_check_gradients; its gradient, fetched, is that mean. Ops measure in their backward, so
- * if only gckpt_detach reads their result the values stay. For files, hashes and freezing it is
- * a parameter; frozen, it stays as it is. */
+ * `momentum` (0 to 1) of the way to the mean of these values, weighted by rows. Only such ops and
+ * gckpt_detach can read the parameter. It has no optimiser state and is excluded from norm,
+ * clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. Ops measure in
+ * their backward, so if only gckpt_detach reads their result the values stay. Files, hashes and
+ * freezing treat it as any parameter; frozen, it never changes. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor); /* NULL for NULL */
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);  /* n = -1 for NULL */
-/* Returns the tensor's id, the same whenever the graph is built again, or -1 for NULL. */
+/* Returns the tensor's id, or -1 for NULL. A graph that is built again has the same ids. */
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
-/* Names the tensor for messages and printed plans (the text is copied); returns it. */
+/* Names the tensor for messages and printed plans (the text is copied); returns the tensor. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 /* One tensor of a graph. Ids follow the order of creation (examples/pictures.h draws graphs). */
 typedef struct {
@@ -413,11 +412,11 @@ typedef struct {
     const char *name; /* "" if it has none */
     gckpt_shape shape;
     gckpt_type type;
-    int loss;                    /* nonzero: a loss, (sum, count) */
-    int batch_invariant;         /* nonzero: depends on no input */
-    int inputs;                  /* number of tensors that it reads */
-    int input[GCKPT_MAX_INPUTS]; /* their ids */
-    const void *data;            /* of a constant */
+    int loss;                    /* nonzero if it is a loss, a (sum, count) pair */
+    int batch_invariant;         /* nonzero if it depends on no input */
+    int inputs;                  /* number of tensors that its op reads */
+    int input[GCKPT_MAX_INPUTS]; /* ids of these tensors */
+    const void *data;            /* values, if it is a constant */
 } gckpt_node;
 GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
 /* Describes the tensor with this id; returns E_ARG without one. Texts live as long as the graph. */
@@ -426,17 +425,17 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
 /* >>api-ops ---------------------------------------------------------------------------------------
  * x has any shape (..,C) and is f32 unless noted. Shapes that do not fit are E_SHAPE, an error of
  * the graph; the op then returns NULL. */
-/* table (V,C), index i32 (..) -> (..,C): row index[i] of the table. Not in 0..V-1: E_DATA. */
+/* table (V,C), index i32 (..) -> (..,C): table[index[i]] for each i. Not in 0..V-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Not in 0..N-1: E_DATA. */
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
-/* a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is a (K,N) used for all. */
+/* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is (K,N). */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
-/* a (..,M,K) x b (..,N,K) -> (..,M,N); b may be (N,K). */
+/* Matrix product with b transposed: a (..,M,K) x b (..,N,K) -> (..,M,N). b may also be (N,K). */
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b);
-/* x (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
+/* Matrix product x (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
-/* The same with w as (O,I), as PyTorch stores it. */
+/* Matrix product x (..,I) x w' + bias with w as (O,I), as PyTorch stores it -> (..,O). */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + epsilon) * gain + bias over the last axis; gain and bias are (C) or
@@ -447,64 +446,64 @@ GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  * selects 1e-5. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
-/* x if x > 0, else slope * x, with a finite slope >= 0; the gradient at x = 0 is slope. */
+/* Returns x if x > 0, else slope * x, with a finite slope >= 0; the gradient at x = 0 is slope. */
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
 GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), without overflow */
-/* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
+/* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))), the approximation of gckpt_gelu_erf by tanh */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* 1 - 2 / (exp(2x) + 1) */
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* over the last axis */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x */
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural; -inf at 0, NaN below */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* gradient inf at 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
-GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
-/* Sine and cosine of any number of radians; NaN where x is not finite. */
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x of each element */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf at 0, NaN for x<0 */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
+/* Sine and cosine of x in radians, for an x of any size; NaN where x is not finite. */
 GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);
 /* x^exponent, as C's pow; the gradient is exponent * x^(exponent - 1), and 0 if exponent is 0. */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
- * gradient is 1 between low and high, and 0 at both and outside. */
+ * gradient is 1 where low < x < high, else 0 (also where x equals a limit). */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
-/* x (u8, may be reshaped) -> f32: fma(x, scale, shift), e.g. scale 1/255 and shift 0 for 0 to 1. An
- * input of bytes takes a quarter of the memory of an input of floats. */
+/* Converts bytes x (u8, may be reshaped) to f32: fma(x, scale, shift), e.g. scale 1/255 and shift 0
+ * for values 0 to 1. An input of bytes takes a quarter of the memory of an input of floats. */
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
-/* Returns x as a constant: no gradient passes. */
+/* Returns x; its gradient does not flow back into the ops that compute x. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 typedef struct {
-    int heads;             /* of q; 1 or more */
-    int key_heads;         /* of k and v: a divisor of heads, neighbours share one; default heads */
-    int causal;            /* if nonzero, query t sees keys 0..S-T+t (S >= T), so that the last one
-                            * sees all; if 0, each query sees all keys */
-    gckpt_tensor *lengths; /* i32 (B): number of keys that row b sees, 0..S (others are E_DATA in a
-                            * step); NULL selects S */
-    int64_t window;        /* causal only: a query sees the last `window` of its keys, its own one
-                            * included (transformers' sliding_window); 0, or S and more, sees all */
+    int heads;             /* number of heads of q; 1 or more */
+    int key_heads;         /* heads of k, v: a divisor of heads (neighbours share); default heads */
+    int causal;            /* if nonzero, query t sees keys 0..S-T+t (S >= T), so the last query
+                            * sees all keys; if 0, every query sees all keys */
+    gckpt_tensor *lengths; /* i32 (B): number of keys that row b sees, 0..S (a step returns E_DATA
+                            * for others); NULL selects S */
+    int64_t window;        /* causal only: a query sees the last `window` of its keys (transformers'
+                            * sliding_window), its own position included; 0, or >= S, sees all */
     float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
-    float scale;           /* factor of q k'; 0 selects 1 / sqrt(D) */
+    float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
 } gckpt_attention_desc;
-/* softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C / heads ->
- * (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) and never repeats shared
- * heads in memory (Ainslie 2023). Masked keys have no effect, even if they are NaN, and get
- * gradient 0; a query without keys gives 0. Keys of a gckpt_cache are those written so far; they
- * require causal, without lengths (else E_ARG). Keys before a window cost nothing. */
+/* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
+ * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) and never
+ * repeats shared heads in memory (Ainslie 2023). Masked keys have no effect, even if NaN, and get
+ * gradient 0; a query without keys gives 0. A gckpt_cache as k or v has the keys written so far; it
+ * requires causal without lengths (else E_ARG). Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
     int heads;
-    float base;               /* of the angles; 0 selects 10000 */
-    int64_t position;         /* of the first row; default 0 */
+    float base;               /* base of the angles; 0 selects 10000 */
+    int64_t position;         /* position of the first row; default 0 */
     int64_t columns;          /* R, even: only the first R columns of each head are rotated, as
                                * pairs (i, i + R/2); 0 selects D */
-    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, copied (scaling
-                               * of Llama 3, linear or YaRN); NULL selects base^(-2i/R) */
-    float scale;              /* of cosines and sines (YaRN's attention factor); 0 selects 1 */
+    const float *frequencies; /* radians per position, >= 0, for each of R/2 <= 512 pairs; copied
+                               * (scaling of Llama 3, linear or YaRN); NULL selects base^(-2i/R) */
+    float scale;              /* factor of cosines, sines (YaRN's attention factor); 0 selects 1 */
 } gckpt_rotary_desc;
 /* Rotary embedding: x (B,T,C), C = heads * D, D even -> (B,T,C): rotates each pair (i, i + D/2) of
  * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
@@ -518,50 +517,50 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
  * an image with H = 1; its sizes are at index [1]: { .padding = { 0, 1 } }. A field of 0, or a
  * NULL window, selects the default: { .stride = { 2, 2 }, .padding = { 1, 1 } }. ---- */
 typedef struct {
-    int size[2];           /* of pools, rows and columns; 0 for convolutions, which use w's */
-    int stride[2];         /* default: 1 for convolutions, size for pools */
-    int padding[2];        /* on both sides: zeros; max pools ignore them; default 0 */
-    int dilation[2];       /* distance of taps; default 1 */
-    int groups;            /* convolutions: groups of channels, all: depthwise; default 1 */
+    int size[2];           /* pools: rows and columns of a window; convolutions: 0, as w has them */
+    int stride[2];         /* distance between windows; default: convolutions 1, pools size */
+    int padding[2];        /* zeros at both ends of H and W (max pools: ignored); default 0 */
+    int dilation[2];       /* distance between neighbours within a window; default 1 */
+    int groups;            /* convolutions: groups of channels (I: depthwise); default 1 */
     int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
 } gckpt_window;
-/* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
- * (KH - 1) - 1) / stride + 1. The correlation of x with w; a 1x1 w runs as gckpt_linear.
- * PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), e.g. by gckpt_file_desc.axes; their
- * files are refused otherwise (gckpt_file_desc.convolutions). */
+/* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
+ * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
+ * gckpt_linear. PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), e.g. by
+ * gckpt_file_desc.axes; else loading refuses them (gckpt_file_desc.convolutions). */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
-/* The same for signals: x (B,T,I), w (K,I/groups,O). */
+/* Convolution of signals, gckpt_conv2d with an H of 1; x (B,T,I), w (K,I/groups,O) -> (B,P,O). */
 GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
-/* The adjoint of a conv2d with this w (KH,KW,O/groups,I): x (B,H,W,I), bias (O) or NULL ->
- * (B,P,Q,O), P = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. PyTorch's
- * weights (I,O,KH,KW) are permuted (2,3,1,0). */
+/* Transposed convolution, the adjoint of a conv2d with this w (KH,KW,O/groups,I): x (B,H,W,I), bias
+ * (O) or NULL -> (B,P,Q,O), P = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding +
+ * 1. PyTorch's weights (I,O,KH,KW) are permuted (2,3,1,0). */
 GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
-/* (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C): the maximum of each window, NaN if one is (the
- * gradient goes to the first maximum), or the mean, which counts zeros of the padding. */
+/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C). max: the maximum of each window, NaN if one
+ * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
-/* (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's interpolate(size=(height,
- * width)): the nearest pixel (mode "nearest": rounded down) or bilinear, aligned at the edges of
- * corner pixels or (ALIGNED: align_corners) at their centres. No antialiasing. */
+/* Resizes (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's
+ * interpolate(size=(height, width)); how: nearest pixel (mode "nearest": rounded down) or bilinear,
+ * aligned at the edges of corner pixels or (ALIGNED: align_corners) at their centres. */
 typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
-/* (B,..,C) -> (B,C): the mean over all axes between. */
+/* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
-/* x (B,..,C): layernorm over an image's H x W and each of `groups` equal runs of its C channels, 2
- * values or more per group; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
+/* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
+ * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and variance over
- * all other axes. So rows of a micro-batch mix (gckpt_plan_split_exact returns 0), and training
- * refuses one value per channel. `mean` and `variance` are gckpt_running (C), usually 0 and 1 at
- * first with momentum 0.1; each training step updates them (with the unbiased variance), and
- * INFERENCE plans use them. Ioffe & Szegedy 2015. */
+/* Batch norm: (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and
+ * variance over all other axes. So results depend on the rows of the micro-batch
+ * (gckpt_plan_split_exact returns 0), and training refuses one value per channel. `mean` and
+ * `variance` are gckpt_running (C), usually from 0 and 1, with momentum 0.1; each training step
+ * updates them (with the unbiased variance), and INFERENCE plans use them. Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
 #endif /* GCKPT_NO_IMAGES */
@@ -585,12 +584,12 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
  * their bytes are GCKPT_BYTES_CACHES. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
-/* The same for attention with windows of `window` keys or fewer: positions go up to capacity, but
- * it holds only window + 63 rows, rounded up to a multiple of 64 (if that is not less than
- * capacity, or window is 0, it is gckpt_cache). x (B,T,C) -> (B,rows,C), position p in row p %
- * rows. A call may add rows - window + 1 positions, 64 or more (if one attention has a longer
- * window, rows - that window + 1), so longer prompts need several calls. gckpt_concat refuses it. A
- * graph may have both kinds. */
+/* Key/value cache for attention with windows of `window` keys or fewer: positions go up to
+ * capacity, but the cache holds only window + 63 rows, rounded up to a multiple of 64 (if that is
+ * not less than capacity, or window is 0, it works as gckpt_cache). x (B,T,C) -> (B,rows,C),
+ * position p in row p % rows. A call may add rows - window + 1 positions, at least 64 (if one
+ * attention has a longer window w, rows - w + 1), so longer prompts need several calls.
+ * gckpt_concat refuses it. A graph may have caches of both kinds. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
 /* Elementwise a op b. Broadcasts: matches axes from the last, repeats axes of size 1 or missing. */
@@ -598,14 +597,14 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Elementwise maximum, minimum, broadcast; NaN if one is. Equal inputs share the gradient. */
+/* Elementwise max and min, broadcast. NaN if a or b is. If a equals b, each gets half the
+ * gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-/* a where the condition (f32 or i32) is not 0, NaN included, else b; all three repeated as above.
- * The gradient goes to the chosen elements and is 0 for all others, even NaN and inf; the condition
- * gets none. */
+/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all three are
+ * broadcast. Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
-GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x */
+GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x, elementwise */
 /* Zeroes each element with probability p and scales the others by 1/(1-p) (Srivastava 2014);
  * returns x in INFERENCE plans. The mask is a function of the store's seed, the step, the tensor's
  * id and the element's index in the whole batch. */
@@ -614,19 +613,19 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
 /* Permutes the n axes: axis i of the result is axis axes[i] of x. */
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
-/* Takes elements begin..end-1 along an axis. Negative numbers count from the end. */
+/* Takes elements begin..end-1 along an axis. Negative axis, begin or end count from the end. */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
 /* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
 /* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* removes the axis */
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* removes the axis */
-/* The maximum over an axis, which it removes; NaN if one is. The first one gets the gradient. */
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
+/* Maximum over an axis; removes it. NaN if an element is. The first maximum gets the gradient. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
-/* The index (i32) of the element that gckpt_max takes; no gradient passes. Ops that take indices
- * may read it (if the axis is no longer than their table, else E_SHAPE), and gckpt_fetch. */
+/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only ops that take
+ * indices may read the result (E_SHAPE if `axis` is longer than their table), and gckpt_fetch. */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
@@ -656,16 +655,16 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 /* Sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights);
-/* Any tensor as a loss: the sum of its elements, count = elements. For losses composed of ops, and
- * for regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+/* Makes a loss of any tensor: the sum of its elements, count = elements. For losses composed of
+ * ops, and for regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
-/* logits and targets (f32) (..,V): sum over rows of -sum_j target_j log softmax_j; count = rows. A
- * row's targets may have any sum; where a target is 0, a logit of -inf does no harm. */
+/* Cross-entropy with soft targets: logits and targets (f32) (..,V): sum over rows of -sum_j
+ * target_j log softmax_j; count = rows. Targets may have any sum; at 0 a logit may be -inf. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
-/* Elementwise, targets t (f32) in [0,1]: sum of -(t log s + (1 - t) log(1 - s)) with s =
- * sigmoid(x), as max(x, 0) - x t + log(1 + exp(-|x|)), which cannot overflow; count = elements. */
+/* Elementwise with targets t (f32) in [0,1]: sum of -(t log s + (1 - t) log(1 - s)) with s =
+ * sigmoid(x), as max(x, 0) - x t + log(1 + exp(-|x|)), without overflow; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                    gckpt_tensor *weights);
 /* Sum over elements of d^2 / 2 if |d| < delta, else delta (|d| - delta / 2), with d = prediction -
@@ -676,7 +675,7 @@ GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *targ
 typedef struct {
     gckpt_tensor *loss;
     float weight;
-    int regulariser; /* nonzero: a function of parameters only; added once a step, undivided */
+    int regulariser; /* nonzero: a function of parameters only, added once a step, not divided */
 } gckpt_term;
 
 /* >>api-segments ----------------------------------------------------------------------------------
@@ -688,51 +687,51 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* ends the innermost segment */
 /* Set a policy for x, which every plan obeys; both return x. */
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* must save: computed once */
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* must recompute: never kept */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, then kept in memory */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* recomputed for the backward */
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op has the same kind of descriptor as the built-in ones (docs/architecture.md). Kernels
- * see the shapes of the present micro-batch. */
+ * A user's op has a gckpt_op as the built-in ops have (docs/architecture.md). Kernels get the
+ * shapes of the present micro-batch. */
 typedef struct gckpt_call gckpt_call;
 typedef struct {
-    const float *data;    /* values; NULL in shape() and where a backward does not need them */
+    const float *data;    /* values; NULL in shape() and for a backward that does not need them */
     const int32_t *index; /* values of an i32 tensor */
-    float *grad;          /* backward: destination of this input's gradient; NULL if not needed */
-    int accumulate;       /* if nonzero, add to grad (or start chains from it); if 0, overwrite */
+    float *grad;          /* backward: where to write this input's gradient; NULL if not needed */
+    int accumulate;       /* if nonzero, add to grad (or start sums from it); if 0, overwrite it */
     float *compensation;  /* GCKPT_SUMS: Kahan compensation of grad's sums; NULL for plain sums */
-    gckpt_shape shape;    /* of the input */
-    const uint16_t *bf16; /* bf16 plans, GCKPT_TAKES_BF16 and find_fast: values instead of data */
-    uint16_t *grad_bf16;  /* the same for the gradient, instead of grad */
-    const uint8_t *bytes; /* GCKPT_IS_U8: the values */
+    gckpt_shape shape;    /* shape of the input */
+    const uint16_t *bf16; /* bf16 plans: the values, where data is NULL (GCKPT_TAKES_BF16) */
+    uint16_t *grad_bf16;  /* bf16 plans: where to write the gradient; grad is then NULL */
+    const uint8_t *bytes; /* values of a u8 tensor (GCKPT_IS_U8) */
 } gckpt_arg;
 struct gckpt_call {
     int inputs; /* number of inputs */
     gckpt_arg in[GCKPT_MAX_INPUTS];
-    gckpt_shape shape;      /* of the output */
-    float *out;             /* output; forward: NULL if unused; backward: set if the op needs it */
-    const float *grad_out;  /* backward: the output's gradient; NULL for losses */
-    void *saved;            /* written by forward for backward; NULL in a forward if unused */
+    gckpt_shape shape;      /* shape of the output */
+    float *out;             /* where a forward writes the output, or NULL; backward: the output */
+    const float *grad_out;  /* backward: the gradient of the output; NULL for losses */
+    void *saved;            /* where a forward saves data, or NULL; backward: that data */
     void *workspace;        /* scratch for this instruction only */
-    const void *attributes; /* those of gckpt_apply */
+    const void *attributes; /* the copy of the attributes that gckpt_apply was given */
     /* set by shape(): */
     size_t saved_bytes, workspace_forward, workspace_backward;
-    int mixes_rows;             /* nonzero: moves the batch axis or combines rows, so that another
-                                 * split of the batch has other bits */
-    int64_t elements_per_count; /* losses without i32 inputs: elements per count; 0 is 1 */
+    int mixes_rows;             /* nonzero if it moves the batch axis or combines rows, so that
+                                 * another split of the batch gives other bits */
+    int64_t elements_per_count; /* losses without i32 inputs: elements per count; 0 means 1 */
     /* set for kernels: */
     int64_t first_row;         /* first row of this micro-batch in the step's batch */
     int64_t rows;              /* rows in this micro-batch; 1 (first_row 0) if batch-invariant */
     int64_t position;          /* gckpt_position; 0 without caches */
-    uint64_t seed, step;       /* of the store; keys of random numbers */
-    int id;                    /* of the tensor */
-    int threads;               /* for gckpt_parallel */
-    int plain;                 /* nonzero: workspace is for plain kernels (gckpt_plan_desc.plain) */
-    int training;              /* 0 in INFERENCE plans */
-    gckpt_precision precision; /* that it computes in; also for shape() when planning */
-    unsigned rounded;          /* rounded to bf16: GCKPT_IN(i): values; GCKPT_OUT: grad_out */
-    uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: the output instead of out */
-    const uint16_t *grad_out_bf16; /* GCKPT_TAKES_BF16: the gradient instead of grad_out */
+    uint64_t seed, step;       /* seed and step of the store: keys of random numbers */
+    int id;                    /* id of the tensor */
+    int threads;               /* most threads of this call, for gckpt_parallel */
+    int plain;                 /* nonzero for plain kernels' workspace (gckpt_plan_desc.plain) */
+    int training;              /* 0 in INFERENCE plans, else 1 */
+    gckpt_precision precision; /* precision to compute in; also set for shape() when planning */
+    unsigned rounded;          /* values rounded to bf16: GCKPT_IN(i), GCKPT_OUT for grad_out */
+    uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: where to write the output; out is NULL */
+    const uint16_t *grad_out_bf16; /* GCKPT_TAKES_BF16: output's gradient; grad_out is NULL */
     double *loss_sum;              /* losses, forward: add the sum here; NULL in a recompute */
     int64_t *loss_count;           /* losses, forward: add the count here */
     float loss_scale;              /* losses, backward: the gradient of the sum */
@@ -742,34 +741,34 @@ struct gckpt_call {
     void *backend;                 /* the backend's context (gckpt_backend); NULL on the CPU */
     void *graph;                   /* private: where gckpt_fail reports */
 };
-/* Flags in needs[i], that the gradient of input i reads: an input's values, the output, saved. */
+/* Flags in needs[i]: the gradient of input i reads input i, the output, or `saved`. */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
 #define GCKPT_SAVED (1u << 9)
-/* needs[i]: its gradient sums over rows (bias, gain, broadcasting). If `compensation` (as many
- * floats as grad, +0 at first) is not NULL, set grad to +0 unless it accumulates, then add each
- * contribution x by gckpt_sum_add(&grad[k], &compensation[k], x), so that rows cost no accuracy. */
+/* needs[i]: the gradient of input i is a sum over rows (bias, gain, broadcasting). If
+ * `compensation` (as many floats as grad, +0 at first) is not NULL, set grad to +0 unless
+ * `accumulate`, then add each x by gckpt_sum_add(&grad[k], &compensation[k], x): a Kahan sum. */
 #define GCKPT_SUMS (1u << 10)
-/* needs[i]: the input is a gckpt_running, and its gradient is the value measured in this
+/* needs[i]: input i is a gckpt_running, and its gradient is the statistic measured in this
  * micro-batch, times rows. If call->training is 0, use the input. Mixes rows in training. */
 #define GCKPT_UPDATES_RUNNING (1u << 11)
-#define GCKPT_IS_U8           (1u << 13) /* needs[i]: the input is u8, and gets no gradient */
+#define GCKPT_IS_U8           (1u << 13) /* needs[i]: input i is u8 and gets no gradient */
 /* flags: */
-#define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
-/* The gradient of input i is grad_out if shapes agree; if grad == grad_out, backward skips it. */
+#define GCKPT_INPLACE(i) (1u << (i)) /* flag: out may be the memory of input i (elementwise) */
+/* If shapes agree, the gradient of input i is grad_out; if grad == grad_out, backward skips it. */
 #define GCKPT_PASSES_GRAD(i) (1u << (8 + (i)))
-#define GCKPT_INPLACE_GRAD   (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-/* The op is a (sum, count) loss; shape() leaves shape.n = 0. In a plan with other losses its count
- * must be the elements of input 0 / elements_per_count, or, if it has i32 inputs, the number of
- * elements >= 0 of the last one. */
+#define GCKPT_INPLACE_GRAD   (1u << 16) /* flag: in[0].grad may be grad_out (elementwise) */
+/* Flag: the op is a (sum, count) loss; shape() leaves shape.n = 0. In a plan with other losses its
+ * count must be the elements of input 0 / elements_per_count, or, if it has i32 inputs, the number
+ * of elements >= 0 of the last i32 input. */
 #define GCKPT_LOSS             (1u << 17)
-#define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* the count is always that, known before the op runs */
-#define GCKPT_SIDE_EFFECT      (1u << 18) /* forward runs exactly once a micro-batch */
-/* Kernels read and write bf16 where out, in[0] or in[1] have it; without the flag, f32 copies. */
+#define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* flag: this count is known before a step */
+#define GCKPT_SIDE_EFFECT      (1u << 18) /* flag: forward runs exactly once a micro-batch */
+/* Flag: kernels read and write bf16 where out, in[0] or in[1] have bf16. Else all is f32. */
 #define GCKPT_TAKES_BF16 (1u << 19)
-#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
-/* The rows (axis 1 of (B,H,..)) of inputs 0 to inputs - 1 that an output row y reads: y * stride -
- * padding to y * stride - padding + size - 1. */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* flag: input i is i32 (not f32 or u8) */
+/* The rows (indices of axis 1 of (B,H,..)) that output row y reads in each of the first `inputs`
+ * inputs: y * stride - padding to y * stride - padding + size - 1. */
 typedef struct {
     int inputs;
     int32_t stride, padding, size;
@@ -780,29 +779,29 @@ typedef struct {
     /* Sets shape, saved_bytes and workspace from in[].shape; or returns gckpt_fail(..). */
     gckpt_result (*shape)(gckpt_call *call);
     void (*forward)(const gckpt_call *call);   /* computes out from in[] */
-    void (*backward)(const gckpt_call *call);  /* NULL if it has no gradients */
-    uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL selects the output's size */
+    void (*backward)(const gckpt_call *call);  /* NULL if the op has no gradients */
+    uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL selects out's elements */
     /* Returns the exclusive upper bound of the values of i32 input i, which must not be negative
-     * (except the last i32 input of a loss: negative targets are ignored). Each step checks fed
-     * values before anything runs (E_DATA); those computed by an op are checked when the node is
-     * added (E_SHAPE). If it returns 0, or is NULL, nothing is checked. */
+     * (except the last i32 input of a loss: negative targets are ignored). Values that are fed are
+     * checked by each step before anything runs (E_DATA); values that an op computes are checked
+     * when the node is added (E_SHAPE). If `classes` is NULL or returns 0, nothing is checked. */
     int64_t (*classes)(const gckpt_call *call, int i);
-    unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by each input's gradient */
+    unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by the gradient of in[i] */
     unsigned flags;                               /* GCKPT_INPLACE, .. */
     void (*forward_fast)(const gckpt_call *call); /* fast kernel with the same bits; may be NULL */
     void (*backward_fast)(const gckpt_call *call);
-    /* Flops of the backward; in[i].grad is NULL for gradients that are not computed and must not be
-     * read. NULL means the forward's flops, once for one gradient, twice for more. */
+    /* Returns the flops of the backward. in[i].grad is NULL if it is not computed, and must not be
+     * dereferenced. NULL selects the forward's flops, twice if it computes several gradients. */
     uint64_t (*flops_backward)(const gckpt_call *call);
     /* Sets *rows, changes the copied attributes so that shape() and forward take rows of `fill` as
      * rows of the input, and returns 1. A plan may then run the forward in row tiles (manual, 9),
-     * with the same bits and saved NULL. If NULL, or if it returns 0, plans do not. */
+     * with the same bits and saved NULL. If 0 or NULL, no plan does. */
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node for `op`, whose descriptor must outlive graph, plans and executors. Inputs must be of
  * one graph; if an input is NULL, returns NULL. Attributes are copied. Saved and printed plans
- * contain attributes as 4-byte words: they should then be int, int32_t, uint32_t and float (no
- * padding, no pointers), and the descriptor a variable named as op->name. */
+ * contain attributes as 4-byte words: for these use int, int32_t, uint32_t and float (no padding,
+ * no pointers), and name the descriptor's variable as op->name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* Adds x to *sum with Kahan compensation (a plain sum if compensation is NULL). Kahan 1965. */
@@ -840,23 +839,23 @@ typedef struct {
     void *workspace; /* gckpt_product_workspace bytes; may be part of call->workspace */
 } gckpt_product_desc;
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
-/* For shape(): returns the bytes of workspace for products of up to these sizes, which may be 0. */
+/* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-/* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
- * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
+/* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
+ * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
 
 /* >>api-plans -------------------------------------------------------------------------------------
  * A plan is made for one request: graph, loss terms, desc, frozen and quantised parameters. Running
  * it with anything else is refused. */
 typedef enum {
-    GCKPT_AUTO,        /* store-all; if the budget is too small for it, optimal */
-    GCKPT_STORE_ALL,   /* nothing is recomputed */
-    GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
-    GCKPT_SEGMENTS,    /* the user's segments */
-    GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
-    GCKPT_OPTIMAL,     /* the least cost that fits the budget, then the least bytes */
-    GCKPT_SCHEDULE,    /* desc.schedule */
+    GCKPT_AUTO,        /* as STORE_ALL; if the budget is too small for that, as OPTIMAL */
+    GCKPT_STORE_ALL,   /* recomputes nothing */
+    GCKPT_MEMORY_POOR, /* recomputes everything for each backward */
+    GCKPT_SEGMENTS,    /* recomputes the inner values of the user's segments */
+    GCKPT_SQRT,        /* uniform segments of the size with fewest bytes (about sqrt(n) of n ops) */
+    GCKPT_OPTIMAL,     /* the least cost within the budget, then the fewest bytes */
+    GCKPT_SCHEDULE,    /* the order in desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } gckpt_optimiser;
@@ -864,8 +863,8 @@ typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } 
  * has the last micro-batch and gckpt_collect all rows; their gradients are those of the sum of
  * losses. Gradients of trained parameters are divided by the count, before clipping. A gradient
  * that training does not need (of an f32 input, a constant, a frozen parameter, a function of
- * these) is computed because it is fetched, as that of the sum; without a batch axis it is summed
- * over the batch. A plan may have such fetches only; its steps update nothing. */
+ * these) is computed because it is fetched; it is the gradient of the sum of losses, and without a
+ * batch axis it is summed over the batch. A plan that has only such gradients updates nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient; /* if nonzero, fetch its gradient; if 0, its value */
@@ -874,14 +873,14 @@ typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
     GCKPT_UPDATE,
-    GCKPT_OFFLOAD,     /* copies the result of the forward before it to slower memory */
-    GCKPT_RELOAD,      /* copies it back, perhaps to another offset */
+    GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
+    GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.overlap_offload) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
-    int id; /* of the tensor; UPDATE: of the parameter */
+    int id; /* id of the tensor; UPDATE: of the parameter */
 } gckpt_instruction;
 /* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
@@ -890,26 +889,26 @@ typedef struct {
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
     gckpt_mode mode; /* default GCKPT_AUTO */
-    size_t budget;   /* in bytes of gckpt_plan_bytes; 0 (default) sets no limit */
+    size_t budget;   /* most bytes of gckpt_plan_bytes; 0 (default) sets no limit */
     int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
-     * bytes but excludes clipping and offloading. If 0 (default), updates come last. With
-     * GCKPT_IF_USEFUL gckpt_fit chooses. */
+     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a step.
+     * With GCKPT_IF_USEFUL gckpt_fit chooses. */
     int update_in_backward;
     /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers and
      * gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual, 9). */
     int as_built;
     int threads; /* most threads of a step; 0 selects 1 */
     /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual rank
-     * floor(r virtual_ranks / batch), and each sums its rows by itself, so that results depend on
-     * this number and not on the ranks, each of which runs virtual_ranks / ranks of them, at least
-     * one (manual, 5e). Micro-batches end where virtual ranks end. Above 1 update_in_backward is
-     * refused. In INFERENCE with 1, all ranks run all rows. */
+     * floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that results
+     * depend on their number but not on the number of ranks, each of which runs virtual_ranks /
+     * ranks of them, at least one (manual, 5e). Micro-batches end where virtual ranks end. Above 1
+     * update_in_backward is refused. In INFERENCE with 1, all ranks run all rows. */
     int virtual_ranks;
     /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
-     * FORWARD of a parameter gathers it. In nanoseconds: 1048576 / (GB/s). Default 0. */
+     * FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default 0. */
     uint64_t link_cost;
     /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
      * by link_cost and the costs of the ops, that it ends before its first use, as far as the
@@ -917,15 +916,15 @@ typedef struct {
      * If 0 (default), it begins immediately before its first use. Overlap never makes a budget
      * infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores it. */
     int overlap_communication;
-    size_t alignment; /* of every offset; a power of two; 0 selects 64 */
+    size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it, as
-     * for quantised ones that an op reads as floats (manual, 12). The copy is planned like any
-     * value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in costs)
-     * and may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a schedule may
-     * place it, else it precedes its first use. Updates change the parameter itself. Default 0. */
+     * for quantised parameters that an op reads as floats (manual, 12). The copy is planned like
+     * any value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in
+     * costs) and may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a schedule
+     * may place it, else it precedes its first use. Updates change the parameter. Default 0. */
     int stage_parameters;
-    /* If nonzero, only plain kernels run, and workspace is theirs: for GCKPT_NO_FAST builds, where
-     * it is always set. Slow elsewhere. Default 0. */
+    /* If nonzero, the plan is for plain kernels and their workspace, as GCKPT_NO_FAST builds need
+     * it (they always set it). Slow in other builds. Default 0. */
     int plain;
     /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values and
      * saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing. Plans that
@@ -934,8 +933,8 @@ typedef struct {
     uint64_t offload_cost; /* cost of copying 2^20 bytes one way, as link_cost; rounded up */
     /* If nonzero, offload copies overlap computation, one at a time in the order they begin. Cost
      * is then a time, which plans minimise: an op takes its cost, a use waits for its reload, and
-     * the instruction after a value's last use waits for its offload. Bytes that copies occupy
-     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. 0 (default): copies wait for ops. */
+     * the instruction after a value's last use waits for its offload. Bytes of pending copies
+     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops wait. */
     int overlap_offload;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. `plain` is then ignored, and the plan is neither saved nor printed as C. */
@@ -943,21 +942,20 @@ typedef struct {
     gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
     /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second operand,
      * if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an element, rounded
-     * up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies. Planned only if the
-     * budget has room after all else; without a budget always. A program that writes values must
-     * call gckpt_store_push. Not for external, staged or sharded parameters, backends, frontiers.
-     * Default 0. */
+     * up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies. With a budget, a
+     * plan has copies only if they fit after all else. A program that writes values must call
+     * gckpt_store_push. Excludes external, staged, sharded parameters, backends, frontiers. */
     int bf16_weights;
-    /* GCKPT_SQRT: n > 0 puts n ops in a segment, -n puts n of the user's outermost segments in one;
-     * 0 (default) selects the size with fewest bytes. */
+    /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
+     * segment; 0 (default) selects the size with fewest bytes. */
     int segment_size;
-    /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, in
+    /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload_bytes, reloads, in
      * any order in which a backward follows the backwards of its result's readers and those that
-     * add to the same gradients before it (manual, 5f), e.g. reverse order. Updates, reduces and
+     * precede it in the sums of gradients (manual, 5f), e.g. reverse order. Updates, reduces and
      * offloads are inserted. */
     const gckpt_instruction *schedule;
     int instructions;              /* length of schedule */
-    const gckpt_fetch_spec *fetch; /* for gckpt_fetch and gckpt_collect */
+    const gckpt_fetch_spec *fetch; /* tensors for gckpt_fetch and gckpt_collect */
     int fetches;                   /* length of fetch */
     /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the same
      * on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
@@ -987,21 +985,21 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,    /* of parameters (desc.bf16_weights) */
+    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16_weights) */
     GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
     GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
-    GCKPT_BYTES_PADDING,   /* of shards; already counted in the other kinds */
+    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
  * gradients, workspace, ..) are counted where the live sum is greatest: they add up to the peak. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
-GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed cost / forward cost */
-/* Cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies to slower memory
- * and back minus their hidden cost, the part that overlaps computation (0 unless
- * desc.overlap_offload). overhead is this cost divided by the least cost without recomputes, in any
- * lowering that the plan could choose (manual, 9), minus 1. */
+GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory used */
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* cost of recomputes / forwards */
+/* gckpt_plan_cost returns the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards,
+ * and copies to slower memory and back minus their hidden cost. hidden_cost is the part of the
+ * copies' cost that overlaps computation (0 unless desc.overlap_offload). overhead is cost / (least
+ * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
 GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
@@ -1020,13 +1018,13 @@ GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
  * proportion, the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX
  * if it is that or more. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* rows of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* most rows of a step */
-/* Returns how many of a step's (INFERENCE: a call's) `rows` rows this rank is fed, and sets *first
- * (may be NULL) to the first one's number. With one rank these are all rows. */
+/* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
+ * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* nonzero: updates in the backward */
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* if nonzero, it updates early */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* the mode that AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* e.g. "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* number of instructions */
@@ -1036,38 +1034,38 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 typedef struct {
     uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
-    int recompute; /* nonzero: a forward that has run before */
+    int recompute; /* nonzero for a forward that has run before in the micro-batch */
     size_t moved;  /* bytes that an offload or a reload copies */
-    int once;      /* nonzero: runs once a step, not in each micro-batch */
+    int once;      /* nonzero if it runs once a step, not in each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
 /* Returns 1 if every split of the batch gives the same bits (not for GCKPT_BF16_FAST: manual, 5m),
  * else 0 and in *op the op that mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
-/* Buffers of the step arena, ordered by the instruction they end with. The sizes of those live at
- * an instruction add up to gckpt_usage.live; no two of them overlap. */
+/* Buffers of the step arena, ordered by the last instruction that uses them. The sizes of the
+ * buffers in use at an instruction add up to gckpt_usage.live; such buffers do not overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
     GCKPT_BUFFER_SAVED,              /* saved by a forward for its backward */
-    GCKPT_BUFFER_GRADIENT,           /* of an activation */
-    GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter or another batch-invariant tensor */
-    GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
+    GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
+    GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
+    GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
     GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
-    int start, end;      /* first and last instruction; the plan's length: after all of them */
+    int start, end;      /* its first and last instruction; last: the plan's length at the end */
     size_t offset, size; /* bytes */
-    int id;              /* tensor; of several that share the buffer (in place), the first */
+    int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
 GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* number of buffers */
 /* Describes buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
-/* Returns the name of the tensor with this id, else of its op, else "". Lives as the plan. */
+/* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op, in its lowering */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op, as lowered */
 #ifndef GCKPT_NO_PRINT
-/* Prints a header, then every instruction with its output and the live bytes. (examples/pictures.h
+/* Prints a header, then each instruction with its output and the live bytes. (examples/pictures.h
  * draws plans and frontiers.) Returns E_FILE, as the calls below, if the callback fails. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
@@ -1080,12 +1078,13 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * and for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
-/* Write a plan as a file, the same bytes on every machine, and read it. Reading needs the graph
- * that the plan was made for (same hash, same parameters frozen and quantised). It refuses, with
- * the reason as the graph's error, another graph, another version of this header, a damaged file,
- * and one too large for this machine. A plan that is read is valid whatever the file contains: it
- * is derived from the graph again, the order of instructions and the offsets are checked; only its
- * costs and bounds are taken as written. memory: as gckpt_plan_desc.memory, NULL for the heap. */
+/* Write a plan as a file, the same bytes on every machine, and read such a file. Reading needs the
+ * graph that the plan was made for (same hash, same parameters frozen and quantised). It refuses,
+ * with the reason as the graph's error, another graph, another version of this header, a damaged
+ * file, and a plan too large for this machine. The plan is valid whatever the file contains: it is
+ * derived from the graph again, and the order of instructions and the offsets are checked; only
+ * costs and bounds are taken as written. memory is as gckpt_plan_desc.memory (NULL selects the
+ * heap). */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
@@ -1094,9 +1093,9 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
  * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
  * are sizes of blocks that suffice on every machine for a store of its parameters and for an
  * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
- * user's op is printed as the variable named as the op, declared before, with the needs and flags
- * of planning; attributes as gckpt_apply says. Mind desc.plain and the store's seed. Returns E_ARG
- * if it cannot be printed, and then prints an #error with the reason. */
+ * user's op is printed as the variable named as the op, which must be declared before, with the
+ * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.plain and the
+ * seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
@@ -1104,33 +1103,33 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external) and
  * frozen; others are copied. Optimiser state, step count and notes are not printed: a device begins
  * at step 0. The store's block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all parameters. Returns E_ARG as above; also without parameters, for several ranks, and for
- * missing values (gckpt_store_get) that are quantised or, with GCKPT_NO_TRAINING, random. */
+ * reads all parameters. Returns E_ARG as gckpt_plan_c; also without parameters, for several ranks,
+ * and for missing values (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
-/* Creates the plan's parameters in the store as gckpt_param did when the graph was built: in that
- * order, with those initial values if the seed is the same. Existing parameters are not changed. */
+/* Creates the plan's parameters in the store as gckpt_param did when the graph was built: in the
+ * same order, with the same initial values if the seed is. Existing parameters are not changed. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
-enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: gckpt_fit may choose it (no clipping) */
+enum { GCKPT_IF_USEFUL = 2 }; /* value of update_in_backward: gckpt_fit chooses */
 #ifndef GCKPT_NO_FIT
 /* Builds the graph whose inputs have `rows` rows, fills terms (at most GCKPT_MAX_TERMS) and returns
- * their number, or less than 0 to exclude this size. Called for each divisor of the batch. It must
- * create the same tensors and parameters each time, so that ids are the same. */
+ * their number, or a negative number to exclude this size. Called for each divisor of the batch. It
+ * must create the same tensors and parameters each time, so that ids are the same. */
 #define GCKPT_MAX_TERMS 16
 typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
-/* Fills in the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
+/* Fills in the costs of a graph that gckpt_build_fn just built, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                          gckpt_cost *costs, int cost_count, void *user);
 /* Chooses the micro-batch together with the plan: returns the plan with the least
- * gckpt_plan_step_cost, then fewest bytes, then most rows, among those of all micro-batch sizes
+ * gckpt_plan_step_cost, then fewest bytes, then most rows, among the plans of all micro-batch sizes
  * (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the cost
  * model, and so the same plan on every machine. A graph that mixes rows is planned with the whole
  * batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and memory
  * must not be a block. Graphs are temporary; parameters that they create stay in the store if a
  * plan is found. Returns NULL after an error, which the store then has; if the budget is too small,
- * it names the least bytes, and those for 1.5 times the least cost. */
+ * the text names the least bytes, and the bytes for 1.5 times the least cost. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
@@ -1144,22 +1143,22 @@ typedef struct {
     uint64_t proven_cost;       /* gckpt_plan_proven_cost within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
-/* Finds all points of GCKPT_OPTIMAL at once, for the store as it is: freeze and quantise before.
- * desc is as for gckpt_plan_new; mode and budget are ignored, and its memory must not be a block.
- * Graph and desc.backend must outlive the frontier; one thread at a time may use it. Returns NULL
- * after an error, which the graph then has. */
+/* Finds the points of GCKPT_OPTIMAL for all budgets. Freeze and quantise parameters before. desc is
+ * as for gckpt_plan_new; mode and budget are ignored, and its memory must not be a block. Graph and
+ * desc.backend must outlive the frontier; one thread at a time may use it. Returns NULL after an
+ * error, which the graph then has. */
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans remain valid */
-/* Number of points, and point i: bytes ascend, cost descends; the last one recomputes nothing. */
+/* Number of points; point i. Bytes ascend, cost descends; the last point recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
 /* Returns 1 if every point was searched exhaustively, 0 if a limit of effort was reached, which is
  * normal for graphs of more than some tens of ops; proven_cost says how good a point is. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
-/* Returns the index of the point for a budget (0 sets no limit), or -1 if it is too small; and that
- * point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds a plan at most 0.1 % of a step cheaper. */
+/* Return, for a budget (0 sets no limit), the index of its point (-1 if the budget is too small),
+ * and that point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds at most 0.1 % of a step less. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #ifndef GCKPT_NO_PRINT
@@ -1195,10 +1194,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
 typedef void (*gckpt_kernel)(const gckpt_call *call);
 
 typedef enum {
-    GCKPT_WIDEN,     /* x = from */
-    GCKPT_WIDEN_ADD, /* x = from + x */
-    GCKPT_NARROW,    /* to = x, rounded */
-    GCKPT_ROUND      /* x = x, rounded, as floats */
+    GCKPT_WIDEN,     /* x = from, as floats */
+    GCKPT_WIDEN_ADD, /* adds from to x */
+    GCKPT_NARROW,    /* rounds x to bf16 in `to` */
+    GCKPT_ROUND      /* rounds x to bf16 values, kept as floats */
 } gckpt_conversion_kind;
 /* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
  * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
@@ -1219,8 +1218,8 @@ typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_update_constants;
 /* One pass over a parameter (manual, 5g). For each block of GCKPT_UPDATE_BLOCK elements, in order:
- * adds the further accumulators to the first, which keeps the sum (it need not if `update`);
- * divides the sum; takes the square sum of the quotient; updates the parameter with it. */
+ * adds the further accumulators to the first, which keeps the sum (if `update`, it need not);
+ * divides the sum; takes its square sum; updates the parameter with it. */
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
@@ -1229,10 +1228,10 @@ typedef struct {
     const size_t *more;        /* host memory */
     int adds;                  /* length of more */
     float count;               /* divisor; 0 if the sum is already divided */
-    int write_back;            /* if nonzero, `gradient` receives the quotient; if 0, the sum */
+    int write_back;            /* if nonzero, `gradient` gets the quotient; if 0, the sum */
     float *squares;            /* receives square sums, by block; may be NULL */
     int update;                /* if 0, nothing is updated and the fields below are unused */
-    const uint32_t *skip_flag; /* if not NULL and not 0 here, nothing is updated */
+    const uint32_t *skip_flag; /* if not NULL and *skip_flag is not 0, nothing is updated */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1242,16 +1241,16 @@ typedef struct {
 
 /* The dequantisation of a parameter (gckpt_store_quantise) to n floats. */
 typedef struct {
-    gckpt_storage storage; /* not F32 */
+    gckpt_storage storage; /* format of the values; not F32 */
     const void *quantised; /* values in that format */
-    const float *scales;   /* I8: of each row */
-    int64_t row, n;        /* elements of a row; of the parameter */
+    const float *scales;   /* I8: scale of each row */
+    int64_t row, n;        /* number of elements of a row, and of the parameter */
     float *to;
 } gckpt_dequantisation;
 
-/* The parameters of a micro-batch that a backend replays. Compared with an earlier micro-batch of
- * the same owner, part and `rows`, only these may differ: first row, position, seed and step of its
- * calls, and loss_scale of its losses, by gckpt_call.id. */
+/* The parameters of a micro-batch that a backend replays. Only these may differ from an earlier
+ * micro-batch of the same owner, part and `rows`: first row, position, seed and step of its calls,
+ * and loss_scale of its losses, by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
@@ -1267,10 +1266,10 @@ typedef struct {
 
 struct gckpt_backend {
     const char *name; /* a plan for this backend runs on backends of this name only */
-    void *context;    /* for the functions, not NULL; call->backend of kernels (NULL on the CPU) */
-    int own_memory;   /* if nonzero, memory that the host cannot use; all functions up to `finish`
-                       * except workspace are then needed. If 0, the CPU's plain functions replace
-                       * those that are NULL and kernels that `find` does not return */
+    void *context;    /* passed to the functions, not NULL; call->backend of kernels (CPU: NULL) */
+    int own_memory;   /* if nonzero, the host cannot use its memory; then all functions up to
+                       * `finish` except workspace are required. If 0, the CPU's plain functions
+                       * replace functions that are NULL and kernels that `find` does not return */
     int writes_back;  /* if nonzero, update always acts as with write_back (and needs no scratch) */
     void *(*allocate)(void *context, size_t bytes, size_t alignment); /* NULL if out of memory */
     void (*release)(void *context, void *memory, size_t bytes);
@@ -1278,48 +1277,49 @@ struct gckpt_backend {
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
-    /* Planning: `call` is as op->shape left it for plain kernels. Sets workspace_forward and
-     * workspace_backward; for fast kernels (find_fast) also sets mixes_rows if their bits depend on
-     * the size of micro-batches, and precision to GCKPT_BF16 if it has none for such shapes.
-     * in[i].bf16, out_bf16 and grad_out_bf16 say which tensors the plan keeps as bf16 and must not
-     * be read. A function of op, call and the backend's name only. In kernels the workspace begins
-     * a multiple of 64 bytes after copies of the executor, which begin at the plan's alignment. */
+    /* Called when planning, with `call` as op->shape left it for plain kernels. Sets
+     * workspace_forward and workspace_backward; for fast kernels (find_fast) also sets mixes_rows
+     * if their bits depend on the size of micro-batches, and precision to GCKPT_BF16 if it has none
+     * for these shapes. in[i].bf16, out_bf16 and grad_out_bf16 only say which tensors the plan
+     * keeps as bf16. A function of op, call and the backend's name only. A kernel's workspace
+     * begins a multiple of 64 bytes after the executor's copies, which have the plan's
+     * alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* Returns the kernel of an op's forward or backward, found by op->name or, for users' ops, by
      * op; called for each instruction when an executor is made, perhaps repeatedly, with the same
-     * result. If NULL, the op's own kernel runs, for a backend with its own memory on copies at the
-     * host (slow). The op's own kernels define the layout of saved data: a backend that uses
-     * another one must have both. */
+     * result. If it returns NULL, the op's own kernel runs; for a backend with its own memory it
+     * runs on the host, on copies (slow). The op's own kernels define the layout of saved data: a
+     * backend that uses another layout must have kernels for forward and backward. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Between ops; of `call`, only backend, threads, seed, step, first_row, rows and precision are
-     * set. fill writes a word n times, from an address that is a multiple of 4. */
+    /* Work between ops. Only backend, threads, seed, step, first_row, rows and precision of `call`
+     * are set. fill writes a word n times, from an address that is a multiple of 4. */
     void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
-    /* Waits until all calls are done. Returns NULL, or the first error since the backend was made,
-     * and then that error forever. */
+    /* Waits until all calls are done. Returns NULL, or the first error since the backend was made;
+     * after an error all later calls return that error. */
     const char *(*finish)(void *context);
     /* All functions below may be NULL. A backend that has all kernels of a micro-batch can capture
-     * and replay it. The executor calls replay before the first instruction. If it returns 1, all
-     * instructions have been replayed with `params`. If 0, the executor issues them, only by
-     * kernels, fill, add, convert, copy, copy_async and wait_copies, and then calls captured. That
-     * returns 1; or 0, if they were only captured and cannot be replayed: the executor then issues
-     * them again (and calls replay no more). discard_captures invalidates captures of `owner`. */
+     * and replay it. The executor calls replay before the first instruction. If replay returns 1,
+     * all instructions have been replayed with `params`. If 0, the executor issues them, only by
+     * kernels, fill, add, convert, copy, copy_async and wait_copies, and then calls captured.
+     * captured returns 1, or 0 if they were only captured and cannot be replayed: the executor then
+     * issues them again (and replay no more). discard_captures drops captures of `owner`. */
     int (*replay)(void *context, const gckpt_step_params *params);
     int (*captured)(void *context);
     void (*discard_captures)(void *context, const void *owner);
-    /* Returns why the last allocate failed and a remedy, which is appended to error texts. */
+    /* Returns why the last allocate failed and a remedy, which error texts append. */
     const char *(*memory_hint)(void *context);
-    /* GCKPT_BF16_FAST (manual, 5m), not supported if NULL. As find, but also called when planning
+    /* Kernels of GCKPT_BF16_FAST (manual, 5m), optional. As find, but also called when planning,
      * and a function of op->name or op only; returns both kernels of an op or neither.
      * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
      * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Offloading to the host: all four or none (copy_out and copy_in are then used). copy_async
-     * begins a copy after all earlier calls; it may overlap later calls, and copies keep their
-     * order. wait_copies makes later calls wait for all copies. Host memory comes from host_get.
-     * Until wait_copies calls do not touch the device's side (they may read it if `out`). */
+    /* Offloading to the host: all four functions or none (copy_out and copy_in then replace them).
+     * copy_async begins a copy after all earlier calls; it may overlap later calls, and copies keep
+     * their order. wait_copies makes later calls wait for all copies. Host memory comes from
+     * host_get. Until wait_copies, calls leave the device's side alone (if `out`, may read it). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1330,14 +1330,14 @@ struct gckpt_backend {
     /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not replayed). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* As wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
+    /* Waits as wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
     void (*wait_copies_until)(void *context, int later);
-    /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both or none. After
-     * use_comm_queue(1) the thread's calls of add and copy go to a second queue, after all earlier
-     * calls; returns that queue (a cudaStream_t). After use_comm_queue(0) they go to the first
-     * queue again; the two overlap. wait_comm_queue makes later calls wait for the second queue,
-     * except its last `later` calls. copy_in accepts 16 MiB (in calls of half a MiB or more) before
-     * it waits for earlier calls. */
+    /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both functions or
+     * none. After use_comm_queue(1) the thread's calls of add and copy go to a second queue, after
+     * all earlier calls; returns that queue (a cudaStream_t). After use_comm_queue(0) they go to
+     * the first queue again; the two queues overlap. wait_comm_queue makes later calls wait for the
+     * second queue, except its last `later` calls. copy_in accepts 16 MiB (in calls of half a MiB
+     * or more) before it waits for earlier calls. */
     void *(*use_comm_queue)(void *context, int on);
     void (*wait_comm_queue)(void *context, int later);
 };
@@ -1350,26 +1350,26 @@ extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
 /* >>api-run ------------------------------------------------------------------------------------ */
 /* Options of one step. A value that is not finite or out of range is refused by its name. */
 typedef struct {
-    float lr;                /* learning rate, 0 or more; no default: 0 only moves the state */
-    float weight_decay;      /* 0 or more; decoupled; times the parameter's decay_scale */
+    float lr;                /* learning rate, 0 or more; no default: 0 changes only the state */
+    float weight_decay;      /* decoupled, 0 or more; multiplied by the parameter's decay_scale */
     float beta1, beta2, eps; /* AdamW; 0 selects 0.9, 0.999, 1e-8; a negative beta means 0 */
     float momentum;          /* MOMENTUM; 0 selects 0.9 */
     float clip;              /* greatest global gradient norm; 0 disables clipping */
 } gckpt_hyper;
 #ifndef GCKPT_NO_TRAINING
-GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* lr, and 0 for all others */
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 #endif
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of a shard: as many, from element `first` on; else all, 0 */
+    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
-    float clip_scale;            /* multiply the gradient by this */
+    float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
-    uint64_t step;               /* 1 for the first update of this state, else of the store */
-    const gckpt_hyper *hyper;    /* of this step */
+    uint64_t step;               /* number of this update of the state (none: of the store) */
+    const gckpt_hyper *hyper;    /* options of this step */
 } gckpt_update;
 /* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
  * unless the first update has begun: a step changes all parameters or none. */
@@ -1385,13 +1385,13 @@ typedef struct {
 #define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
 #define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* Returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a gradient
- * or a loss's sum, from values without (an infinity that was fed, constant or frozen, as in a mask,
- * may spread); the error text names op, tensor, element and row of the batch. Also refuses NaN in a
- * feed (even where nothing reads it), parameter or constant, infinities in trained parameters, and
- * both in gradients before the first update (but not in their norm, which may overflow). Nothing is
- * changed then, except if the update itself did it (lr too high), or in plans that update in the
- * backward. */
+/* A step returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a
+ * gradient or a loss's sum, from inputs without any (an infinity that was fed, constant or frozen,
+ * as in a mask, may spread); the error text names op, tensor, element and row of the batch. Also
+ * refuses NaN in a feed (even where nothing reads it), parameter or constant, infinities in trained
+ * parameters, and NaN or infinities in gradients before the first update (but not in their norm,
+ * which may overflow). Then nothing is changed, except if the update itself made the value (lr too
+ * high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
@@ -1399,7 +1399,7 @@ typedef enum {
     GCKPT_ISA_PLAIN, /* the plain kernels: the definition of the numbers */
     GCKPT_ISA_C,     /* the fast kernels in plain C, without vector instructions */
     GCKPT_ISA_NEON,
-    GCKPT_ISA_AVX2, /* and FMA */
+    GCKPT_ISA_AVX2, /* AVX2 and FMA */
     GCKPT_ISA_AVX512,
     GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans; AUTO selects it for these only */
     GCKPT_ISA_COUNT
@@ -1409,33 +1409,33 @@ typedef enum {
  * between instructions and, on the CPU, within them. All ranks make the same exchanges in the same
  * order, on machines of one byte order. The executor does the arithmetic. */
 typedef struct {
-    int rank, size;   /* as the store's */
+    int rank, size;   /* rank and number of ranks, as in gckpt_store_ranks */
     int device_aware; /* nonzero: accepts addresses in a backend's own memory */
-    /* Starts to send bytes to rank `peer` and receive from it (either may be 0). Returns 1 or 0. */
+    /* Starts to send to and receive from rank `peer`, 0 bytes or more. Returns 1; 0 on failure. */
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes);
     /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
      * programs first. NULL if exchange waits itself. */
     int (*done)(void *user);
-    /* Begins to add up n floats of all ranks in the transport's own order; for fast_reduce. */
+    /* Starts to replace x by the sum over all ranks, added in any order; for fast_reduce. */
     int (*all_reduce)(void *user, float *x, size_t n);
-    /* Makes exchanges of the other ranks with this one fail, and stops using the pending buffers.
-     * May be NULL; the others then wait for their timeout. */
+    /* Makes pending and later exchanges of other ranks with this one fail, and stops using the
+     * buffers of the pending one. If NULL, the other ranks wait for their timeout. */
     void (*abort)(void *user);
     double (*clock)(void *user); /* returns seconds; NULL disables the timeout */
     double timeout;              /* seconds without an answer until E_PEER; 0 disables it */
     void *user;                  /* for the functions */
-    /* For a backend with use_comm_queue, on its own memory; both or none, with abort. enqueue adds
-     * to that queue an exchange, or (peer -1) an all_reduce of the floats at `receive`; returns 0
-     * if it failed. enqueued_done: as done, for all enqueued so far; called where the host must
-     * wait, so the timeout includes computation queued before. */
+    /* For a backend with use_comm_queue, on its own memory; both functions or none, with abort.
+     * enqueue adds to that queue an exchange or, if peer is -1, an all_reduce of the floats at
+     * `receive`; returns 0 if it failed. enqueued_done returns as done, for all that was enqueued
+     * so far; called where the host must wait, so the timeout includes queued computation. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
     int (*enqueued_done)(void *user);
 } gckpt_transport;
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
-    gckpt_memory memory; /* for tables, caches, copies, and the arena if that is NULL */
+    gckpt_memory memory; /* memory for tables, caches, copies, and the arena if `arena` is NULL */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment; NULL (default)
      * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;
@@ -1457,28 +1457,28 @@ typedef struct {
      * e.g. one for prompts, one for single tokens. It must outlive this one; one of them runs at a
      * time; each plan counts the bytes. NULL (default) allocates own caches. */
     gckpt_exec *caches_of;
-    /* Copy `bytes` bytes to, or from, position `at` of a slower memory (file, chip) of
-     * gckpt_plan_offloaded bytes, and return the bytes done; if fewer, the step ends with E_FILE
-     * and changes nothing. Both, or neither: values are then offloaded to host memory. */
+    /* offload copies `bytes` bytes to position `at` of a slower memory (file, chip) of
+     * gckpt_plan_offloaded bytes, reload copies them back; return the bytes done. If fewer, the
+     * step ends with E_FILE and changes nothing. If both are NULL, host memory is used. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
     /* If not NULL, offload and reload may only begin a copy (by a thread, by DMA) and return
      * `bytes`; copies are done one at a time in that order. Waits until all except the last `later`
-     * are done; returns 0, or nonzero if one failed: it is then called with later 0, and the step
+     * are done; returns 0, or nonzero if one failed: wait is then called with later 0, and the step
      * ends with E_FILE. No copy is pending after a call of the executor. If the backend has its own
-     * memory, each copy is waited for at once. */
+     * memory, the executor waits for each copy at once. */
     int (*wait)(void *user, int later);
-    /* Needed if the store has several ranks. Each rank feeds its own rows (gckpt_plan_rank_rows);
-     * `rows` is the number of all. If one rank refuses or cancels a step, all do, with its text.
-     * E_PEER means that a rank does not answer: free this executor, and, if parameters were being
-     * updated, load a checkpoint. */
+    /* Required if the store has several ranks. Each rank feeds its own rows (gckpt_plan_rank_rows);
+     * `rows` is the number of rows of all ranks. If one rank refuses or cancels a step, all do,
+     * with its text. E_PEER means that a rank does not answer: free this executor, and, if
+     * parameters were being updated, load a checkpoint. */
     const gckpt_transport *transport;
     /* If nonzero, transport->all_reduce adds up gradients: faster, but another number of ranks
      * gives other bits. If 0 (default), bits do not depend on it. */
     int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);        /* before each instruction */
     void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
-    void *user;                                                 /* for the callbacks */
+    void *user;                                                 /* passed to the callbacks */
     /* Thread pool of the program, used if the plan's threads > 1. Calls body(context, 0..n-1) in
      * any order and returns when all are done. NULL (default) selects OpenMP if compiled in, else
      * one thread. With OpenMP a whole call (gckpt_step, gckpt_forward, ..) is one parallel region,
@@ -1493,30 +1493,30 @@ typedef struct {
      * gckpt_store_get, or pushed (gckpt_store_push). GCKPT_NO_TEXT checks nothing. */
     int allow_initial;
 } gckpt_exec_desc;
-/* Creates an executor, and in the store all missing values and optimiser state, or none. Refuses
- * state of another optimiser (gckpt_store_reset clears it), as does a step if it was loaded later.
- * Where the system overcommits memory, only a request beyond all memory fails. The plan is copied
- * (except a C constant) and may be freed; the store must outlive the executor. Returns NULL after
- * an error, which the store then has. */
+/* Creates an executor, and in the store all missing values and optimiser state (after an error
+ * none). Refuses state of another optimiser (gckpt_store_reset clears it); if such state is loaded
+ * later, a step refuses it. Where the system overcommits memory, only a request beyond all memory
+ * fails. The plan is copied (except a C constant) and may be freed; the store must outlive the
+ * executor. Returns NULL after an error, which the store then has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */
-/* Return the bytes of a block (gckpt_memory.memory, at any address) that suffice. store_need: for a
- * store with all that the plan needs, built by its graph or by gckpt_plan_params; with plan NULL,
- * for one without parameters. Notes, and values used before all parameters exist, take more.
- * exec_need: for an executor, desc as for gckpt_exec_new, with memory ignored. SIZE_MAX means that
- * it exceeds all memory, or that the isa or backend is not available; other faults are found by
- * gckpt_exec_new. */
+/* Return the bytes of a block (gckpt_memory.memory, at any address) that suffice. gckpt_store_need:
+ * for a store with all that the plan needs, built by its graph or by gckpt_plan_params; with plan
+ * NULL, for a store without parameters. Notes, and values used before all parameters exist, take
+ * more. gckpt_exec_need: for an executor with this desc, whose memory is ignored. SIZE_MAX means
+ * that the bytes exceed all memory, or that isa or backend is not available; gckpt_exec_new finds
+ * other faults. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
 typedef struct {
     int input;        /* gckpt_id */
-    const void *data; /* all its rows */
+    const void *data; /* values of all rows of the step */
 } gckpt_feed;
 /* Returns the feed of an input; if the input has another type, data is NULL, which a step refuses.
- * GCKPT_FEED(input, values) takes the type of a pointer or of an array with one axis (x[0] of
- * others): float, int32_t or uint8_t; others do not compile. In C99 nothing is checked. */
+ * GCKPT_FEED(input, values) derives the type from values: a pointer or an array with one axis (use
+ * x[0] of others) of float, int32_t or uint8_t; others do not compile. C99 checks nothing. */
 GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
 #ifdef __cplusplus
 #define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
@@ -1532,8 +1532,8 @@ GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, c
 #endif
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count; 0 in training if count is 0 */
-    double grad_norm; /* of the divided gradients, before clipping */
-    int64_t count;    /* of the first loss; if 0, nothing was changed */
+    double grad_norm; /* norm of the divided gradients, before clipping */
+    int64_t count;    /* count of the first loss; if 0, nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
 /* Returns one loss of the last call that reports (even one that was SKIPPED): the sum of term
@@ -1546,23 +1546,23 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
 #ifndef GCKPT_NO_CACHES
-/* position returns the number of positions in the caches. Each gckpt_forward that succeeds adds its
- * T; it returns E_ARG if that exceeds the capacity, or if it has more rows than the last one.
- * rewind forgets positions from `position` on (after 0 any number of rows may follow). It returns
- * E_ARG if there are fewer, or if a gckpt_cache_window has overwritten keys that this executor's
- * attention needs there: it can go back by up to rows - window + 1 from the highest position
- * reached, with the cache's rows and attention's window; another executor's gckpt_forward checks
- * for its own. */
+/* gckpt_position returns the number of positions in the caches. Each successful gckpt_forward adds
+ * its T; it returns E_ARG if that exceeds the capacity, or if it has more rows than the last call.
+ * gckpt_rewind forgets positions from `position` on (after 0 any number of rows may follow). It
+ * returns E_ARG if there are fewer positions, or if a gckpt_cache_window has overwritten keys that
+ * this executor's attention needs there: it can go back by up to rows - window + 1 from the highest
+ * position reached, with the cache's rows and attention's window. Another executor of the caches
+ * checks for its own windows when it runs. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
 #ifndef GCKPT_NO_TRAINING
-/* Runs a step of `rows` rows: all micro-batches, one division, clipping, update. report or NULL. */
+/* Runs a step of `rows` rows: all micro-batches, division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
- * them. Feeds are read during the call only. desc.batch must exceed the graph's rows, and all
- * losses must count the same targets. */
+ * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
+ * the graph's rows, and all losses must count the same targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -1574,7 +1574,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction
-gckpt_next_instruction(const gckpt_exec *exec); /* of run_some; id -1 at the end of the step */
+gckpt_next_instruction(const gckpt_exec *exec); /* next one; id -1 at the end of the step */
 /* Computes gradients as gckpt_step does, without an update: parameters, state and step stay, to the
  * bit; dropout uses the masks of the next step. Read them by gckpt_fetch and gckpt_collect. Returns
  * E_ARG if the plan updates in the backward. */
@@ -1587,29 +1587,29 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 #endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_FETCH
 /* Returns a tensor or gradient of desc.fetch, valid until the next call that runs on this executor
- * or on one that shares its arena. Returns NULL, with the executor's error text, if it is not
- * fetched, or not computed: not yet in this micro-batch (gckpt_run_some), or because the step ended
- * early. A gradient is complete after its last contribution, a trained parameter's after its
- * update, any other without a batch axis at the end of the step. Values of i32 tensors
+ * or on one that shares its arena. Returns NULL, with the executor's error text, if the tensor is
+ * not in desc.fetch, or not computed: not yet in this micro-batch (gckpt_run_some), or because the
+ * step ended early. A gradient is complete after its last contribution, a trained parameter's after
+ * its update, any other without a batch axis at the end of the step. Values of i32 tensors
  * (gckpt_argmax) are int32_t: cast the pointer, for gckpt_collect as well. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* Makes all later calls write this tensor (of desc.fetch, with a batch axis, no parameter) to `to`,
- * the rows of the whole batch in order; to NULL ends it. `size` is the number of floats (or
- * int32_t) there; a call with more returns E_ARG before anything runs. Gradients are those of the
+ * the rows of the whole batch in order; `to` NULL ends this. `size` is the number of floats (or
+ * int32_t) at `to`; a call with more returns E_ARG before anything runs. Gradients are those of the
  * sum; divide them by report.count for those of report.loss. A call that fails has written the rows
  * of complete micro-batches. */
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
 #endif
 #ifndef GCKPT_NO_DEBUG
-/* Returns, with GCKPT_DEBUG_MEASURE after two steps, the bytes of store, caches and copies + the
+/* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of store, caches and copies + the
  * highest arena byte touched + 1 (an op's workspace counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 #endif
 #ifndef GCKPT_NO_RANKS
-/* Collective calls of all ranks, between steps: gather_values writes all values of a parameter (its
- * index in the store) to `to` (NULL on ranks that do not need them); gather_hash returns the hash
- * that gckpt_store_hash returns in one process. */
+/* Collective calls of all ranks, between steps: gckpt_gather_values writes all values of parameter
+ * `index` to `to` (NULL on ranks that do not need them); gckpt_gather_hash returns the hash that
+ * gckpt_store_hash returns in one process. */
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 /* Returns the bytes sent to other ranks so far by exchanges. */
@@ -1641,7 +1641,7 @@ typedef struct {
     double resolution; /* coarsest resolution: smaller relative differences may be missed */
     int directions;    /* two for each trainable parameter */
     int unresolved;    /* directions whose differences are lost in the loss's rounding */
-    const char *name;  /* parameter of `worst`; if UNRESOLVED, of `resolution`. The executor's */
+    const char *name;  /* parameter of `worst` (UNRESOLVED: of `resolution`); the executor's */
 } gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss, along
  * the gradient and along a random direction. Returns E_DATA if one differs by more than 0.01, or if
@@ -1656,37 +1656,36 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                                              int64_t rows, gckpt_check *check);
 /* Measures the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
  * and backward over one micro-batch, at least 1; cost_count is the highest id + 1. *update (may be
- * NULL) is the rest of a step: checks, division, norm, update. `clock` returns seconds from any
- * origin. Any training plan without update_in_backward will do; rows is a multiple of its
- * micro-batch. Each op gets the median of 6 to 32 runs (a quarter of a second, unless 6 take
+ * NULL) is the time of the rest of a step: checks, division, norm, update. `clock` returns seconds
+ * from any origin. Any training plan without update_in_backward will do; rows is a multiple of its
+ * micro-batch. An op's time is the median of 6 to 32 runs (a quarter of a second, unless 6 take
  * longer) without the first. Weights, state and step stay, to the bit (each parameter is updated,
  * timed and restored; a custom optimiser is not called). Costs are those of the graph as built: if
  * another lowering was timed, scaled by the model's costs. Ops that the plan does not run get the
- * model's cost in this unit. A recompute is assumed to take as long as the first forward; with cold
- * caches it takes longer, and less if it computes only the backward's inputs. */
+ * model's cost in nanoseconds. A recompute is assumed to take as long as the first forward; it
+ * takes longer with cold caches, and less if it computes only the backward's inputs. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*clock)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
-/* Time of one instruction in all profiled steps (gckpt_plan_get and gckpt_plan_usage say which
- * tensor, and whether it is a recompute); examples/summary.h prints it by tensor and by op. */
+/* Time of one instruction in all profiled steps (gckpt_plan_get says which tensor it computes, and
+ * gckpt_plan_usage whether it is a recompute); examples/summary.h prints both. */
 typedef struct {
     double seconds;
-    int64_t runs;          /* one for each micro-batch, or for each step */
-    uint64_t flops, bytes; /* of one run over a whole micro-batch: bytes read and written */
+    int64_t runs;          /* number of runs: one for each micro-batch, or one for each step */
+    uint64_t flops, bytes; /* flops, and bytes read and written, of a run with all rows */
 } gckpt_profile_entry;
 typedef struct {
-    double (*clock)(void *user); /* returns seconds from any origin */
-    void *user;                  /* for clock */
-    gckpt_profile_entry
-        *entries;         /* for each instruction of the plan; set to 0 before the first step */
-    int count;            /* length of entries: the plan's length */
-    int64_t steps;        /* profiled so far; 0 at first */
-    double total_seconds; /* of the calls, with checks, feeds and the norm; 0 at first */
-    gckpt_report report;  /* of the last one */
+    double (*clock)(void *user);  /* returns seconds from any origin */
+    void *user;                   /* passed to clock */
+    gckpt_profile_entry *entries; /* one entry an instruction; set to 0 before the first step */
+    int count;                    /* length of entries: the plan's length */
+    int64_t steps;                /* number of profiled steps; set to 0 before the first */
+    double total_seconds; /* time of the calls, with checks, feeds and the norm; set to 0 before */
+    gckpt_report report;  /* report of the last step */
 } gckpt_profile;
-/* Runs gckpt_step (gckpt_forward if hyper is NULL) and adds its times to `profile`. Results,
- * weights and errors are those of the step. A backend is waited for after each instruction and
- * replays no micro-batches, so the step takes longer there. */
+/* Runs gckpt_step (gckpt_forward if hyper is NULL) and adds the times to `profile`. Results,
+ * weights and errors are those of the step. With a backend, waits after each instruction and
+ * replays no micro-batches, so the step takes longer. */
 GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                           int64_t rows, const gckpt_hyper *hyper,
                                           gckpt_profile *profile);
@@ -1697,27 +1696,27 @@ typedef struct {
     size_t bytes;    /* gckpt_plan_bytes */
     uint64_t cost;   /* gckpt_plan_step_cost: the prediction */
     double overhead; /* gckpt_plan_overhead */
-    double seconds;  /* of a step without its updates, the least of `runs` */
+    double seconds;  /* seconds of a step without its updates, the least of `runs` steps */
     int runs;        /* number of timed steps; 0 if the limit was reached before */
 } gckpt_trial;
 enum { GCKPT_MAX_TRIALS = 16 };
 typedef struct {
     double (*clock)(void *user); /* returns seconds from any origin */
     void *user;                  /* for clock */
-    double limit;                /* seconds; steps that have begun are finished; 0 tries nothing */
-    const gckpt_feed *feeds;     /* of a whole batch; build may fill in the ids */
+    double limit;                /* seconds; a begun step is finished; if 0, times no plan */
+    const gckpt_feed *feeds;     /* feeds of a whole batch; build may fill in the ids */
     int feed_count;              /* length of feeds */
     /* Or NULL. Ignores progress, copy_feeds, skip_nonfinite, debug except GCKPT_DEBUG_PLAIN. */
     const gckpt_exec_desc *exec;
     gckpt_trial trials[GCKPT_MAX_TRIALS]; /* results; the first is the plan of gckpt_fit */
-    int count, fastest;                   /* number of trials; index of the returned plan's */
+    int count, fastest;                   /* number of trials; index of the returned plan */
 } gckpt_fit_timing;
-/* As gckpt_fit, but times the most promising plans and returns the one that is fastest here
+/* Works as gckpt_fit, but times the most promising plans and returns the one that is fastest here
  * (manual, 7). Candidates are gckpt_fit's plans for fewer and fewer bytes and for larger
- * micro-batches, while their cost is at most a quarter more. They are timed alternately and slow
- * ones are dropped; a gain below 1/64 counts as noise. The choice depends on machine and moment,
- * the results of training do not. Steps run within the budget on the store's parameters without
- * updates: values, state and step stay, to the bit. Up to half the limit may go into planning. */
+ * micro-batches, while their cost is at most 1.25 times that of gckpt_fit's plan. They are timed
+ * alternately, slow ones are dropped; gains below 1/64 are noise. The choice varies, the results of
+ * training do not. Steps run within the budget on the store's parameters without updates: values,
+ * state and step stay, to the bit. Planning takes at most half the limit. */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure_fn measure, gckpt_fit_timing *timed);

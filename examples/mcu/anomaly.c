@@ -1,15 +1,15 @@
-/* anomaly.c - watches a machine: an autoencoder, 16-8-3-8-16, trained on the host with vibrations
- * of the healthy machine, reproduces such rows and few others, so rows that it reproduces badly are
- * anomalies. The chip does not train: weights stay in flash, and training code is omitted
- * (GCKPT_NO_TRAINING). With PLAN, the program trains, determines the largest normal error, and
- * prints weights and plan. */
+/* anomaly.c - watches a machine for faults. An autoencoder of widths 16-8-3-8-16 was trained on the
+ * host to reproduce vibrations of the healthy machine. It reproduces other vibrations badly, so a
+ * row with a large error is an anomaly. The chip does not train: weights stay in flash, and the
+ * code for training is omitted (GCKPT_NO_TRAINING). If PLAN is defined, the program trains on the
+ * host, determines the largest error of healthy rows, and prints weights and plan. */
 #include "job.h"
 #include "anomaly.h"
 
 enum { ROWS = 64, EVERY = 8 };
 
-/* Returns the mean squared error of the network's output for a row, or a negative number after an
- * error. */
+/* Returns the mean squared error of the network's output for a row, or a negative number if a call
+ * failed. x and y are the ids of the network's input and output. */
 static float error_of(gckpt_exec *e, int x, int y, const float row[READINGS])
 {
     const gckpt_feed feed = { x, row };
@@ -84,7 +84,7 @@ int main(void)
         const float error = error_of(e, gckpt_id(x), gckpt_id(back.tensor), row);
         worst = error > worst ? error : worst;
     }
-    /* a fifth more than the worst healthy row */
+    /* the limit is 1.2 times the largest error of a healthy row */
     printf("#define MOST_ERROR %.9gf\n", 1.2 * (double)worst);
     return job_print_plan(g, NULL, &desc);
 }

@@ -6,12 +6,12 @@
 
 enum { READINGS = 16 };
 
-/* State of the machine or its sensor. */
+/* State of the simulated machine: healthy, or a fault of the machine or of its sensor. */
 typedef enum { HEALTHY, KNOCKS, TOO_FAST, STUCK } machine_fault;
 
-/* Computes row `number` of the sensor: two turns of a shaft, with an amplitude that depends on the
- * load, an overtone, noise and a random phase. Uses integers, so that all machines compute the same
- * values. */
+/* Computes row `number` of the sensor: the vibration during two turns of a shaft, with an amplitude
+ * that depends on the load, an overtone, noise and a random phase. The arithmetic is in integers,
+ * so that all machines compute the same row. */
 static void sense(uint32_t number, machine_fault what, float row[READINGS])
 {
     static const int16_t sine[32] = { 0,      6393,   12540,  18205,  23170,  27246,  30274,

@@ -1,5 +1,6 @@
-/* board.h - the functions that a job requires from its board: cortex_m.c or riscv.c with
- * semihosting.c, in QEMU, or host.c. None needs a C library. */
+/* board.h - the functions that every example for microcontrollers ("job", see job.h) requires from
+ * its board. They are implemented by cortex_m.c or riscv.c together with semihosting.c, for QEMU,
+ * and by host.c. None of them needs a C library. */
 #ifndef BOARD_H
 #define BOARD_H
 #include <stddef.h>
@@ -7,13 +8,14 @@
 
 void board_print(const char *text);
 void board_exit(int status);
-/* Returns the number that the run was started with, or -1 without one. */
+/* Returns the number on the command line with which the run was started, or -1 without one. */
 int board_argument(void);
-/* Returns the instructions since the start, in QEMU with -icount shift=0 (each takes a nanosecond
- * of the board's time, which a timer counts); 0 on the host. */
+/* Returns the number of instructions executed since the start; 0 on the host. On a Cortex-M it is
+ * derived from a timer: in QEMU with -icount shift=0, an instruction takes a nanosecond. */
 uint64_t board_instructions(void);
-/* Return bytes: of RAM including the stack and of flash including initial values of RAM, both from
- * the linker, and of the deepest stack so far. 0 on the host. */
+/* Three sizes in bytes, all 0 on the host: board_ram, the RAM in use including the stack;
+ * board_flash, the flash in use including initial values of variables (both from the linker);
+ * board_stack, the most stack used so far. */
 size_t board_ram(void);
 size_t board_flash(void);
 size_t board_stack(void);
@@ -23,8 +25,8 @@ void board_watchdog(unsigned milliseconds);
 void board_feed(void);
 /* Returns the number of resets by the watchdog since power-on. */
 int board_watchdog_resets(void);
-/* Read or write bytes from offset `at` of the file that models the flash (chip.h). Return the
- * bytes moved. */
+/* Read or write bytes at offset `at` of the file that stands for the board's flash (chip.h). Return
+ * the number of bytes transferred. */
 size_t board_read(size_t at, void *bytes, size_t size);
 size_t board_write(size_t at, const void *bytes, size_t size);
 #endif

@@ -1,18 +1,20 @@
-/* chip.h - a model of flash memory on a file (board_read, board_write): pages are erased to 0xff,
- * words are programmed once after that, and the power may fail at each operation. */
+/* chip.h - simulates flash memory in a file (board_read, board_write), for tests of flash.h. An
+ * erase sets a page to 0xff; a word can be programmed once after each erase; power can fail during
+ * any operation. */
 #ifndef CHIP_H
 #define CHIP_H
 #include <string.h>
 
 enum { CHIP_PAGE = 1024, CHIP_PAGES = 16, CHIP_BYTES = 2 * CHIP_PAGES * CHIP_PAGE };
 
-/* Operations so far, and the failure: power fails at operation chip_fail_at / 4, counted from 0.
- * chip_fail_at % 4 selects the result: nothing done, some bits done, other bits done, all done. If
- * negative, power does not fail. */
+/* chip_operations counts flash operations. Power fails during operation chip_fail_at / 4 (counted
+ * from 0), or never if chip_fail_at is negative. chip_fail_at % 4 says how far that operation got:
+ * 0 not begun, 1 and 2 some of the bits written (a different choice for each), 3 complete. */
 static int chip_operations, chip_fail_at = -1;
-static void chip_power_fails(void); /* defined by the job; does not return */
+/* called when power fails; the job defines it, and it must not return */
+static void chip_power_fails(void);
 
-/* Writes `to` over `from` or, if the power fails, something between them. */
+/* Replaces the bytes `from` by `to` at offset `at` or, if power fails, by a mixture of both. */
 static int chip_write(size_t at, const unsigned char *from, unsigned char *to, size_t size)
 {
     const int fails = chip_fail_at >= 0 && chip_operations == chip_fail_at / 4, how = chip_fail_at % 4;
@@ -40,7 +42,7 @@ static int chip_program(size_t at, const unsigned char *word)
     if (!chip_read(at, from, sizeof from))
         return 0;
     for (size_t i = 0; i < sizeof from; i++)
-        if (from[i] != 0xff) /* not erased */
+        if (from[i] != 0xff) /* a word may be programmed only if it is erased */
             return 0;
     memcpy(to, word, sizeof to);
     return chip_write(at, from, to, sizeof to);

@@ -1,18 +1,19 @@
-/* flash.h - keeps a store's state in flash, safe against power failures, in two slots that are used
- * in turn. A save erases the older slot, programs the state after its header, reads it back, and
- * programs the header last; until then the other slot has the newest state. The header has a
- * sequence number and checksums of the state and of itself, so an incomplete, torn or half-erased
- * slot is ignored. Needs no copy of the state, only about 150 bytes of stack. */
+/* flash.h - keeps a store's state in flash, safe against power failures. There are two slots; saves
+ * alternate between them. A save erases the slot with the older state, programs the new state after
+ * the slot's header, reads it back, and programs the header last. Until then, the other slot has
+ * the newest complete state. The header has a sequence number and checksums of the state and of
+ * itself, so an incomplete, torn or half-erased slot is ignored. A save needs no copy of the state,
+ * only about 150 bytes of stack. */
 #ifndef FLASH_H
 #define FLASH_H
 #include <string.h>
 
-enum { FLASH_WORD = 8 }; /* bytes that are programmed together, only once after an erase */
+enum { FLASH_WORD = 8 }; /* bytes that are programmed together, once after each erase */
 
 typedef struct {
-    size_t page;  /* bytes that are erased together, to 0xff */
-    size_t pages; /* pages of each slot; the second slot follows the first */
-    /* functions of the chip, which return 1 after success, else 0 */
+    size_t page;  /* bytes that an erase sets to 0xff together */
+    size_t pages; /* number of pages of a slot; the second slot follows the first one */
+    /* The chip's functions; each one returns 1 after success, else 0. */
     int (*read)(size_t at, void *bytes, size_t size);
     int (*erase)(size_t at);
     int (*program)(size_t at, const unsigned char *word);
@@ -20,10 +21,11 @@ typedef struct {
 
 typedef struct {
     uint32_t sequence, size; /* sequence number of the save; bytes of the state */
-    uint64_t state_sum, sum; /* checksum of the state; checksum of the fields above */
+    /* state_sum: checksum of the state; sum: checksum of the header's other fields */
+    uint64_t state_sum, sum;
 } flash_header;
 
-/* A state that is being written or read. */
+/* A state that is being written to a slot or read from it. */
 typedef struct {
     const flash_chip *chip;
     size_t at, end;
@@ -33,7 +35,8 @@ typedef struct {
 
 enum { FLASH_SUM_BYTES = sizeof(flash_header) - sizeof(uint64_t) };
 
-static uint64_t flash_sum(uint64_t sum, const void *bytes, size_t size) /* FNV-1a */
+/* continues a checksum (FNV-1a) */
+static uint64_t flash_sum(uint64_t sum, const void *bytes, size_t size)
 {
     for (const unsigned char *p = (const unsigned char *)bytes; size-- > 0; p++)
         sum = (sum ^ *p) * UINT64_C(1099511628211);
@@ -80,7 +83,7 @@ static int flash_newest(const flash_chip *chip, flash_header *newest)
     return found;
 }
 
-/* Appends bytes to the slot, in whole words; a gckpt_write_fn. */
+/* Appends bytes to the slot, in whole words. A gckpt_write_fn. */
 static size_t flash_put(void *user, const void *bytes, size_t size)
 {
     flash_stream *s = (flash_stream *)user;
@@ -94,7 +97,8 @@ static size_t flash_put(void *user, const void *bytes, size_t size)
     return size;
 }
 
-static size_t flash_get(void *user, void *bytes, size_t size) /* a gckpt_read_fn */
+/* reads the next bytes of the slot; a gckpt_read_fn */
+static size_t flash_get(void *user, void *bytes, size_t size)
 {
     flash_stream *s = (flash_stream *)user;
     size = s->chip->read(s->at, bytes, size) ? size : 0;
@@ -102,8 +106,8 @@ static size_t flash_get(void *user, void *bytes, size_t size) /* a gckpt_read_fn
     return size;
 }
 
-/* Saves the store. Returns 1 after success. After a failure returns 0, and the newest complete
- * state stays in flash: the previous one or, if only the check failed, the new one. */
+/* Saves the store. Returns 1 after success. Returns 0 after a failure; flash then still has a
+ * complete state: the previous one or, if only the final check failed, the new one. */
 static int flash_save(const flash_chip *chip, gckpt_store *store)
 {
     flash_header h;
@@ -112,7 +116,8 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
     flash_stream s = {
         chip, begin + sizeof h, begin + chip->pages * chip->page, flash_sum_begin, { 0 }
     };
-    for (size_t page = 0; page < chip->pages; page++) /* the header's page first */
+    /* begins with the header's page, which invalidates the slot */
+    for (size_t page = 0; page < chip->pages; page++)
         if (!chip->erase(begin + page * chip->page))
             return 0;
     if (gckpt_store_write(store, flash_put, &s) != GCKPT_OK)

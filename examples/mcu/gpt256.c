@@ -1,6 +1,7 @@
-/* gpt256.c - trains a transformer of four blocks in 256 KB, which are too few to keep all
- * activations: with the plan of STORE_ALL the linker refuses the program ("region RAM overflowed by
- * .. bytes"). The planner recomputes some activations instead; the weights are the same. */
+/* gpt256.c - trains a transformer of four blocks in 256 KB of RAM. A STORE_ALL plan, which keeps
+ * all activations, does not fit: the linker refuses the program ("region RAM overflowed by ..
+ * bytes"). This plan recomputes some activations; its weights are the same as those of the
+ * STORE_ALL plan. */
 #include "job.h"
 #include "transformer.h"
 

@@ -1,5 +1,6 @@
-/* gpt64.c - trains a causal transformer in 64 KB: weights, AdamW's state, gradients, activations,
- * tables and stack. mcu.ld has no more RAM, so the linker would refuse a larger program. */
+/* gpt64.c - trains a causal transformer in 64 KB of RAM, which hold weights, AdamW's state,
+ * gradients, activations, tables and stack. mcu.ld declares only these 64 KB, so the linker refuses
+ * a program that needs more. */
 #include "job.h"
 #include "transformer.h"
 

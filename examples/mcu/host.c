@@ -1,4 +1,5 @@
-/* host.c - this machine as a board: a job prints here the same lines as on every board. */
+/* host.c - implements board.h for this machine: a job run here prints the same losses and hash as
+ * on a microcontroller. */
 #include "board.h"
 #include <stdio.h>
 #include <stdlib.h>

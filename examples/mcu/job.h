@@ -1,14 +1,17 @@
-/* job.h - code common to all jobs. A job is one file that is compiled in three ways: with PLAN it
- * is a program of the host that prints its plan as C (JOB_plan.h); with cortex_m.c or riscv.c it is
- * firmware; with host.c it runs the firmware's job on this machine and prints the same losses and
- * the same hash of the weights. */
+/* job.h - code common to all examples for microcontrollers. Each example is one file, a "job", that
+ * can be compiled in three ways. If PLAN is defined, it is a program for the host that prints the
+ * job's plan as C (JOB_plan.h). With cortex_m.c or riscv.c, it is firmware. With host.c, it runs
+ * the firmware's training on this machine, and prints the same losses and the same hash of the
+ * weights. */
 #ifndef JOB_H
 #define JOB_H
-#ifndef PLAN /* GCKPT_SMALL implies these and also omits error texts */
+/* firmware and its run on the host; GCKPT_SMALL implies these switches and also omits error
+ * texts */
+#ifndef PLAN
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
-/* JOB_QUANTISED: some weights are quantised */
+/* A job defines JOB_QUANTISED if some of its weights are quantised. */
 #if !defined(JOB_QUANTISED) && !defined(GCKPT_NO_QUANT)
 #define GCKPT_NO_QUANT
 #endif
@@ -51,7 +54,7 @@ static inline int job_print_plan(gckpt_graph *g, const gckpt_term *term, gckpt_p
 }
 #else
 
-/* 32 bits, because dividing 64 bits takes 700 bytes of flash */
+/* Prints n. The type has 32 bits because dividing 64-bit numbers takes 700 bytes of flash. */
 static void job_print_number(uint32_t n)
 {
     char text[11];
@@ -63,7 +66,7 @@ static void job_print_number(uint32_t n)
     board_print(text + i);
 }
 
-static void job_print_real(double x) /* x >= 0, with four digits after the point */
+static void job_print_real(double x) /* prints x >= 0 with four digits after the point */
 {
     const uint64_t n = (uint64_t)(x * 10000 + 0.5);
     char digits[6] = { '.', 0, 0, 0, 0, 0 };
@@ -87,8 +90,8 @@ static void job_print_hash(uint64_t hash)
 typedef struct {
     gckpt_store *store;
     gckpt_exec *exec;
-    double first_loss, last_loss;    /* loss of the first and of the last step */
-    uint64_t instructions; /* instructions of all steps */
+    double first_loss, last_loss;    /* losses of the first and the last step */
+    uint64_t instructions; /* instructions that all steps took */
     int steps;
 } job;
 
@@ -120,7 +123,7 @@ static int job_bind_as(job *j, const gckpt_plan *plan, const gckpt_exec_desc *de
     return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
 }
 
-/* Does the same with the executor in a block of memory. */
+/* Like job_bind_as, with the executor and its arena in one block of memory. */
 static inline int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
 {
     static gckpt_exec_desc desc;
@@ -144,7 +147,7 @@ static void job_print_line(const char *what, uint32_t n)
     board_print("\n");
 }
 
-/* Prints the board's figures, and the instructions per step or call. */
+/* Prints the board's RAM, flash and stack in bytes, and the instructions per step or call. */
 static void job_print_board(uint64_t instructions)
 {
     if (board_ram() == 0)
@@ -155,8 +158,8 @@ static void job_print_board(uint64_t instructions)
     job_print_line("instructions ", (uint32_t)instructions);
 }
 
-/* Prints two lines that are equal on all boards, then the board's figures. Returns the exit status
- * 0. */
+/* Prints two lines that are equal on all boards, then the board's own figures (job_print_board).
+ * Returns 0, the program's exit status. */
 static int job_report(const job *j)
 {
     board_print("loss ");

@@ -1,9 +1,9 @@
-/* keyword.c - keyword spotting, trained on the host and adapted to its owner on the chip. A network
- * of depthwise-separable convolutions (DS-CNN, Zhang 2017) has learned six words from many
- * speakers; its convolutions stay in flash, as bytes with a scale per row. On the chip, an owner
- * with another accent says these words and two new ones, and only the last layer is trained. Two
- * plans over one store, with executors that share an arena, recognise and learn. With PLAN, the
- * program trains the network and prints its weights and both plans. */
+/* keyword.c - keyword spotting that is trained on the host and adapted to its owner on the chip. A
+ * network of depthwise-separable convolutions (DS-CNN, Zhang 2017) has learned six words from many
+ * speakers. On the chip its convolutions stay in flash, as bytes with a scale per row. The owner
+ * has another accent and says these six words and two new ones, and the chip trains the last layer
+ * only. Two plans over one store recognise and learn; their executors share an arena. If PLAN is
+ * defined, the program trains the network on the host and prints its weights and both plans. */
 #define JOB_QUANTISED
 #include "job.h"
 #include "keyword.h"
@@ -25,7 +25,8 @@ static gckpt_tensor *param(gckpt_graph *g, int layer, const char *what, gckpt_sh
     return gckpt_param(g, layer < 0 ? what : name, shape, init);
 }
 
-/* Appends a 3 x 3 depthwise convolution and a pointwise one, which is a linear layer. */
+/* Appends a 3 x 3 depthwise convolution and a pointwise (1 x 1) convolution, computed as a linear
+ * layer. */
 static gckpt_tensor *separable(gckpt_tensor *x, int layer, int stride, int from, int to)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -66,7 +67,7 @@ static gckpt_tensor *meant(gckpt_graph *g, int rows)
     return gckpt_input(g, "meant", GCKPT_I32, gckpt_shape1(rows));
 }
 
-/* Trains on six words of forty speakers. Returns 0 after success. */
+/* Trains the network on six words of forty speakers. Returns 0 after success. */
 static int learn(gckpt_store *s)
 {
     static float x[TRAIN_ROWS * HEARD];
@@ -126,12 +127,13 @@ enum {
 static char store_block[recognise_store_bytes - weights_flash_bytes];
 static char recognise_block[recognise_exec_bytes - recognise_arena_bytes];
 static char learn_block[learn_exec_bytes - learn_arena_bytes];
-static double arena[(ARENA + sizeof(double) - 1) / sizeof(double)]; /* shared by both executors */
+/* shared by both executors, which never run at the same time */
+static double arena[(ARENA + sizeof(double) - 1) / sizeof(double)];
 static float sound[HEARD], features[ROWS][FEATURES];
 
-/* Says a word for the take-th time in the owner's voice and returns the recognised word, or a
- * negative number after an error. Copies the output of the convolutions to `keep` unless it is
- * NULL. */
+/* Generates the take-th utterance of a word in the owner's voice. Returns the word that the network
+ * recognises, or a negative number after an error. If `keep` is not NULL, copies the output of the
+ * convolutions to it. */
 static int guess_word(job *j, uint32_t word, uint32_t take, float *keep)
 {
     const gckpt_feed feed = { recognise_heard, sound };
@@ -144,13 +146,13 @@ static int guess_word(job *j, uint32_t word, uint32_t take, float *keep)
     const float *scores = gckpt_fetch(j->exec, recognise_scores, 0);
     for (int i = 1; i < WORDS; i++)
         best = scores[i] > scores[best] ? i : best;
-    if (keep) /* before the other executor overwrites the arena */
+    if (keep) /* copied now, before the other executor overwrites the shared arena */
         memcpy(keep, gckpt_fetch(j->exec, recognise_features, 0), FEATURES * sizeof *keep);
     return best;
 }
 
-/* Returns the number of recognised words among takes that are not trained on, or a negative number
- * after an error. */
+/* Returns how many utterances the network recognises among those that are not trained on, or a
+ * negative number after an error. */
 static int count_right(job *j)
 {
     int count = 0;
@@ -163,8 +165,8 @@ static int count_right(job *j)
     return count;
 }
 
-/* For each take, hears all words once, then trains the last layer for ROUNDS steps on the outputs
- * of the convolutions. Returns 0, or a negative number after an error. */
+/* For each take, first computes the convolutions' outputs for all words, then trains the last layer
+ * on these outputs for ROUNDS steps. Returns 0, or a negative number after an error. */
 static int train_words(job *ears, job *j)
 {
     static const int32_t words[ROWS] = { 0, 1, 2, 3, 4, 5, 6, 7 };

@@ -1,8 +1,8 @@
-/* lora.c - fine-tunes on the chip: a transformer trained on one text by the host learns another one
- * by low-rank adapters (Hu 2021) over frozen weights, which stay in flash as bytes with a scale per
- * row. Only the adapters have gradients and optimiser state; weights are converted to floats in RAM
- * one at a time, when they are read. With PLAN, the program trains on the first text and prints
- * weights and plan. */
+/* lora.c - fine-tunes a transformer on the chip. The host trained the network on one text; the chip
+ * trains low-rank adapters (LoRA, Hu 2021) over its frozen weights on another text. The frozen
+ * weights stay in flash as bytes with a scale per row, and one weight at a time is converted to
+ * floats in RAM when it is read. Only the adapters have gradients and optimiser state. If PLAN is
+ * defined, the program trains on the first text on the host and prints weights and plan. */
 #define JOB_QUANTISED
 #include "job.h"
 #include "transformer.h"
@@ -41,7 +41,8 @@ int main(void)
     gckpt_plan_desc desc = { .budget = 31500 + gckpt_store_bytes(s), .batch = ROWS };
     if (gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
-    const gckpt_term term = transformer_build(g, &size, 1); /* with adapters, which are new */
+    /* this graph has the adapters, whose values are initial ones */
+    const gckpt_term term = transformer_build(g, &size, 1);
     return job_print_plan(g, &term, &desc);
 }
 #else

@@ -1,6 +1,6 @@
-/* microgpt.c - trains the network of Karpathy's microgpt with its optimiser and task, as esp32gpt
- * does on an ESP32: a block of width 16 with 4 heads, 16 letters of a name, 27 letters, 4,192
- * parameters, Adam, one name per step. docs/device.md compares them. */
+/* microgpt.c - trains the network of Karpathy's microgpt on names, as esp32gpt does on an ESP32,
+ * with the same optimiser: one block of width 16 with 4 heads, 16 letters of a name, an alphabet of
+ * 27 letters, 4,192 parameters, Adam, one name per step. docs/device.md compares both programs. */
 #include "job.h"
 
 enum { TIME = 16, C = 16, LETTERS = 27, STEPS = 16 };
@@ -45,7 +45,7 @@ static const char *const names[] = { "ada",   "alan",  "barbara", "claude",   "d
                                      "emmy",  "grace", "hedy",    "john",     "kurt",   "leslie",
                                      "maria", "niels", "sofia",   "srinivasa" };
 
-/* Fills a row with a name between two letters 0. After its end, targets are ignored. */
+/* Fills a row with a name between two letters 0. Targets after the name's end are ignored. */
 static void feed(const char *name, int32_t *tokens, int32_t *targets)
 {
     int length = (int)strlen(name);

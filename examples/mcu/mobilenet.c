@@ -1,10 +1,10 @@
 /* mobilenet.c - trains an image network on the chip: MobileNetV2 (Sandler 2018) of width 0.35 for
  * 96 x 96 pixels, with norms folded into the convolutions. All weight matrices are frozen and stay
- * in flash as bytes with a scale per row; the biases from block 8 on and the classifier are
- * trained, one image per step, each parameter updated as soon as its gradient is complete. Images
- * are fed as bytes, and all else is fp32. There are no pretrained weights: weights are random and
- * images come from a formula. So the example shows memory, work and a falling loss with the host's
- * bits, not accuracy. */
+ * in flash, as bytes with a scale per row. The biases from block 8 on and the classifier are
+ * trained. A step has one image, and each parameter is updated as soon as its gradient is complete.
+ * Images are fed as bytes; all arithmetic is in fp32. The weights are random and the images are
+ * generated, since there are no pretrained weights here. The example therefore shows memory, time
+ * and a falling loss with the same bits as on the host, but no accuracy. */
 #define JOB_QUANTISED
 #include "job.h"
 #ifdef PLAN
@@ -14,7 +14,8 @@
 enum { SIDE = 96, COLOURS = 3, CLASSES = 10, LAST = 1280 };
 
 #ifdef PLAN
-enum { TRAINED = 8, ARENA = 97000 }; /* first block with trained biases; bytes */
+/* TRAINED: first block whose biases are trained; ARENA: bytes of the arena */
+enum { TRAINED = 8, ARENA = 97000 };
 
 static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_shape shape, int fans)
 {
@@ -24,7 +25,7 @@ static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_sh
     return gckpt_param(g, name, shape, init);
 }
 
-/* Appends a 1 x 1 convolution, which is a linear layer over each pixel. */
+/* Appends a 1 x 1 convolution, computed as a linear layer over the channels of each pixel. */
 static gckpt_tensor *pointwise(gckpt_tensor *x, int block, const char *w, const char *b, int to,
                           int fans)
 {
@@ -34,8 +35,8 @@ static gckpt_tensor *pointwise(gckpt_tensor *x, int block, const char *w, const 
                         param(g, block, b, gckpt_shape1(to), 0));
 }
 
-/* Appends a 3 x 3 convolution, which is depthwise if it keeps the number of channels. Convolutions
- * read floats: in fused blocks, they read them from flash by rows. */
+/* Appends a 3 x 3 convolution; it is depthwise if it keeps the number of channels. Convolutions
+ * read their weights as floats; in fused groups, these weights are read from flash row by row. */
 static gckpt_tensor *depthwise(gckpt_tensor *x, int block, int to, int stride)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -47,7 +48,8 @@ static gckpt_tensor *depthwise(gckpt_tensor *x, int block, int to, int stride)
     return gckpt_relu(x);
 }
 
-/* Appends an inverted residual: wider, depthwise, narrower. */
+/* Appends an inverted residual block: a convolution to `times` as many channels, a depthwise one,
+ * and one to `to` channels. */
 static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int stride)
 {
     const int from = (int)gckpt_shape_of(x).d[3];
@@ -61,7 +63,7 @@ static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int
 
 static gckpt_tensor *features_of(gckpt_tensor *image)
 {
-    /* factor of the width, channels, blocks, stride of the first block */
+    /* Per stage: expansion factor, channels, number of blocks, stride of the first block. */
     static const int stages[7][4] = {
                                       { 1, 8, 1, 1 },  { 6, 8, 2, 2 },  { 6, 16, 3, 2 },
                                       { 6, 24, 4, 2 }, { 6, 32, 3, 1 }, { 6, 56, 3, 2 },
@@ -75,8 +77,8 @@ static gckpt_tensor *features_of(gckpt_tensor *image)
     return gckpt_global_average_pool(x);
 }
 
-/* Appends the classifier, whose initial values are generated on the chip instead of being
- * printed. */
+/* Appends the classifier. Its initial values are not printed with the plan but generated on the
+ * chip. */
 static gckpt_tensor *scores_of(gckpt_tensor *features)
 {
     gckpt_graph *g = gckpt_graph_of(features);
@@ -123,8 +125,8 @@ static char store_block[plan_store_bytes - weights_flash_bytes];
 static char exec_block[plan_exec_bytes];
 static unsigned char image[SIDE * SIDE * COLOURS];
 
-/* Draws an image: stripes whose direction, width and colours depend on the class, and dust that
- * depends on its number. */
+/* Generates an image: stripes whose direction, width and colours depend on the class `shows`, and
+ * noise that depends on the image's `number`. */
 static void picture(uint32_t shows, uint32_t number)
 {
     for (uint32_t y = 0; y < SIDE; y++)

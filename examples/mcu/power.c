@@ -1,7 +1,7 @@
 /* power.c - a training that survives a power failure at any instant. After every third step it
- * saves its state to flash (flash.h); at the start it loads the newest complete state and continues
- * to the same bits as an undisturbed run. The number that the run is started with selects the
- * instant of the failure (chip.h); without a number, power does not fail.
+ * saves its state to flash (flash.h). At the start it loads the newest complete state and
+ * continues; the final weights have the same bits as those of an undisturbed run. The number that
+ * the run is started with selects when power fails (chip.h); without a number, power does not fail.
  * tests/examples/test_power_cut.c tries every instant. */
 #include "job.h"
 #include "transformer.h"
@@ -23,7 +23,8 @@ int main(void)
 #include "flash.h"
 #include "chip.h"
 
-enum { HEADER = 6000 }; /* space for the state's file header while it is read */
+/* bytes for the header of the state's file, needed only while the state is loaded */
+enum { HEADER = 6000 };
 static char store_block[plan_store_bytes + HEADER], exec_block[plan_exec_bytes];
 static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 

@@ -1,12 +1,15 @@
-/* semihosting.c - text output, exit and a file through the debugger, here QEMU, for both kinds of
- * core (Arm, Semihosting for AArch32 and AArch64; RISC-V Semihosting), and start-up code common to
- * them. On a board without a debugger, replace this file by code for its UART and its flash. */
+/* semihosting.c - text output, exit and access to one file through a debugger (here QEMU), by the
+ * semihosting calls of Arm (Semihosting for AArch32 and AArch64) and RISC-V. It also has the
+ * start-up code that both kinds of core share. For a board without a debugger, replace this file by
+ * code for its UART and its flash. */
 #include "board.h"
 #include "start.h"
 
 enum { OPEN = 1, WRITE0 = 4, WRITE = 5, READ = 6, SEEK = 10, COMMAND_LINE = 21, EXIT = 32 };
 
-#if defined(__riscv) /* these three instructions must be adjacent, uncompressed and in one page */
+/* the RISC-V semihosting call is three instructions, which must be adjacent, uncompressed and in
+ * one page */
+#if defined(__riscv)
 __asm__(".text\n.option push\n.option norvc\n.balign 16\n"
         "semihosting:\n slli x0, x0, 0x1f\n ebreak\n srai x0, x0, 7\n ret\n.option pop\n");
 #else
@@ -17,7 +20,8 @@ uintptr_t semihosting(uintptr_t operation, const void *arguments);
 
 void board_print(const char *text) { semihosting(WRITE0, text); }
 
-enum { PAINT = 0x5a, GUARD = 16 /* lowest bytes of the stack, which must stay painted */ };
+/* GUARD: number of bytes at the stack's lower end that must keep the value PAINT */
+enum { PAINT = 0x5a, GUARD = 16 };
 
 static int stack_overflowed(const char *sp)
 {
@@ -29,7 +33,7 @@ static int stack_overflowed(const char *sp)
 
 void board_exit(int status)
 {
-    uintptr_t stop[2] = { 0x20026, 0 }; /* exit requested by the application */
+    uintptr_t stop[2] = { 0x20026, 0 }; /* reason: exit requested by the application */
     if (status != OVERFLOWED && stack_overflowed(board_stack_top)) {
         board_print("the stack has run over\n");
         status = OVERFLOWED;
@@ -53,12 +57,12 @@ int board_argument(void)
     return n;
 }
 
-/* Moves bytes from or to flash.bin, which must exist in the folder where QEMU runs. Returns the
- * bytes moved. */
+/* Reads or writes flash.bin at offset `at`, depending on `operation`. The file must exist in the
+ * folder where QEMU runs. Returns the number of bytes transferred. */
 static size_t transfer(uintptr_t operation, size_t at, uintptr_t bytes, size_t size)
 {
-    static uintptr_t file; /* 0 before the file is open, then its handle + 1 */
-    const uintptr_t name[3] = { (uintptr_t) "flash.bin", 3 /* "r+b" */, 9 };
+    static uintptr_t file; /* the file's handle + 1, or 0 before it is open */
+    const uintptr_t name[3] = { (uintptr_t) "flash.bin", 3 /* file mode "r+b" */, 9 };
     if (!file)
         file = semihosting(OPEN, name) + 1;
     const uintptr_t seek[2] = { file - 1, at }, move[3] = { file - 1, bytes, size };
@@ -84,11 +88,12 @@ void start_fault(const char *sp)
     board_exit(overflowed ? OVERFLOWED : FAULT);
 }
 
-/* Paints the stack, initialises .data and clears .bss. Each start calls it from its first function,
- * once there is a stack. */
+/* Fills the unused stack with PAINT, initialises .data and clears .bss. The start-up code calls it
+ * as soon as there is a stack. */
 void start_memory(void)
 {
-    char *here = (char *)__builtin_frame_address(0) - 64; /* bytes below are unused */
+    /* the stack below this address is unused */
+    char *here = (char *)__builtin_frame_address(0) - 64;
     for (char *p = board_ram_begin; p < here; p++)
         *p = PAINT;
     for (char *p = board_data_begin; p < board_data_end; p++)
@@ -108,7 +113,7 @@ size_t board_stack(void)
 size_t board_ram(void) { return (size_t)(board_ram_end - board_ram_begin); }
 size_t board_flash(void) { return (size_t)(board_flash_end - board_flash_begin); }
 
-/* a mark, then the number of resets */
+/* reset_count[0]: MARK if the count is valid; reset_count[1]: number of resets */
 static uint32_t reset_count[2] __attribute__((section(".noinit")));
 enum { MARK = 0x0b17e5 };
 int board_watchdog_resets(void) { return reset_count[0] == MARK ? (int)reset_count[1] : 0; }

@@ -1,12 +1,13 @@
-/* stream.c - trains a small convolutional net on digits while they arrive one row at a time, each
- * followed by its label. A step over new rows is fed by gckpt_step_add; a step over rows that the
- * device still has runs in pieces by gckpt_run_some. In between, the program feeds the watchdog,
- * which otherwise resets the board. Started with the number 1, the program hangs once and recovers
- * by that reset. */
+/* stream.c - trains a small convolutional net on digits that arrive one row at a time, each row
+ * followed by its label. A step over new rows adds each row when it arrives (gckpt_step_add). A
+ * second step repeats the same rows, a few instructions at a time (gckpt_run_some). Between these
+ * calls, the program feeds the watchdog, which otherwise resets the board. If the program is
+ * started with the number 1, it hangs once, and the watchdog's reset restarts it. */
 #include "job.h"
 #include "../digits.h"
 
-/* milliseconds */
+/* ROWS: rows of a step; PIECE: instructions between two feedings of the watchdog, which resets the
+ * board after WATCHDOG_MS milliseconds */
 enum { ROWS = 8, ROUNDS = 24, PIXELS = 64, CLASSES = 10, PIECE = 4, WATCHDOG_MS = 100 };
 
 #ifdef PLAN
@@ -42,7 +43,8 @@ int main(void)
 static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 static float images[ROWS][PIXELS];
 static int32_t digits[ROWS];
-/* right guesses, before training on them, in the first and in the second half of the rows */
+/* Number of rows classified correctly before the network was trained on them: right[0] in the first
+ * half of the rows, right[1] in the second half. */
 static int right[2];
 
 static void sense(int row, int place)
@@ -61,7 +63,7 @@ static int guess(const float *logits)
     return best;
 }
 
-/* Runs a step over rows as they arrive. */
+/* Runs a step over new rows; each row is added as soon as it arrives. */
 static int train_new(job *j, int round, const gckpt_hyper *hyper)
 {
     const uint64_t began = board_instructions();
@@ -82,7 +84,7 @@ static int train_new(job *j, int round, const gckpt_hyper *hyper)
     return 0;
 }
 
-/* Runs another step over the same rows, in pieces. */
+/* Runs another step over the rows of the last step, PIECE instructions at a time. */
 static int train_repeat(job *j, const gckpt_hyper *hyper)
 {
     const gckpt_feed feeds[2] = { { plan_image, images }, { plan_digit, digits } };
@@ -107,7 +109,7 @@ int main(void)
     for (int round = 0; round < ROUNDS && !failed; round++) {
         failed = train_new(&j, round, &hyper) || train_repeat(&j, &hyper);
         while (round == 2 && board_argument() == 1 && board_watchdog_resets() == 0)
-            ; /* hangs, to test the watchdog */
+            ; /* endless loop, to test the watchdog */
     }
     job_print_line("right of the first half ", (uint32_t)right[0]);
     job_print_line("right of the second half ", (uint32_t)right[1]);

@@ -1,16 +1,17 @@
-/* transformer.h - a small causal transformer, and the text on which it is trained letter by
- * letter. */
+/* transformer.h - a small causal transformer for the jobs of this folder, and the text that it is
+ * trained to continue letter by letter. */
 #ifndef TRANSFORMER_H
 #define TRANSFORMER_H
 #include <string.h>
 
 typedef struct {
-    int time, width, heads, hidden, blocks; /* hidden is the width of the feed-forward layer */
-    /* rank of the adapters on queries and values; 0 for none */
+    /* sizes of the network; hidden: width of the feed-forward layer */
+    int time, width, heads, hidden, blocks;
+    /* rank of the LoRA adapters on queries and values; 0 for no adapters */
     int rank;
 } transformer_size;
 
-enum { TRANSFORMER_LETTERS = 28 }; /* a to z, space and full stop */
+enum { TRANSFORMER_LETTERS = 28 }; /* size of the alphabet: a to z, space and full stop */
 
 #ifdef PLAN
 static gckpt_tensor *transformer_param(gckpt_graph *g, int block, const char *what, int rows,
@@ -22,7 +23,8 @@ static gckpt_tensor *transformer_param(gckpt_graph *g, int block, const char *wh
     return gckpt_param(g, block < 0 ? what : name, gckpt_shape2(rows, columns), init);
 }
 
-/* Appends x w or, with an adapter (Hu 2021), x w + (x a) b, where b is 0 at first. */
+/* Appends x w or, if z->rank is above 0, x w + (x a) b, a LoRA adapter (Hu 2021) whose b starts at
+ * 0. */
 static gckpt_tensor *transformer_linear(gckpt_tensor *x, const transformer_size *z, int block,
                                         const char *what, int has_adapter)
 {
@@ -54,7 +56,7 @@ static gckpt_tensor *transformer_block(gckpt_tensor *x, const transformer_size *
     return gckpt_add(x, n);
 }
 
-/* Builds the graph for `rows` rows per pass; its inputs are "tokens" and "targets". */
+/* Builds the graph, with inputs "tokens" and "targets", for micro-batches of `rows` rows. */
 static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, int rows)
 {
     gckpt_term term = { NULL, 1, 0 };
@@ -71,7 +73,7 @@ static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, i
 }
 #endif
 
-/* Mother Goose, in the versions of 1755 and 1806. */
+/* Text of Mother Goose, in the versions of 1755 and 1806. */
 static const char transformer_jack[] =
     "this is the house that jack built. this is the malt that lay in the house that jack built. "
     "this is the rat that ate the malt that lay in the house that jack built. this is the cat "
@@ -85,7 +87,8 @@ static const char transformer_star[] =
 
 static int32_t transformer_letter(char c) { return c == ' ' ? 26 : c == '.' ? 27 : c - 'a'; }
 
-/* Fills the rows of a step with pieces of the text whose position depends on step and row only. */
+/* Fills the rows of a step with pieces of the text. Where a piece begins depends on step and row
+ * only. */
 static void transformer_rows(const char *text, uint64_t step, int rows, int time, int32_t *tokens,
                                int32_t *targets)
 {
@@ -99,7 +102,7 @@ static void transformer_rows(const char *text, uint64_t step, int rows, int time
 }
 
 #ifndef PLAN
-/* A training task: text, learning rate, size of a step, and its feeds. */
+/* A training task: its text, learning rate and step size, and the feeds of a step. */
 typedef struct {
     const char *text;
     float lr;
@@ -108,7 +111,7 @@ typedef struct {
     gckpt_feed feeds[2];
 } transformer_task;
 
-/* Runs a step. Returns 1 after an error, else 0. */
+/* Runs one step of the task `l`. Returns 1 after an error, else 0. */
 static int transformer_step(job *j, const transformer_task *l, uint64_t step)
 {
     gckpt_hyper hyper = gckpt_hyper_lr(l->lr);

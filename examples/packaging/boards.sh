@@ -1,8 +1,8 @@
 #!/bin/sh
-# make boards: packs the header for the boards' tools, one archive for each, into build/boards or the given folder.
+# Run by make boards. Packs the header for Arduino, PlatformIO, ESP-IDF and Zephyr, into build/boards or the given folder.
 # Every examples/packaging/*/archive.sh makes one archive. It runs in the repository's root, takes the folder for the
-# archive, and uses these variables: CC; LINKED, the command that compiles a program for this machine; version, that of
-# the header; host, a folder for such programs.
+# archive, and uses these variables: CC; LINKED, the command that compiles a program for this machine; version, the
+# header's version; host, a folder for programs compiled for this machine.
 #
 #     sh examples/packaging/boards.sh [FOLDER]
 CC=${CC:-cc}

@@ -1,5 +1,5 @@
 # Prints a Kconfig option for each GCKPT_NO_.. in the manual of gradckpt.h (4), with the manual's text as help.
-# on: names of the options that are set by default; style: esp-idf or zephyr, which selects the indentation.
+# Variables: on, the names of options that are set by default; style, esp-idf or zephyr, which selects the indentation.
 BEGIN {
     line = style == "zephyr" ? "\t" : "    "
     text = line (style == "zephyr" ? "  " : "    ")

@@ -1,5 +1,5 @@
 # Functions of esp-idf/archive.sh and zephyr/archive.sh, which run in the repository's root. Without boards.sh they set
-# its variables themselves and compile without the parts that do not affect plans, which is faster.
+# the variables of boards.sh themselves, and compile without parts of the header that do not affect plans, which is faster.
 . examples/packaging/pack.sh
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O0 -I. -DGCKPT_NO_FAST -DGCKPT_NO_RANKS -DGCKPT_NO_FILES -DGCKPT_NO_CHECK -DGCKPT_NO_IMAGES}

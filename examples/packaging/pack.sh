@@ -1,6 +1,6 @@
 # Functions of examples/packaging/*/archive.sh (boards.sh).
 
-# pack ARCHIVE FOLDER: packs the folder as ARCHIVE (.zip, .tar.gz), to the same bytes at any time on any machine.
+# pack ARCHIVE FOLDER: packs the folder as ARCHIVE (.zip, .tar.gz). The archive's bytes do not depend on time and machine.
 pack()
 {
     archive=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")

@@ -1,6 +1,6 @@
-/* actor.cpp - an actor and a critic (Williams 1992, Konda & Tsitsiklis 2000) in C++17: 16 walkers
- * learn to reach the end of a corridor. The policy's loss is the cross-entropy with the chosen
- * actions, weighted by outcome minus the critic's estimate. */
+/* actor.cpp - reinforcement learning in C++17 with an actor and a critic (Williams 1992, Konda &
+ * Tsitsiklis 2000): 16 walkers learn to reach the end of a corridor. The loss of the actor is the
+ * cross-entropy with the chosen actions, weighted by the outcome minus the critic's estimate. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
@@ -10,7 +10,7 @@
 constexpr int last = 7, walkers = 16, steps = 32, rows = steps * walkers; /* places: 0 to last */
 
 struct net {
-    gckpt_tensor *place, *policy, *value; /* (n), logits (n,2), (n) */
+    gckpt_tensor *place, *policy, *value; /* shapes: place (n), policy logits (n,2), value (n) */
     net(gckpt_graph *g, int64_t n) : place(gckpt_input(g, "place", GCKPT_I32, gckpt_shape1(n)))
     {
         auto *h = gckpt_tanh(layers_embed(place, "place", last + 1, 32));
@@ -21,7 +21,7 @@ struct net {
 
 int main()
 {
-    std::shared_ptr<gckpt_store> s(gckpt_store_new(nullptr), gckpt_store_free); /* freed last */
+    std::shared_ptr<gckpt_store> s(gckpt_store_new(nullptr), gckpt_store_free);
     gckpt_graph *g = gckpt_graph_new(s.get(), nullptr), *a = gckpt_graph_new(s.get(), nullptr);
     net train_net(g, rows), act_net(a, walkers);
     auto in = [g](const char *name, gckpt_type type) {
@@ -40,7 +40,7 @@ int main()
     gckpt_plan *acting = gckpt_plan_new(a, nullptr, 0, &desc);
     std::shared_ptr<gckpt_exec> critic(gckpt_exec_new(learning, s.get(), nullptr), gckpt_exec_free);
     gckpt_exec_desc first{};
-    first.allow_initial = 1; /* acts before the first update */
+    first.allow_initial = 1; /* the actor may run on initial weights, before the first update */
     std::shared_ptr<gckpt_exec> actor(gckpt_exec_new(acting, s.get(), &first), gckpt_exec_free);
     static int32_t place[steps + 1][walkers], action[steps][walkers];
     static float v[steps + 1][walkers], pi[walkers][2], returns[steps][walkers], advantage[steps][walkers];
@@ -60,7 +60,7 @@ int main()
                 const int32_t at = place[t][w];
                 action[t][w] = static_cast<float>(state >> 8) / 16777216 >= pi[w][0];
                 place[t + 1][w] = at == last ? 0 : action[t][w] ? at + 1 : at - (at > 0);
-                arrivals += at == last; /* then they start over */
+                arrivals += at == last; /* a walker at the end starts again at place 0 */
             }
         }
         for (int t = steps; t-- > 0;)

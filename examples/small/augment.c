@@ -1,7 +1,7 @@
-/* augment.c - regression with augmentation in a callback of examples/train.h: the area of a
- * triangle. Only 128 triangles are measured, but the area does not depend on the first corner,
- * rotation or reflection, so each epoch shows each triangle in another of these variants, which
- * improves validation. */
+/* augment.c - regression with augmentation in a callback of examples/train.h. The network learns
+ * the area of a triangle as a function of its corners, from only 128 measured triangles. The area
+ * does not change if the corners are renumbered or the triangle is rotated or reflected. So each
+ * epoch shows each triangle changed in these ways at random, which reduces the validation loss. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
@@ -19,7 +19,8 @@ static void model(train_net *net, void *user)
         gckpt_mean_squared_error(gckpt_reshape(net->output, gckpt_shape1(net->rows)), net->in[1], NULL);
 }
 
-/* Varies the triangles of a batch; epoch 0 is validation, where they stay unchanged. */
+/* Renumbers the corners of each triangle of a batch, rotates and reflects it, all at random. Epoch
+ * 0 is the validation, whose triangles stay unchanged. */
 static int augment(void *user, train_batch *b)
 {
     (void)user;
@@ -39,7 +40,7 @@ static double train(int (*batch)(void *, train_batch *))
 {
     train_data data = { { { "corners", GCKPT_F32, 6, corners }, { "area", GCKPT_F32, 0, area } },
                         ROWS,
-                        ROWS - MEASURED }; /* the last rows are for validation */
+                        ROWS - MEASURED }; /* all rows that are not measured ones validate */
     train_options o = train_defaults(3e-3f);
     train_report r;
     gckpt_store *s = gckpt_store_new(NULL);

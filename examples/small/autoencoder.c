@@ -1,12 +1,14 @@
-/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: the network restores
- * digits of which a quarter of the pixels are noise, for people whose writing it has not seen. */
+/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h. The network restores
+ * digits in which a quarter of the pixels has been replaced by noise. It is tested on digits
+ * written by people whose writing is not in the training data. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"
 #include "../layers.h"
 #include "../train.h"
 
-enum { NEW = 360 }; /* the last rows, written by other people */
+/* number of test rows, the last ones of the data; their writers do not occur in the other rows */
+enum { NEW = 360 };
 
 static float clean[DIGITS][64], noisy[DIGITS][64], denoised[DIGITS][64];
 static int32_t digit[DIGITS];

@@ -1,18 +1,19 @@
-/* device.c - a device learns to predict its sensor without heap, files, planner and OS. The host
- * plans and prints the plan as C; the device has two blocks of memory of the sizes in it, and adds
- * each row to the step when it arrives.
+/* device.c - a device without heap, files, planner and operating system learns to predict the next
+ * value of its sensor. The host plans the training and prints the plan as C. The device runs that
+ * plan in two static blocks of memory, whose sizes the printed plan contains. It adds each row to
+ * the current step as soon as the row has been measured.
  *
  *     cc -DHOST device.c -o host && ./host > device_plan.h && cc device.c -o device */
 #define GRADCKPT_IMPLEMENTATION
 #ifndef HOST
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
-#define GCKPT_NO_FAST /* omit this on a large device */
+#define GCKPT_NO_FAST /* no vector kernels: less code, slower */
 #endif
 #include "gradckpt.h"
-#include <stdio.h> /* for printing below */
+#include <stdio.h> /* only for printing the result */
 
-enum { PAST = 8, BATCH = 16 }; /* sensor values per row; rows per step */
+enum { PAST = 8, BATCH = 16 }; /* PAST: sensor values in a row; BATCH: rows of a step */
 
 #ifdef HOST
 static size_t to_stdout(void *user, const void *bytes, size_t size)
@@ -26,7 +27,7 @@ int main(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *past =
-        gckpt_input(g, "past", GCKPT_F32, gckpt_shape2(1, PAST)); /* one row per pass */
+        gckpt_input(g, "past", GCKPT_F32, gckpt_shape2(1, PAST)); /* a micro-batch is one row */
     gckpt_tensor *next = gckpt_input(g, "next", GCKPT_F32, gckpt_shape2(1, 1));
     const gckpt_init normal = { 0.3f, 0, 0 }, zero = { 0, 0, 0 };
     gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(PAST, 12), normal);
@@ -56,11 +57,11 @@ int main(void)
     gckpt_exec *e = gckpt_exec_new(&plan, s, &bind);
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-2f);
     gckpt_report report = { 0, 0, 0, 0 };
-    float past[PAST + 1] = { 0 }, a = 1, b = 0.9f, c = 0, d = 1; /* a, c: two waves */
+    float past[PAST + 1] = { 0 }, a = 1, b = 0.9f, c = 0, d = 1; /* a, c: two sine waves */
     for (int step = 0; step < 300 && !failed; step++) {
         failed = gckpt_step_begin(e, &hyper) != GCKPT_OK;
         for (int row = 0; row < BATCH && !failed; row++) {
-            const float e1 = 1.8f * a - b, e2 = 1.2f * c - d; /* x'' = -x in discrete time */
+            const float e1 = 1.8f * a - b, e2 = 1.2f * c - d; /* next values of the waves */
             const gckpt_feed feeds[] = { { plan_past, past }, { plan_next, &past[PAST] } };
             b = a, a = e1, d = c, c = e2;
             memmove(past, past + 1, PAST * sizeof past[0]);

@@ -1,6 +1,7 @@
-/* events.c - training inside a program's event loop, a little in each frame, with examples/train.h.
- * A SIGTERM in the middle of a step ends it at once and saves; the next run resumes there and gets
- * the same weights, to the last bit, as an undisturbed run. */
+/* events.c - training inside a program's event loop: each frame runs a few instructions of the
+ * training with examples/train.h. A SIGTERM in the middle of a step ends the training at once and
+ * saves its state. The next run resumes from that state and gets the same weights, to the last bit,
+ * as a run without interruption. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"
@@ -42,7 +43,7 @@ static unsigned long long run(const char *save, int kill)
     more = train_begin(&t, s, model, &data, &o, &r) == 0;
     for (; more && !quit; frame++) {
         /* ... read input, draw the frame, answer requests; then train for a while: */
-        more = train_tick(&t, 10) > 0; /* number of instructions, a fraction of a millisecond */
+        more = train_tick(&t, 10) > 0; /* 10 instructions take a fraction of a millisecond */
         if (frame + 1 == kill)
             raise(SIGTERM);
     }
@@ -63,7 +64,8 @@ int main(void)
     digits_read(pixels, digit);
     const unsigned long long undisturbed = run(NULL, 0);
     remove("events.st");
-    int wrong = run("events.st", 300) != 0; /* three runs that share only the file */
+    /* three runs in sequence that share only the file events.st */
+    int wrong = run("events.st", 300) != 0;
     wrong |= run("events.st", 400) != 0;
     wrong |= run("events.st", 0) != undisturbed;
     remove("events.st");

@@ -1,6 +1,7 @@
-/* folder.c - a convolutional net classifies a folder of pictures, train/CLASS/NAME.pgm and
- * val/CLASS/NAME.pgm, kept as one byte per pixel and randomly shifted. Without a folder's name it
- * first writes the digits to build/pictures. */
+/* folder.c - trains a convolutional net to classify a folder of pictures, train/CLASS/NAME.pgm and
+ * val/CLASS/NAME.pgm. Pictures stay in memory as one byte per pixel and are randomly shifted for
+ * training. If no folder is given, the program first writes the digits of digits.h as such a
+ * folder, build/pictures. */
 #define _POSIX_C_SOURCE 200809L
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -22,13 +23,13 @@ static void model(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
-/* Writes the digits as FOLDER/train/3/17.pgm, and the last 360, by other people, as
- * FOLDER/val/3/1700.pgm. */
+/* Writes digit 17, a 3, as FOLDER/train/3/17.pgm, and so on. The last 360 digits, written by other
+ * people, go to FOLDER/val. Returns `folder`. */
 static const char *digits(const char *folder)
 {
     char path[400];
     mkdir(folder, 0777);
-    for (int k = 0; k < 22; k++) { /* train, val, train/0, val/0, .. */
+    for (int k = 0; k < 22; k++) { /* k selects the folder: train, val, train/0, val/0, .. */
         snprintf(path, sizeof path, k < 2 ? "%s/%s" : "%s/%s/%i", folder, k % 2 ? "val" : "train",
                  k / 2 - 1);
         mkdir(path, 0777);
@@ -38,7 +39,7 @@ static const char *digits(const char *folder)
                  digits_rows[i][64], i);
         FILE *f = fopen(path, "wb");
         if (f == NULL)
-            break; /* reading reports the error */
+            break; /* images_read_u8 will report the missing file */
         fprintf(f, "P5 8 8 255\n");
         for (int k = 0; k < 64; k++)
             fputc(15 * (digits_rows[i][k] - 'A'), f);
@@ -55,7 +56,7 @@ int main(int argc, char **argv)
         return 1;
     }
     s.padding = s.height / 8;
-    /* images_batch fills them */
+    /* no array of pixels, because images_batch writes those of each batch */
     train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL },
                           { "label", GCKPT_I32, 0, s.label } },
                         s.rows,

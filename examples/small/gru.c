@@ -1,7 +1,7 @@
 /* gru.c - a recurrent network learns to add the two marked numbers of a sequence of 12 (Hochreiter
- * & Schmidhuber 1997), first without a limit, then in 40 % of the bytes, to the same weights. Each
- * time step is built from ops that a plan keeps or recomputes; gckpt_gru is a single op for all
- * time steps. */
+ * & Schmidhuber 1997). It is trained twice, without a limit and in 40 % of the bytes, and both
+ * trainings give the same weights. Each time step is built from single ops, which a plan can keep
+ * or recompute; the op gckpt_gru instead computes all time steps at once. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
@@ -33,7 +33,8 @@ static size_t train(size_t budget, double *loss, uint64_t *hash)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(ROWS, STEPS, 2));
     gckpt_tensor *target = gckpt_input(g, "sum", GCKPT_F32, gckpt_shape2(ROWS, 1)), *h = NULL;
-    for (int t = 0; t < STEPS; t++) /* equal names, so the steps share their weights */
+    /* the parameters of all time steps have the same names, so the steps share weights */
+    for (int t = 0; t < STEPS; t++)
         h = layers_gru_cell(gckpt_sum(gckpt_slice(in, 1, t, t + 1), 1), h, "gru", HIDDEN);
     gckpt_term term = { gckpt_mean_squared_error(layers_dense(h, "out", 1), target, NULL), 1, 0 };
     static gckpt_plan_desc desc;
@@ -48,9 +49,10 @@ static size_t train(size_t budget, double *loss, uint64_t *hash)
     gckpt_report report = { 0, 0, 0, 0 };
     uint32_t state = 1;
     *loss = 1;
-    hyper.clip = 1; /* recurrent networks need clipping */
+    hyper.clip = 1; /* limits the norm of the gradient, which recurrent networks need */
     for (int step = 0; e != NULL && step < 300; step++) {
-        draw(&state); /* new sequences, so the loss is a validation loss */
+        /* sequences are never used twice, so the loss of a step is a validation loss */
+        draw(&state);
         if (gckpt_step(e, feeds, 2, ROWS, &hyper, &report) != GCKPT_OK)
             printf("%s\n", gckpt_error_text(e));
         *loss = 0.95 * *loss + 0.05 * report.loss;
@@ -67,6 +69,6 @@ int main(void)
     uint64_t hash[2];
     const size_t most = train(0, &loss[0], &hash[0]);
     train(most / 5 * 2, &loss[1], &hash[1]);
-    /* predicting the mean gives 0.167 */
+    /* a network that always predicts the mean has a loss of 0.167 */
     return hash[0] != hash[1] || loss[0] != loss[1] || !(loss[0] < 0.01);
 }

@@ -1,6 +1,7 @@
-/* single_step.c - runs a training step one instruction at a time, for teaching: a neuron tanh(x w +
- * b) with its values, then the gradients, also that of the input x, then the update. The numbers
- * are those of micrograd's first example (A. Karpathy). A value that does not exist yet is NULL. */
+/* single_step.c - runs a training step one instruction at a time, for teaching. The network is one
+ * neuron, tanh(x w + b). After each instruction the program prints the values and gradients that
+ * have become available, also the gradient of the input x; gckpt_fetch returns NULL for all others.
+ * The numbers are those of micrograd's first example (A. Karpathy). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -53,7 +54,7 @@ int main(void)
     while (result == GCKPT_MORE) {
         const gckpt_instruction next = gckpt_next_instruction(e);
         result = gckpt_run_some(e, 1, NULL);
-        if (next.id < 0) /* all instructions have run; the step is complete */
+        if (next.id < 0) /* negative id: all instructions have run; the step is complete */
             break;
         printf("%-11s %-9s", kinds[next.kind], gckpt_plan_name(p, next.id));
         for (int i = 0; i < SHOWN; i++) {

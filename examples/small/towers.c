@@ -1,7 +1,7 @@
-/* towers.c - two towers learn which halves belong together: one reads the upper halves of 64
- * digits, the other the lower halves, and each pair should be more similar than all mixed pairs
- * (InfoNCE, van den Oord 2018; CLIP, Radford 2021). The loss compares rows, so a batch cannot be
- * split: gckpt_plan_split_exact says so. */
+/* towers.c - two networks learn which halves of digits belong together: one reads the upper halves,
+ * the other one the lower halves, and the two halves of a digit should get more similar outputs
+ * than all other pairs (InfoNCE, van den Oord 2018; CLIP, Radford 2021). The loss compares rows, so
+ * a batch cannot be split into micro-batches; gckpt_plan_split_exact reports that. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"
@@ -12,7 +12,7 @@ enum { ROWS = 64, TRAINED = 1437 };
 static float pixels[DIGITS][64], upper[ROWS][32], lower[ROWS][32];
 static int32_t digit[DIGITS], same[ROWS];
 
-/* Fills row i with the two halves of digit from + i * stride. */
+/* Fills each row i of `upper` and `lower` with the halves of digit (from + i * stride) % count. */
 static void put_halves(int from, int stride, int count)
 {
     for (int i = 0; i < ROWS; i++)
@@ -23,7 +23,7 @@ static void put_halves(int from, int stride, int count)
 static gckpt_tensor *tower(gckpt_tensor *x, const char *name)
 {
     static const int64_t widths[] = { 64, 32 };
-    return gckpt_rmsnorm(layers_mlp(x, name, widths, 2, 0), NULL, 0); /* all of one length */
+    return gckpt_rmsnorm(layers_mlp(x, name, widths, 2, 0), NULL, 0); /* rows of equal length */
 }
 
 int main(void)
@@ -34,7 +34,7 @@ int main(void)
     gckpt_tensor *low = gckpt_input(g, "lower", GCKPT_F32, gckpt_shape2(ROWS, 32));
     gckpt_tensor *labels = gckpt_input(g, "same", GCKPT_I32, gckpt_shape1(ROWS));
     gckpt_tensor *a = tower(up, "upper");
-    gckpt_tensor *similarity = gckpt_matmul_transposed(a, tower(low, "lower")); /* (64,64) */
+    gckpt_tensor *similarity = gckpt_matmul_transposed(a, tower(low, "lower")); /* shape (64,64) */
     similarity = gckpt_name(gckpt_scale(similarity, 0.2f), "alike");
     gckpt_term term = { gckpt_cross_entropy(similarity, labels, NULL, 0), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);

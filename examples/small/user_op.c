@@ -6,7 +6,7 @@
 
 enum { ROWS = 512 };
 
-/* Shape rule: prediction and target (rows,1) give a loss. */
+/* Shape rule of the op: from prediction and target, both (rows,1), it computes a scalar loss. */
 static gckpt_result pinball_shape(gckpt_call *call)
 {
     const gckpt_shape *p = &call->in[0].shape, *y = &call->in[1].shape;
@@ -16,7 +16,7 @@ static gckpt_result pinball_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Forward: with d = target - prediction, a row costs q d if d > 0, else (q - 1) d. */
+/* Forward: a row with d = target - prediction costs q d if d > 0, else (q - 1) d (quantile q). */
 static void pinball_forward(const gckpt_call *call)
 {
     const float q = *(const float *)call->attributes;
@@ -41,14 +41,15 @@ static const gckpt_op pinball = { .name = "pinball",
                                   .shape = pinball_shape,
                                   .forward = pinball_forward,
                                   .backward = pinball_backward,
-                                  .needs = { GCKPT_IN(0) | GCKPT_IN(1) }, /* gradient of input 0 */
+                                  /* read for gradient of input 0 */
+                                  .needs = { GCKPT_IN(0) | GCKPT_IN(1) },
                                   .flags = GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS };
 
 int main(void)
 {
     static float x[ROWS][1], y[ROWS][1], q = 0.9f;
     uint32_t state = 1, below = 0;
-    for (int i = 0; i < ROWS; i++) { /* y is uniform in 0 to 1 + x */
+    for (int i = 0; i < ROWS; i++) { /* for each x, targets y are uniform in 0 to 1 + x */
         x[i][0] = (float)i / ROWS;
         state = state * 1664525u + 1013904223u;
         y[i][0] = (1 + x[i][0]) * (float)(state >> 8) / 16777216;

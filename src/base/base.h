@@ -27,7 +27,7 @@ typedef struct {
 
 typedef struct {
     char *end;
-    size_t left; /* free bytes, without the one for the final zero */
+    size_t left; /* free bytes, not counting the one for the final zero */
 } gckpti_text;
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
@@ -35,7 +35,7 @@ GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
 /* Appends a tensor as %T prints it, `gelu "h3"` or `gelu #12`; defined in graph/tensor.c. */
 GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
-/* Appends formatted text; directives as in gckpt_fail. */
+/* Appends formatted text; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
@@ -46,24 +46,24 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #ifdef GCKPT_NO_TEXT
-/* Results without texts; the arguments count as used but are not evaluated. */
+/* Without error texts, only the result is stored. Other arguments count as used. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
-/* A field of a desc, its value and the allowed range. */
+/* A field of a desc: its name, its value and the range that is allowed. */
 typedef struct {
     const char *name;
     int64_t value, min, max;
 } gckpti_range;
 
-/* Returns 0 if one of n is out of range, after setting the object's error. */
+/* Checks n fields. If one is out of range, sets the object's error and returns 0. */
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
-    gckpt_write_fn write; /* NULL only counts */
+    gckpt_write_fn write; /* callback; NULL: bytes are only counted */
     void *user;
     size_t total, used;
     int failed;
@@ -72,52 +72,52 @@ typedef struct {
 
 GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 
-/* Takes n bytes; a full block goes to the callback. */
+/* Appends n bytes to the buffer; passes full buffers to the callback. */
 GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
 
 /* Writes the low `bytes` bytes of a number, little-endian. */
 GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes);
 
-/* Writes at most 511 bytes; directives as in gckpt_fail. */
+/* Writes formatted text of at most 511 bytes; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
 
 /* ---- base/memory.c ---- */
 typedef struct {
     gckpt_memory desc;
-    size_t used, name_bytes; /* of a block: bytes taken from its beginning; names at its end */
-    size_t needed; /* size that the block should have had when it last refused */
+    size_t used, name_bytes; /* of a block: bytes used at its begin, and by names at its end */
+    size_t needed; /* size of the block that the last refused request needed */
 } gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything that the allocator returns, except names in a block */
+#define GCKPTI_ALIGN 16u /* alignment of all memory except names in a block */
 GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory);
 GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
-/* Reallocates; new_size 0 frees and returns NULL. In a block, which is meant for objects that live
- * as long as it does, only the last allocation can grow in place or be freed. gckpti_count_alloc
- * counts the bytes that this takes. */
+/* Reallocates; new_size 0 frees `ptr` and returns NULL. A block is meant for objects that live as
+ * long as it does: only its last allocation can grow in place or be freed. gckpti_count_alloc
+ * counts the bytes that an allocation takes of a block. */
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
 
 /* Allocates n zeroed elements of `size` bytes; NULL without memory, or if the product overflows. */
 GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
 GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
 
-/* Adds an aligned allocation of n * size bytes to *used, which saturates; an empty one adds 0. */
+/* Adds an aligned allocation of n * size bytes to *used, at most SIZE_MAX. An empty one adds 0. */
 GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size);
 
-/* Returns the size of a block for *used bytes at any address, or SIZE_MAX on overflow. */
+/* Returns the size of a block, of any alignment, for `used` bytes; SIZE_MAX on overflow. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
 
 /* Returns strlen(text), in less flash than some libraries take. */
 GCKPTI_FN size_t gckpti_strlen(const char *text);
 
-/* Copies a name; returns NULL without memory. A block has names at its end, so that the array of
- * the named objects can grow in place. */
+/* Returns a copy of a name, or NULL without memory. Blocks have names at their end, so that the
+ * array of the named objects can grow in place. */
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 
-/* Frees a name; in a block, only in reverse order. */
+/* Frees a name. In a block, names must be freed in reverse order of their creation. */
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
-/* Appends the bytes that a block needs to its E_MEMORY error; if `enough` is 0, "at least". */
+/* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
 
@@ -126,29 +126,29 @@ GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_a
     (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
 #endif
 
-/* Returns 0 if the heap does not have that many bytes. Allocates them at once, since a system that
- * overcommits memory still refuses one impossible allocation; it would grant many small ones, and
- * end the program when it writes to them. */
+/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
+ * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
+ * program when it writes to them. */
 GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes);
 
-/* Returns the next capacity of a growing array; in_place: it is the last allocation of a block. */
+/* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 
 /* Reserves space for one more element; returns 0 without memory (the array is unchanged). */
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* Chunks of memory that are freed together; gckpti_scratch_clear reuses them. */
+/* A list of chunks of memory that are freed together; gckpti_scratch_clear reuses them. */
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
-    size_t size, used; /* including this header */
+    size_t size, used; /* bytes of the chunk, and those used, with this header */
 } gckpti_chunk;
 
 typedef struct {
     gckpti_allocator *memory;
-    int *failed; /* set when there is no memory */
+    int *failed; /* set to 1 when there is no memory */
     gckpti_chunk *first, *current;
-    size_t next_size, min_size; /* least bytes of the next chunk, of later ones */
+    size_t next_size, min_size; /* least bytes of the next chunk, and of those after it */
 } gckpti_scratch;
 
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
@@ -158,17 +158,17 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
 /* Allocates n elements of `size` bytes, all 0; returns NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 
-/* Allocates a copy of n elements. */
+/* Returns a copy of n elements of `size` bytes, or NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
 
 /* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
  * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
  * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
 GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t size);
-/* Frees such an array if it is large, and sets it to NULL. */
+/* Frees an array of gckpti_reserve if it is large, and sets it to NULL. */
 GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array);
 #ifdef GCKPTI_SEPARATE_TU
-/* Tests can make each call site fail: test_hooks.h. */
+/* Tests can make each call of these functions fail: see test_hooks.h. */
 #define gckpti_scratch_alloc(s, n, size)  gckpti_hook_alloc(s, n, size, __FILE__, __LINE__)
 #define gckpti_reserve(s, array, n, size) gckpti_hook_reserve(s, array, n, size, __FILE__, __LINE__)
 GCKPTI_FN void *gckpti_hook_alloc(gckpti_scratch *s, size_t n, size_t size, const char *file,
@@ -186,14 +186,14 @@ typedef struct {
     int value;
 } gckpti_keyed;
 
-/* Sorts by key: bottom-up merge sort, stable; `spare` has n elements. */
+/* Sorts by key (a stable bottom-up merge sort); `spare` has space for n elements. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
 GCKPTI_INLINE void gckpti_set_min(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
 
-/* Elements of the first axes; of all axes; rows of the last axis; elements of such a row. */
+/* Number of elements: of the first `axes` axes; of all; of all but the last (rows); of a row. */
 GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
 {
     int64_t n = 1;
@@ -207,15 +207,15 @@ GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_pro
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
-/* Returns NULL if sizes are positive and bytes of several such tensors fit, else the problem. */
+/* Returns NULL if sizes are positive and several such tensors are addressable, else the problem. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
 GCKPTI_INLINE int gckpti_shape_fits(const gckpt_shape *s) { return !gckpti_shape_problem(s); }
 
-/* Stores an element of an input gradient, or adds to it (manual, 5f). */
+/* Stores v as an element of an input gradient or, if `accumulate`, adds v to it (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
-/* Adds x to *d with Kahan compensation *comp (manual, 5e): sums are right to an ulp or two of the
- * sum of magnitudes. comp is NULL if there is only one x. */
+/* Adds x to *d with Kahan compensation *comp (manual, 5e). A sum's error is then at most about 2
+ * ulps of the sum of magnitudes. comp is NULL if only one x is added. */
 GCKPTI_INLINE void gckpti_sum_add(float *d, float *comp, float x)
 {
     float y = comp ? x - *comp : x, s = *d + y;
@@ -225,20 +225,20 @@ GCKPTI_INLINE void gckpti_sum_add(float *d, float *comp, float x)
 }
 
 /* ---- base/threads.c ---- */
-/* How calls start threads. */
+/* How kernels run work items on several threads. */
 typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
-                         void *context); /* the program's own */
+                         void *context); /* the program's own function, or NULL */
     void *user;
-    struct gckpti_team *team; /* NULL if not needed */
-    /* Called by gckpt_parallel after some 20 us of items, only on the thread of gckpti_with_team's
-     * main; must not start threads. May be NULL. */
+    struct gckpti_team *team; /* NULL outside gckpti_with_team */
+    /* Called by gckpt_parallel between items, about every 20 us, on the thread that runs main of
+     * gckpti_with_team only; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;
-    int thread; /* number of that thread */
+    int thread; /* number of the thread */
 } gckpti_runner;
 
-/* Whether the call is of a bf16 plan; whether an operand is f32; whether it is bf16. */
+/* Returns 1 for a call of a bf16 plan; for an operand in f32; for an operand in bf16. */
 static inline int gckpti_is_mixed(const gckpt_call *call)
 {
     return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;

@@ -45,16 +45,16 @@
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
-#define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
+#define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* address space too large for fragments */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #ifdef MADV_HUGEPAGE
 #define GCKPTI_HUGE_PAGES 1
-#elif !defined(__cplusplus) /* -std=c99 and _POSIX_C_SOURCE hide it, but it is there */
+#elif !defined(__cplusplus) /* hidden by -std=c99 and _POSIX_C_SOURCE, but it exists */
 #define GCKPTI_HUGE_PAGES 1
 extern int madvise(void *start, size_t size, int advice);
 #endif
-#ifndef __cplusplus /* likewise */
+#ifndef __cplusplus /* hidden likewise */
 extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #endif
@@ -69,8 +69,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPT_ASSERT(x) ((void)0)
 #endif
 
-/* Arithmetic must be exactly as written (manual, 5). For gcc, pragmas here override the
- * command line; nothing helps clang with -ffast-math, or x87 registers. */
+/* Arithmetic must be exactly as written (manual, 5). For gcc, these pragmas override the command
+ * line. clang with -ffast-math and x87 registers cannot be made exact: they are refused. */
 #if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
 #error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
 #endif
@@ -79,7 +79,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */   \
     && !defined(__FAST_MATH__)
-#ifdef __s390__ /* -std=c99 and the like compute floats as doubles */
+#ifdef __s390__ /* with -std=c99 or similar, floats are computed as doubles */
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on s390x use -fexcess-precision=fast or -std=gnu99"
 #else
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
@@ -89,7 +89,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #pragma STDC FP_CONTRACT OFF
 #if __clang_major__ >= 12
 #pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* unknown to clang for ARM, RISC-V, wasm */
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma clang diagnostic pop
@@ -97,15 +97,15 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno")
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) /* its vectors flush subnormals to 0 */
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) /* MVE vectors flush subnormals to 0 */
 #pragma GCC optimize("no-tree-vectorize")
 #endif
 #elif defined(_MSC_VER)
 #pragma fp_contract(off)
 #endif
 
-/* Code from GCKPTI_COLD_BEGIN to GCKPTI_COLD_END runs rarely, not in steps. Where gcc optimises, it
- * is compiled for size, which saves 7 % of .text. */
+/* Code from GCKPTI_COLD_BEGIN to GCKPTI_COLD_END runs rarely, not in steps. An optimising gcc
+ * compiles it for size, which saves 7 % of .text. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&                           \
     !defined(GCKPTI_SEPARATE_TU)
 #define GCKPTI_COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
@@ -124,12 +124,12 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPTI_ALIGNED
 #else
 #define GCKPTI_HAS_FAST 1
-#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* vectors in it cross no line of a cache */
+#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* no vector in it crosses a cache line */
 #endif
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
-#ifndef GCKPTI_SEPARATE_TU /* kernels/all.c has it: reading it takes long */
+#ifndef GCKPTI_SEPARATE_TU /* kernels/all.c includes it, since it compiles slowly */
 #include <immintrin.h>
 #endif
 #else
@@ -140,7 +140,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #else
 #define GCKPTI_AVX512 0
 #endif
-#ifdef __OPTIMIZE__ /* as the command line says it: pragmas of kernels/vectors change it, for gcc */
+#ifdef __OPTIMIZE__ /* tested here, since pragmas of kernels/vectors change it for gcc */
 #define GCKPTI_OPTIMISED 1
 #else
 #define GCKPTI_OPTIMISED 0
@@ -163,14 +163,14 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 extern "C" {
 #endif
 
-/* Marks functions that gradckpt_cuda.cu also compiles, where GCKPTI_FMA and GCKPTI_SQRT are 3. */
+/* Marks functions that gradckpt_cuda.cu compiles, too (there GCKPTI_FMA and GCKPTI_SQRT are 3). */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
 #endif
-/* GCKPTI_FN, GCKPTI_DATA: declared in a layer header (plan/plan.h) or a folder's internal.h. */
-#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* a build without some parts uses fewer */
+/* GCKPTI_FN, GCKPTI_DATA: for functions and data declared in a layer header or an internal.h. */
+#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* partial builds do not use all */
 #define GCKPTI_UNUSED __attribute__((unused))
-#else /* tests/check_all.sh: the complete build uses all of them */
+#else /* tests/check_all.sh: warns if the full build has unused ones */
 #define GCKPTI_UNUSED
 #endif
 #ifndef GCKPTI_SEPARATE_TU
@@ -178,7 +178,7 @@ extern "C" {
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
-#define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
+#define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* most bytes of an arena */
 #define GCKPTI_NO_OFFSET   SIZE_MAX
 #ifdef GCKPT_NO_TEXT
 #define GCKPTI_TEXT_BYTES 1
@@ -188,7 +188,7 @@ extern "C" {
 /* GCKPT_SMALL implies, in addition to omitted features (api.h): small numbers and stack frames
  * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
  * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
- * conditions are constants, so the compiler removes the code that depends on them. */
+ * conditions are constants, so that the compiler removes the code that depends on them. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
@@ -220,7 +220,7 @@ enum {
     GCKPTI_WITH_QUANT = GCKPTI_WITH(QUANT)
 };
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
-#define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame is there only while it runs */
+#define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #else
 #define GCKPTI_OWN_FRAME
 #endif

@@ -1,6 +1,6 @@
 #include "base/base.h"
 
-/* ---- memory: the one allocation site ---- */
+/* all heap memory is allocated here */
 
 GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
 {
@@ -30,7 +30,7 @@ static void *gckpti_heap_resize(void *ptr, size_t size)
         size_t skip = (page - (uintptr_t)fresh % page) % page;
         if (size >= 2 * page)
             (void)madvise((char *)fresh + skip, (size - skip) / page * page,
-                          14); /* MADV_HUGEPAGE */
+                          14); /* 14 is MADV_HUGEPAGE */
         return fresh;
     }
 #endif
@@ -38,11 +38,11 @@ static void *gckpti_heap_resize(void *ptr, size_t size)
 }
 #endif
 
-/* Returns 1 if ptr is the last allocation of a block, or NULL, the next one. */
+/* Returns 1 if ptr is a block's last allocation, or NULL (then the next allocation follows it). */
 static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
 {
     const unsigned char *base = (const unsigned char *)a->desc.memory;
-    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block has any address */
+    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin at any address */
     size_t offset = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
     return base && (!ptr || gckpti_round_up(offset + skew + size, GCKPTI_ALIGN) - skew >= a->used);
 }
@@ -209,7 +209,7 @@ enum {
     GCKPTI_CHUNK_HEADER = (sizeof(gckpti_chunk) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
 };
 
-/* Empties the scratch; several chunks become one (except in a block, which cannot free). */
+/* Empties the scratch and merges its chunks into one (except in a block, which cannot free). */
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
 {
     const int several = s->first && s->first->next && !s->memory->desc.memory;
@@ -252,7 +252,7 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Frees `size` bytes at `block` if they are a whole chunk, else returns 0. */
+/* Frees `size` bytes at `block` and returns 1 if they are a whole chunk; else returns 0. */
 static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block, size_t size)
 {
     gckpti_chunk **slot = &s->first, *chunk;
@@ -276,7 +276,7 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
     if (need <= bytes)
         return 1;
     const size_t growth = bytes > s->min_size && !s->memory->desc.memory ? bytes / 4 : bytes;
-    need = need > bytes + growth ? need : bytes + growth; /* less where old memory is freed */
+    need = need > bytes + growth ? need : bytes + growth; /* less if old memory is freed */
     fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;

@@ -1,7 +1,7 @@
-/* For builds that compile each file of src/ by itself, as the tests do; make header leaves it out.
+/* For builds that compile each file of src/ separately, as the tests do; make header leaves it out.
  * Functions of a layer header (plan/plan.h) or of a folder's internal.h have hidden visibility here
  * and are static in gradckpt.h. The prototypes in internal.h are needed only here, since gradckpt.h
- * defines functions before their use. Assertions are active here: test_hooks.h. */
+ * defines functions before their use. Assertions are active here (test_hooks.h). */
 #pragma once
 #include "api.h"
 

@@ -23,7 +23,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
 
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
-    int same = a->n == b->n; /* without memcmp, which firmware would link for this alone */
+    int same = a->n == b->n; /* without memcmp, which firmware would link for this only */
     for (int i = 0; same && i < a->n; i++)
         same = a->d[i] == b->d[i];
     return same;
@@ -32,7 +32,7 @@ GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
     const uint64_t most = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
-    const size_t limit = (size_t)most; /* to divide 64 bits takes 700 bytes of a device's flash */
+    const size_t limit = (size_t)most; /* a 64-bit division takes 700 bytes of a device's flash */
     int large = s->n < 0 || s->n > GCKPT_MAX_DIMS;
     size_t n = 1;
     for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++) {

@@ -19,7 +19,7 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
     for (size_t built = n / 2, end = n; end > 1;) {
         size_t parent = 0;
         if (built > 0)
-            parent = --built; /* still building the heap */
+            parent = --built; /* the heap is still being built */
         else
             gckpti_swap(v, v + --end * size, size);
         for (size_t child; end > 1 && (child = 2 * parent + 1) < end; parent = child) {

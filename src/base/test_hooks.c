@@ -16,7 +16,7 @@ static int never_fail(const char *file, int line)
 }
 
 #if GCKPTI_POSIX
-FILE *(fdopen)(int fd, const char *mode); /* with -std=c99 the system's headers do not show these */
+FILE *(fdopen)(int fd, const char *mode); /* -std=c99 hides these in the system's headers */
 int(fsync)(int fd);
 int(flock)(int fd, int how);
 

@@ -1,11 +1,11 @@
-/* Functions that tests can replace: the system calls of files, the handler of failed assertions,
- * whether a call site gets scratch memory. Included after all other headers; not in gradckpt.h. */
+/* Functions that tests can replace: system calls of files, the handler of failed assertions, and
+ * the check that lets an allocation fail. Included after all other headers; not in gradckpt.h. */
 #pragma once
 #include "base/base.h"
 
 typedef struct {
     void (*assert_failed)(const char *text, const char *file, int line);
-    int (*fail_scratch)(const char *file, int line); /* returns 1 to refuse the call site */
+    int (*fail_scratch)(const char *file, int line); /* returns 1 to fail the call at this line */
 #if GCKPTI_POSIX
     FILE *(*fopen)(const char *path, const char *mode);
     FILE *(*fdopen)(int fd, const char *mode);

@@ -32,7 +32,7 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
     gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for parsing. */
+/* Prints six significant digits (0.0123457, 12345.7, 1.5e-09), for people, not for parsing. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int point = 6; /* digits before the decimal point */
@@ -48,7 +48,7 @@ static void gckpti_text_double(gckpti_text *t, double value)
         value /= 10;
     for (; value > 0 && value < 1e5; point--)
         value *= 10;
-    uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
+    uint64_t digits = (uint64_t)(value + 0.5); /* six digits, or 1000000, or 0 */
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
@@ -69,7 +69,7 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-/* An invalid shape may have any number of axes, of which only GCKPT_MAX_DIMS can be read. */
+/* Prints a shape. An invalid one may have any number of axes: at most GCKPT_MAX_DIMS are read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
     int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
@@ -179,7 +179,7 @@ GCKPT_API gckpt_result gckpt_error(const void *object)
     const gckpti_object *o = (const gckpti_object *)object;
     if (!o)
         return GCKPT_E_MEMORY;
-    if (o->magic != GCKPTI_MAGIC) /* a tensor, say */
+    if (o->magic != GCKPTI_MAGIC) /* for example a tensor */
         return GCKPT_E_ARG;
     return o->sticky != GCKPT_OK ? o->sticky : o->last;
 }

@@ -12,10 +12,10 @@ GCKPT_API int gckpt_threads(void)
 }
 
 #if GCKPTI_TEAMS
-/* A loop is body(context, 0..n-1). Only thread 0 starts loops, one after the other; it too runs
- * items. `unclaimed` counts the items that no thread has claimed, `unfinished` those not finished.
+/* A loop calls body(context, i) for i = 0..n-1. Only thread 0 starts loops, one after the other; it
+ * also runs items. `unclaimed` counts the items that no thread has claimed, `unfinished` the items
+ * that are not finished. A thread may be late, or sleep anywhere in this code, because:
  *
- * Why a thread may be late, or sleep anywhere in here:
  * 1. A thread claims an item by decrementing `unclaimed`, if the old value was positive.
  *    It reads the loop's fields only afterwards. If a loop ended and another began in between, it
  *    has claimed an item of the new one.
@@ -28,8 +28,8 @@ typedef struct gckpti_team {
     void (*body)(void *context, int64_t i);
     void *context;
     int64_t n;
-    int busy; /* a loop is running */
-    int stop; /* no more loops follow */
+    int busy; /* nonzero while a loop is running */
+    int stop; /* nonzero if no more loops follow */
     int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
@@ -52,7 +52,7 @@ static void gckpti_team_run_items(gckpti_team *team)
         __atomic_fetch_sub(&team->unfinished, done, __ATOMIC_ACQ_REL);
 }
 
-/* Waits some 40 ns, which leaves more of the core to its other hardware thread. */
+/* Waits some 40 ns, during which the core's other hardware thread runs faster. */
 static void gckpti_cpu_relax(void)
 {
 #if defined(__x86_64__)
@@ -64,8 +64,8 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Spins for 20 to 50 us, so that the next loop finds the thread awake, then yields, then sleeps, so
- * that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 20 to 50 us, so that the next loop finds the thread awake, then yields,
+ * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
     if (*spins < 1000) {
@@ -92,8 +92,8 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
     __atomic_fetch_add(&team->exited, 1, __ATOMIC_RELEASE);
 }
 
-/* Thread 0 waits here for the others, not in OpenMP's barrier, which may spin for so long that a
- * thread without a processor never gets this one. */
+/* Thread 0 waits here for the other threads, not in OpenMP's barrier, which may spin for so long
+ * that a thread without a processor never gets one. */
 GCKPTI_FN void gckpti_team_end(gckpti_team *team, int others)
 {
     __atomic_store_n(&team->stop, 1, __ATOMIC_RELEASE);
@@ -161,7 +161,7 @@ typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
     int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL if nothing is to be polled */
+    const gckpti_runner *runner; /* NULL if this worker must not call poll */
 } gckpti_parallel_loop;
 
 /* Claims `chunk` items at a time until none is left. */

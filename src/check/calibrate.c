@@ -4,14 +4,14 @@
 /* ---- measured costs of ops ---- */
 enum { GCKPTI_MIN_RUNS = 6, GCKPTI_MAX_RUNS = 32 };
 
-/* A timed step. */
+/* The timing of a step, instruction by instruction. */
 typedef struct {
     gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last_time; /* of the clock's last reading */
-    float *copy;      /* space for a parameter and its state */
-    double *spent;    /* GCKPTI_MAX_RUNS seconds per instruction, then of the rest of a step */
+    double last_time; /* last reading of the clock */
+    float *copy;      /* copy of a parameter and its state */
+    double *spent;    /* seconds of MAX_RUNS runs of each instruction, then of the step's rest */
     int run;
     gckpt_result result;
 } gckpti_timing;
@@ -23,13 +23,13 @@ static double gckpti_lap(gckpti_timing *t)
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
-/* Returns the seconds of instruction x in this run. */
+/* Returns where the seconds of instruction x in the present run are stored. */
 static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
 {
     return &t->spent[x * GCKPTI_MAX_RUNS + (size_t)t->run];
 }
 
-/* Copies the values and state of a parameter that an update changes, or restores them. */
+/* Copies a parameter's values and state to `copy` before an update; if `restore`, copies back. */
 static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots,
                                 int restore)
 {
@@ -43,7 +43,7 @@ static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, in
         gckpti_mark_changed(s, q, GCKPTI_HOST);
 }
 
-/* Takes a step and undoes its changes (on the step's team). */
+/* Runs a timed step and undoes its changes (on the executor's threads). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
@@ -98,7 +98,7 @@ static uint64_t gckpti_nanoseconds(double seconds)
     return ns < 1 ? 1 : ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
 }
 
-/* Computes costs from the medians of all instructions. */
+/* Computes the costs of all tensors from the median seconds of all instructions. */
 static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_cost *costs)
 {
     double measured = 0, planned = 0, scale;
@@ -120,7 +120,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
-    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* split among its ops */
+    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* divided among ops */
         const gckpti_plan_node *node = &p->nodes[i];
         if (!node->op || !node->data)
             continue;
@@ -135,7 +135,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
         }
     }
-    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* as built */
+    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* for the lowering in the graph */
         const gckpt_cost *built = &p->terms[i].built_cost, *ran = &p->info[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
@@ -186,7 +186,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     exec->desc.debug = debug;
     if (t.result == GCKPT_OK && !(t.last_time > start))
         t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock does not advance");
-    for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* the first run warms up */
+    for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* run 0 warms up */
         double *runs = &t.spent[x * most + 1];
         gckpti_sort(runs, (size_t)t.run - 1, sizeof *runs, gckpti_is_shorter, NULL);
         t.spent[x] = runs[(t.run - 1) / 2];

@@ -9,17 +9,17 @@ GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal
     return gckpti_prepare_step(batch->exec, batch->feeds, batch->count, batch->rows, goal, &none);
 }
 
-/* Finishes gradients and loss after all micro-batches. */
+/* Finishes gradients and loss after all micro-batches; fails if every target is below 0. */
 GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *who,
                                         gckpt_report *report)
 {
     gckpt_result result = gckpti_finish_grad_step(batch->exec, report);
     return result != GCKPT_OK || gckpti_loss_count(batch->exec)
                ? result
-               : gckpti_error(batch->exec, GCKPT_E_DATA, "%s: no valid target in these rows", who);
+               : gckpti_error(batch->exec, GCKPT_E_DATA, "%s: no row has a target >= 0", who);
 }
 
-/* Computes loss and gradients, with those of the host up to date. */
+/* Computes loss and gradients, and brings the gradients to the host. */
 static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
@@ -35,7 +35,7 @@ static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
     return result;
 }
 
-/* Returns the elements of the largest trained parameter (`measured`: or running statistic). */
+/* Returns the size of the largest trained parameter; if `measured`, also of running statistics. */
 GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
@@ -46,7 +46,7 @@ GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
     return most;
 }
 
-/* Returns a parameter's divided gradient on the host, valid until the next call. */
+/* Returns a parameter's mean gradient on the host; valid until the next call. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -58,29 +58,29 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
                               (size_t)e->plan->params[param].elements);
 }
 
-/* FLAT: no derivative can be resolved, and the gradient is only rounding error. */
+/* COARSE: rounding hides the answer. FLAT: no derivative shows, the gradient is only rounding. */
 enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
 
-/* A parameter, a direction, and the result of checking it. */
+/* A parameter, a direction in which it is moved, and the result of the check in this direction. */
 typedef struct {
     int param, random;
-    float *g, *w;        /* copies of the gradient and the values */
-    double loss;         /* at w */
-    double width;        /* distance of the evaluations, relative to the first one */
-    double deriv, bound; /* the derivative by finite differences, and its error bound */
+    float *g, *w;        /* copies of the parameter's gradient and values */
+    double loss;         /* loss at the values w */
+    double width;        /* distance of the evaluations, relative to that of the first ones */
+    double deriv, bound; /* derivative by finite differences, and its error bound */
     double error;        /* relative difference of derivative and gradient */
-    double resolution;   /* relative difference that could not be detected */
-    double change;       /* of the loss at width 1, predicted by the gradient */
+    double resolution;   /* least relative difference that would be noticed */
+    double change;       /* change of the loss at width 1 that the gradient predicts */
     double noise;        /* rounding error of the loss */
-    double rounding;     /* relative error of the derivative by that noise */
-    int status;          /* GCKPTI_RIGHT, .. */
+    double rounding;     /* relative error of the derivative due to `noise` */
+    int status;          /* GCKPTI_RIGHT to GCKPTI_FLAT */
 } gckpti_probe;
 
 static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
 
-/* Returns the magnitude of the sums in the loss, which its rounding error is relative to. Losses
- * over classes (which save a row's logarithm) are logarithms of sums of at least 1. Their error is
- * relative to 1 even if the loss is near 0. */
+/* Returns the magnitude of the sums in the loss: its rounding error is relative to that. Losses
+ * over classes (recognised by GCKPT_SAVED) are logarithms of sums of at least 1, and have an
+ * error relative to 1 even if the loss is near 0. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -96,14 +96,14 @@ static double gckpti_loss_magnitude(const gckpt_exec *e)
     return size;
 }
 
-/* Evaluations on both sides of the weights, at distance h (index 0) and h/2 (1). */
+/* Evaluations on both sides of the weights, at distance h (index 0) and at h/2 (index 1). */
 typedef struct {
-    double h, deriv[2], even[2]; /* even: the losses of both sides minus twice the middle's */
-    double expected, scale;      /* the derivative by the gradient; its largest possible value */
-    int reproduced;              /* the mean gradient of both sides is that of the middle */
+    double h, deriv[2], even[2]; /* even: loss on one side + loss on the other - 2 * loss at w */
+    double expected, scale;      /* derivative by the gradient; its largest possible value */
+    int reproduced;              /* nonzero if the mean gradient of both sides is near that at w */
 } gckpti_sides;
 
-/* Evaluates both sides of w at distance h or h/2 along the direction, then restores w. */
+/* Evaluates both sides of w along the direction, at distance h or (half) h/2, then restores w. */
 static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
                                       double gg, gckpti_sides *sides)
 {
@@ -139,10 +139,10 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
     return result;
 }
 
-/* Compares the loss's difference between w + h d and w - h d with the gradient times the actual
- * difference of the weights, at h and h/2, extrapolated to h = 0 (Richardson). The error estimate
- * is the difference of the two derivatives, and of the even parts, which must scale as h^2. A
- * gradient of rounding errors differs at each point; a real one is the mean of both sides'. */
+/* Compares loss(w + h d) - loss(w - h d) with the gradient times the actual difference of the
+ * weights, at h and h/2, extrapolated to h = 0 (Richardson). The error estimate is the difference
+ * of the two derivatives, and of the even parts, which must scale as h^2. A gradient that is only
+ * rounding errors differs at each point; a real one is the mean of both sides' gradients. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
 {
     int64_t n = batch->exec->plan->params[t->param].elements;
@@ -180,7 +180,7 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     return result;
 }
 
-/* Returns 1 if probe a decides rather than b: if they contradict each other, the nearer one, since
+/* Returns 1 if probe a, not b, decides: if the probes contradict each other, the nearer one, since
  * the loss then bends within the larger width; else the more precise one. */
 static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
 {
@@ -189,9 +189,9 @@ static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
                : a->error + a->resolution < b->error + b->resolution;
 }
 
-/* Evaluates several widths, smaller for a loss that bends, larger for a coarse one, until one shows
- * that the gradient is right; else *t is the clearest. A loss that bends within the fifth width
- * looks smooth there: smaller widths follow while their rounding, 8 times as large, allows it. */
+/* Evaluates several widths, smaller for a loss that bends, larger for one hidden by rounding, until
+ * one shows that the gradient is right; else *t is the clearest. A loss that bends within the fifth
+ * width looks smooth there: smaller widths follow while rounding, 8 times as large, allows it. */
 static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
@@ -208,15 +208,15 @@ static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *
     return result;
 }
 
-/* Results of all directions so far. */
+/* Results of all directions checked so far. */
 typedef struct {
     gckpt_check check;
-    const char *coarse, *flat; /* parameters of the coarsest and the last flat gradient */
+    const char *coarse, *flat; /* parameters with the coarsest gradient; with the last flat one */
     double change, noise, coarsest;
     int wrong, flat_count;
 } gckpti_tally;
 
-/* Adds a direction; only resolved ones count for the worst. */
+/* Adds the result of a direction; only directions that rounding does not hide count for `worst`. */
 static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const char *name)
 {
     gckpt_check *c = &tally->check;
@@ -240,7 +240,7 @@ static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const c
     }
 }
 
-/* Ends a check, with the resolution of the flat directions. */
+/* Ends a check: adds the resolution of flat directions, and sets the error of the executor. */
 static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
 {
     gckpt_check *c = &tally->check;
@@ -269,7 +269,7 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     return result;
 }
 
-/* Checks parameter i along its gradient and a random direction. copy: space for two copies. */
+/* Checks parameter i along its gradient and along a random direction. copy: space for g and w. */
 static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
                                        gckpti_tally *tally)
 {

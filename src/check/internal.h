@@ -2,10 +2,10 @@
 #include "check/check.h"
 #include "run/run.h"
 
-/* Shared by the files of check only. */
+/* Declarations shared by the files of check; no other folder includes this header. */
 
 /* ---- check/gradients.c ---- */
-/* The input of steps that are run repeatedly without updating the model. */
+/* The input of steps that run repeatedly and leave the model unchanged. */
 typedef struct {
     gckpt_exec *exec;
     const gckpt_feed *feeds;
@@ -14,7 +14,7 @@ typedef struct {
 } gckpti_batch;
 
 #ifdef GCKPTI_SEPARATE_TU
-/* Each is documented where it is defined. */
+/* Prototypes; the definitions have the comments. */
 
 /* check/gradients.c */
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal goal);

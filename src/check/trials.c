@@ -2,7 +2,7 @@
 #include "planner/planner.h"
 
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
-/* ---- timed trials of the plans that are predicted fastest ---- */
+/* ---- gckpt_fit_timed: times the plans that are predicted to be fastest ---- */
 enum { GCKPTI_TRIAL_REPEATS = 32 };
 
 typedef struct {
@@ -15,7 +15,7 @@ typedef struct {
 
 static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->timed->user); }
 
-/* Adds a plan to the trials; returns 0 if it is NULL or costs 5/4 of the first or more. */
+/* Adds a plan to the trials; frees it and returns 0 if it costs more than 5/4 of the first. */
 static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
 {
     uint64_t least = gckpt_plan_step_cost(r->plan[0]), cost = gckpt_plan_step_cost(plan);
@@ -33,7 +33,7 @@ static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
     return 1;
 }
 
-/* Creates the executors, which share the arena of `largest`, the plan with the largest. */
+/* Creates the executors; all use the arena of plan number `largest`, whose arena is the largest. */
 static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
 {
     gckpt_exec_desc exec_desc;
@@ -55,7 +55,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
     return GCKPT_OK;
 }
 
-/* Measures the seconds of a step without its updates. */
+/* Measures the seconds of one step, without its updates. */
 static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, double *seconds)
 {
     const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
@@ -73,7 +73,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
     return result;
 }
 
-/* Times all plans repeatedly; after two times drops those slower than the best by 1/2, 1/4, 1/8. */
+/* Times all plans repeatedly; after two times, only plans within 1/2, 1/4, 1/8 of the best. */
 static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
 {
     gckpt_trial *t = r->timed->trials;
@@ -99,8 +99,8 @@ static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
     return GCKPT_OK;
 }
 
-/* Times the trials, and leaves the store unchanged. Chooses the first plan within 1/64 of the
- * fastest, since smaller differences are likely noise. */
+/* Times the trials and leaves the store unchanged. Chooses the first plan that is within 1/64 of
+ * the fastest, since smaller differences are probably noise. */
 static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
 {
     double seconds;
@@ -109,14 +109,14 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
         largest = r->plan[i]->arena > r->plan[largest]->arena ? i : largest;
     gckpt_result result = gckpti_bind_trials(r, largest);
     const gckpt_exec *e = r->exec[largest];
-    if (result == GCKPT_OK) /* the first use of an arena takes longer than all others */
+    if (result == GCKPT_OK) /* warms the arena: its first use is slow */
         result = gckpti_time_trial(r, r->exec[largest], &seconds);
     if (result == GCKPT_OK)
         result = gckpti_time_repeats(r, until);
     const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
-    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that the trials added */
+    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* remove state that the trials added */
         gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->tables.params[i].slots_before);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
@@ -154,7 +154,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
         return r.plan[0];
     const double start = gckpti_clock(&r), late = start + timed->limit / 2;
     const gckpt_plan *p = r.plan[0];
-    int64_t rows = p->rows + 1; /* first larger micro-batches; then, with 1, fewer bytes */
+    int64_t rows = p->rows + 1; /* first larger micro-batches; rows = 1 then means fewer bytes */
     while (r.count < GCKPT_MAX_TRIALS && gckpti_clock(&r) < late) {
         if (rows == 1)
             d.budget = gckpti_required_bytes(p) - p->arena / 8 - 1;

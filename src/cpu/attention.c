@@ -1,7 +1,7 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* ---- attention: an item is a block of queries of a head (forward), or heads that share keys
+/* ---- attention: a work item is 64 queries of a head (forward), heads that share keys (backward)
  * ---- */
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
@@ -10,7 +10,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const gckpti_kernels *kernels = gckpti_kernels_of(call);
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
     const int backward = call->grad_out || call->grad_out_bf16;
-    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the most expensive first */
+    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
     float *scratch = (float *)call->workspace;
     scratch += worker * gckpti_attention_workspace(call, h.t, h.shared_keys, h.d, backward);
     i = backward ? i * h.group : i / h.blocks;
@@ -34,7 +34,7 @@ static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_a
     if (!backward) {
         items *= h.group * h.blocks;
         cost = (gckpti_min(h.t, GCKPTI_QK_TILE) + 8) * gckpti_min(h.visible.keys, h.window) *
-               h.d; /* 8: to read */
+               h.d; /* 8: loads */
     }
     gckpt_parallel(call, items, cost, gckpti_attention_item, &h);
 }

@@ -5,7 +5,7 @@ GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **ke
     *kernels = NULL;
 #if GCKPTI_HAS_FAST
 #ifdef GCKPT_OPENBLAS
-    openblas_set_num_threads(1); /* each of our threads calls it for its block */
+    openblas_set_num_threads(1); /* each of our threads calls OpenBLAS for its block */
 #endif
     if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
         *kernels = gckpti_kernels_for(isa);
@@ -15,7 +15,7 @@ GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **ke
     return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
 }
 
-/* ---- what users' kernels have of all this (api-user-ops) ---- */
+/* ---- functions for the kernels of users' ops (documented in api.h) ---- */
 GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
 
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
@@ -28,7 +28,7 @@ GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y
     return gckpti_dot(x, y, n);
 }
 
-/* Also transposed, as gckpt_product may transpose a product. */
+/* Returns bytes also for the transposed product, which gckpt_product may compute instead. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int64_t one = gckpti_product_workspace(m, n, k), other = gckpti_product_workspace(n, m, k);
@@ -37,7 +37,7 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
     return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
 }
 
-/* Row i without vector kernels: its n chains side by side. */
+/* Computes row i without vector kernels, all its n chains term by term. */
 static void gckpti_product_row(void *context, int64_t i, int64_t worker)
 {
     const gckpt_product_desc *t = (const gckpt_product_desc *)context;
@@ -51,7 +51,7 @@ static void gckpti_product_row(void *context, int64_t i, int64_t worker)
             c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
 }
 
-/* The vector kernels need a row of c adjacent: if c is a column, the product is transposed. */
+/* Vector kernels need adjacent elements in a row of c; if c's columns are adjacent, transposes. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)

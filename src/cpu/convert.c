@@ -1,9 +1,9 @@
 #include "cpu/internal.h"
 
 #ifndef GCKPT_NO_BF16
-/* ---- to bf16 and back, between the ops of bf16 plans ---- */
+/* ---- conversions to bf16 and back, between the ops of bf16 plans ---- */
 
-/* Converts elements first..end-1; stochastic: `word` has 16 random bits for each of 8 elements. */
+/* Converts elements first..end-1; `word` has 16 random bits for each of 8 elements (stochastic). */
 static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
 {
     const gckpt_conversion *c = s->c;

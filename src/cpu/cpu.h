@@ -5,16 +5,16 @@
 #include "ops/ops.h"
 
 /* =================================================================================================
- * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
+ * >>cpu: the CPU as a backend: plain kernels, and vector kernels with the same bits
  *
  * gckpti_cpu_backend returns one of two gckpt_backend: gckpti_backend_plain, which calls the ops'
- * plain kernels and does fill, add, convert and update as the numeric contract defines them; or the
- * fast one, which differs by its kernels alone.
+ * plain kernels and does fill, add, convert and update as the numeric specification defines them,
+ * or the fast backend, which differs only in its kernels.
  *
- * There gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and
- * _backward. They split a call into items for threads (a row, a block of a matrix, a head), which
- * entries of gckpti_kernels compute: a table for each instruction set, defined by kernels, chosen
- * when an executor is created, so that a plain `cc -O2` is enough.
+ * The fast backend calls gckpti_fast_<op>_forward and _backward, which return the bits of
+ * gckpti_<op>_forward and _backward. They split a call into work items for threads (a row, a block
+ * of a matrix, a head). Entries of gckpti_kernels compute the items: one table for each instruction
+ * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
  * ============================================================================================== */
 
 /* ---- cpu/plain.c, cpu/convert.c ---- */
@@ -23,7 +23,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
-/* Element i of a conversion is element offset + i of the batch. */
+/* The state of a conversion; its element i is element offset + i of the whole batch. */
 typedef struct {
     const gckpt_call *call;
     const gckpt_conversion *c;
@@ -31,7 +31,7 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* Table entries that only bf16 plans need; calls that only a quantised b needs. */
+/* Table entries of bf16 plans, NULL without them; calls for a quantised b, left out without it. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
@@ -44,7 +44,7 @@ typedef struct {
 #endif
 
 #if GCKPTI_HAS_FAST
-/* There are kernels of AVX512-BF16, which the compiler knows; clang 16 and 17 crash on them. */
+/* AVX512-BF16 kernels need a compiler that knows the instructions; clang 16 and 17 crash. */
 #if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
     ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
      (!defined(__clang__) && __GNUC__ >= 10))
@@ -52,7 +52,7 @@ typedef struct {
 #else
 #define GCKPTI_AVX512_BF16 0
 #endif
-/* Also AMX, with an assembler that knows it. Permission is requested as Linux requires it. */
+/* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
 #if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define GCKPTI_AMX 1
@@ -60,7 +60,7 @@ typedef struct {
 #define GCKPTI_AMX 0
 #endif
 
-/* An operand of one matrix, in floats; a product of two, whose chains start at +0. */
+/* Return an f32 operand of a single matrix; an operand from element `at` of x; a product a b. */
 static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
 {
     const gckpti_operand f = { x, NULL, row, step, 0, NULL };
@@ -81,7 +81,7 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Returns where the chains of row i start, from column j on, or NULL if at +0. */
+/* Returns where chains of row i start, from column j on: in c, in t->initial, or NULL for +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
     if (t->accumulate)
@@ -89,13 +89,13 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; item: its index among all blocks. */
+/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
 typedef struct {
     int64_t i0, i1, j0, j1, matrix, item;
 } gckpti_c_block;
 
-/* The next data to prefetch to L2, from `at` on: `rows` of `width` bytes, `pace` lines per tile
- * (f32), per block of 4 rows (bf16) or per block of a tile (AMX, which sets it). */
+/* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
+ * `pace` lines per tile (f32), per 4 rows (bf16), or per block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
@@ -129,7 +129,7 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-/* The reductions over a row, by lanes as in num. */
+/* Reductions of a row, in 32 lanes as in num/sums.h. */
 enum {
     GCKPTI_ROW_SUM,
     GCKPTI_ROW_MAX,
@@ -141,11 +141,11 @@ enum {
 };
 
 typedef struct {
-    int kind; /* SUM: x - first; MAX: x; DOT, PRODUCTS: x y, fused or rounded first;
-               * with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
-               * EXP: exp(x - mean) */
+    int kind; /* the terms. SUM: x - first; DOT: x y by fma; PRODUCTS: x y, rounded;
+               * MAX: maximum of x; EXP: exp(x - mean); with d = (x - first) - mean,
+               * SQUARES: d^2; NORM: d rstd y, or d rstd (y z) if z is not NULL */
     const float *x, *y, *z;
-    float *out; /* EXP: the results, or NULL */
+    float *out; /* EXP: receives exp(x - mean), or NULL */
     float first, mean, rstd;
 } gckpti_row_args;
 
@@ -155,31 +155,31 @@ typedef struct {
     float *gain_comp, *bias_comp;
 } gckpti_column_sums;
 
-enum { /* of a tile cut by a diagonal (query i sees keys to i + d), row i needs: */
+enum { /* parts of a product's tile that row i needs if query i sees the keys up to i + d: */
        GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
-       GCKPTI_TERMS_TO,    /* terms 0..i + d */
-       GCKPTI_TERMS_FROM,  /* terms from i - d on */
-       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* columns from i - d on */
+       GCKPTI_TERMS_TO,    /* row i needs terms 0..i + d */
+       GCKPTI_TERMS_FROM,  /* row i needs terms from i - d on */
+       GCKPTI_COLUMNS_TO,  /* row i needs columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* row i needs columns from i - d on */
 };
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, from_zero;
     int64_t diagonal;
-    const float *row_scale; /* f32: NULL, or a factor for each row of c before its terms */
+    const float *row_scale; /* f32: NULL, or a factor of each row of c before its first term */
     const gckpti_attn *attn;
-    const float *prefetch; /* f32: NULL, or rows to prefetch, as many as c has */
+    const float *prefetch; /* f32: NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 
-/* The loops over a block of c: blocks of b, of nc columns and kc terms, that fit into L2. */
+/* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;
-    int in_place; /* full vectors of b are read in place, not packed */
-    int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
+    int in_place; /* nonzero: full vectors of b are read in place, not packed */
+    int packs_a;  /* nonzero: a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
-/* A tile keeps rows and vectors of c in registers while it adds k terms; b has adjacent columns. */
+/* A tile keeps its rows of c in registers while it adds k terms; columns of b are adjacent. */
 typedef struct {
     int64_t k;
     const float *a;
@@ -190,22 +190,22 @@ typedef struct {
     int64_t from_row;
     float *c;
     int64_t c_row;
-    int64_t last;        /* columns in the last vector */
-    const float *next_c; /* the next tile of c, to prefetch */
+    int64_t last;        /* columns of the last vector */
+    const float *next_c; /* the next tile of c, to be prefetched */
 } gckpti_tile;
 
-/* Products of bf16 plans (manual, 5l). Operands are packed: a as rows of bf16 in blocks of 32
- * terms; b as panels of words of two terms, chosen by the kernels, a block being 16 rows of a
- * panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
+/* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
+ * b as panels of words of two terms, whose order the kernels choose; a block is 16 rows of a panel.
+ * Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS,       /* terms 2 q (the half that comes first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower), 2 q; odd: 2 q + 1 (lower), 2 q - 1 */
-    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower), 2 q */
+    GCKPTI_WORDS_PAIRS,       /* word q has the terms 2 q (first in memory) and 2 q + 1 */
+    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower half), 2 q; q odd: 2 q + 1, 2 q - 1 */
+    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower half) and 2 q */
 };
 
-/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
- * Elements start at from[i * from_row + j], or at +0, and accumulate in c; if c_bf16 is not NULL,
- * they end there, rounded. `last`: terms of the last block, which may end there. */
+/* A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
+ * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
+ * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
@@ -213,28 +213,28 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows; /* rows that c has from here on: some after the tile may be prefetched */
+    int64_t c_rows; /* rows of c from here on: those after the tile may be prefetched */
     gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
-/* A tile kernel: its maximum rows (in multiples of row_step) and columns (panels of b may be wider:
- * b_row); how words of both operands are packed. */
+/* A tile kernel: most rows (multiples of row_step), most columns (a panel of b may be wider:
+ * b_row); `words`: the order of both operands' terms, one of gckpti_words. */
 typedef struct {
     int rows, columns, row_step, words;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
-/* Lanes 0..n-1 (rows of c; columns of b) of `blocks` blocks of t from term p on; the first lane's
- * term 0 is element `at`. In x, lanes or terms are adjacent. */
+/* Operand x to pack: `blocks` blocks of product t, from term p on; lanes 0..n-1, which are rows of
+ * a or columns of b. Term 0 of lane 0 is element `at`. In x, lanes or terms are adjacent. */
 typedef struct {
     const gckpti_product *t;
     const gckpti_operand *x;
     int64_t at, n, p, blocks;
 } gckpti_pack_lanes;
 
-/* Kernels of bf16 plans. tiles: for blocks, for a chain. configure: NULL, or called before (1) and
- * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0 if never in place. pack_a
- * writes lane i to d + i * row (up to a multiple of 16 lanes), pack_b a panel, +0 after n. */
+/* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
+ * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place; 0 if
+ * a is always packed. pack_a writes lane i to d + i * row; pack_b writes a panel, +0 after n. */
 typedef struct {
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
@@ -254,16 +254,16 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
         kernels->configure(start);
 }
 
-/* Returns whether tiles read x, rows of a, in place if these are whole blocks. */
+/* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
     return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
-/* c (m,n) of packed operands (`tile` describes all of c; if c is NULL, only c_bf16 is written). If
- * a is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
- * rows as c_bf16's. min_exponent: of a, or 0 if not computed yet. */
+/* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
+ * is in place, rows_before rows before it are readable. start: NULL, or bf16 values at which c
+ * starts, in rows like c_bf16. min_exponent: the least exponent of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
@@ -271,7 +271,7 @@ typedef struct {
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* prefetched after tile.prefetch */
+    gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
 } gckpti_packed_product;
 
 /* ---- cpu/mixed.c ---- */
@@ -279,8 +279,8 @@ typedef struct {
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-/* What a kernel prefetches for the next strip of a bf16 plan (see gckpti_strip_item), 2 bytes an
- * element; `fallback` is cached already. */
+/* Addresses that a kernel prefetches for the next strip of a bf16 plan (gckpti_strip_item), 2 bytes
+ * per element; a `fallback` is data in the cache. */
 typedef struct {
     const char *x, *y, *z;
 } gckpti_hints;
@@ -295,7 +295,7 @@ static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *
     return a;
 }
 
-/* The sum of a norm's backward over a row: u h. x, y: NULL where they are bf16. */
+/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
 static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -323,9 +323,9 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
     GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY =
-        GCKPTI_KIND_add, /* from here on there are two inputs */
-    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before, derivatives are taken at the result */
-    GCKPTI_KIND_divisor = -1, /* backward, div's second input */
+        GCKPTI_KIND_add, /* from here on, ops have two inputs */
+    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before it, derivatives are taken at the result */
+    GCKPTI_KIND_divisor = -1, /* backward of div for its second input */
     GCKPTI_ELEMENTS = 4096
 };
 /* clang-format on */
@@ -333,22 +333,22 @@ enum {
 
 /* ---- cpu/images.c ---- */
 #ifndef GCKPT_NO_IMAGES
-/* A product of a convolution: a, or a' for dw, is the virtual matrix of all windows: row (image,
- * i, j), term (tap, channel). For dw, t.m are its terms and t.k its rows. In floats: a line has
- * `width`, results are `step` apart, taps of a line `tap`, the first begins at `first`; tap_len
- * of a tap are adjacent (where taps are, too, a line of them is one), line_taps such in a line
- * of w. */
+/* A product of a convolution: operand a (DW: its transpose) is the virtual matrix of all windows,
+ * with rows (image, i, j) and terms (tap, channel); in DW, t.m counts terms, t.k rows. Distances in
+ * floats: `image` and `width` of images and their lines; `step` of results, `tap` of taps in a
+ * line, the first tap at `first`; tap_len floats are adjacent: a tap's channels or, if taps are
+ * adjacent, a line of taps. line_taps: such runs per line of w. */
 typedef struct {
-    gckpti_product t; /* a is not used; b of term 0 of tap 0 if t.b.k_stride is 1 */
+    gckpti_product t; /* a is not used; if t.b.k_stride is 1, b is that of tap 0 */
     int kind;
     const gckpti_conv_sizes *z;
     gckpti_axis_map r[2];
     const float *from;
     int64_t image, width, step, tap, first, tap_len, line_taps;
-    int64_t from_next, c_next; /* to the next group's */
+    int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
-/* Returns where row i of t begins in c, or in an array of the same shape. */
+/* Returns the offset of row i of t in c, or in an array of c's shape. */
 static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
 {
     const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
@@ -360,7 +360,7 @@ static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
     return (line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step) * s->t.c_stride;
 }
 
-/* Returns where tap `tap` of this product begins in b. */
+/* Returns the offset in b of tap `tap` of this product. */
 static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 {
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
@@ -368,8 +368,8 @@ static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 }
 #endif
 
-/* ---- kernels: what that folder has for each instruction set ---- */
-/* Optional kernels come last, with their table entries (kernels/table). */
+/* ---- the kernels of an instruction set (folder kernels/) ---- */
+/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
@@ -436,7 +436,7 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
     return (const gckpti_kernels *)call->kernels;
 }
 
-/* Returns the kernels of bf16 plans; all are NULL in a build without these. */
+/* Returns the kernels of bf16 plans; all entries are NULL in a build without bf16 plans. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
     static const gckpti_mixed_kernels none = {
@@ -452,11 +452,11 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 #endif
 
 /* ---- cpu/calls.c ---- */
-/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL if plain);
- * or NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
+/* Returns the backend of an instruction set, and its kernels in *kernels (NULL if plain); or NULL
+ * if processor or build lacks the set, or if its kernels return other bits than the plain ones. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
-/* Returns the switch that leaves this instruction set out of the build, in brackets; or "". */
+/* Returns the switch that leaves `isa` out of this build, in brackets for an error text, or "". */
 static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 {
     (void)isa;

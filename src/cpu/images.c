@@ -1,8 +1,8 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- pools, upsample, norms: as in ops; conv2d: products as in cpu/products, by phases, groups;
- * groups of one channel: an item is a line of results, of dw 64 channels ---- */
+/* ---- convolutions are products (cpu/products.c), one for each phase and group; if groups have one
+ * channel, a work item is a line of results, or 64 channels of dw. Pools, norms: as in ops ---- */
 typedef struct {
     gckpti_products base;
     gckpti_conv_gemm w;
@@ -19,7 +19,7 @@ static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_bloc
     gckpti_kernels_of(base->call)->conv_block(&w, block, scratch, floats);
 }
 
-/* Returns the layout of one kind and phase. */
+/* Returns the product of one kind of a convolution, for UP of one phase. */
 static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
@@ -49,7 +49,7 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     return w;
 }
 
-/* Groups of one channel: a line of results, 64 channels of dw. */
+/* Computes an item for groups of one channel: a line of results, or 64 channels of dw. */
 static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_conv *s = (const gckpti_conv *)context;

@@ -4,7 +4,7 @@
 /* Declarations shared by the files of cpu; no other folder includes this header. */
 
 /* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is assumed to hold */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */
 
 /* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
@@ -30,9 +30,9 @@ static inline int gckpti_mixed_matches(const gckpti_kernels *kernels) { return !
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
-    /* of a block; blocks per column and per row of c */
+    /* rows and columns of a block; blocks per column and per row of c */
     int64_t rows, cols, row_blocks, col_blocks;
-    int64_t floats; /* floats of t->scratch per worker; 0 means the stack suffices */
+    int64_t floats; /* floats of t->workspace per worker; 0 if the stack suffices */
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
                       int64_t floats);
 } gckpti_products;
@@ -50,7 +50,7 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
                                                            gckpti_fast_loss(call).element))
 
 #ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files that are compiled separately, as in tests. Definitions have the comments. */
+/* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
 
 /* cpu/plain.c */
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);

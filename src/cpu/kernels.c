@@ -1,7 +1,7 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
+/* ---- a set of kernels for each instruction set: kernels/, at the end of this file ---- */
 #ifndef GCKPTI_SEPARATE_TU
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
@@ -31,7 +31,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* A product whose rows, columns and terms exceed a tile, b transposed. */
+/* Compares a product larger than a tile in rows, columns and terms (b transposed) with chains. */
 static int gckpti_products_match(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
@@ -55,7 +55,7 @@ static int gckpti_products_match(const gckpti_kernels *kernels)
     return same;
 }
 
-/* Detects compiler options that change arithmetic (-freciprocal-math): then plain kernels run. */
+/* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
@@ -86,7 +86,7 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
         plain[2][i] = x[i] / 3.0f;
     int same = !memcmp(fast, plain, sizeof fast) && gckpti_products_match(kernels) &&
                gckpti_mixed_matches(kernels);
-    if (!kernels->update) /* of a build without training */
+    if (!kernels->update) /* a build without training */
         return same;
     memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
     memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
@@ -99,15 +99,15 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
            !memcmp(squares, squares + 1, sizeof *squares);
 }
 
-#if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* as tests have it */
-/* Returns whether the processor has AMX and the process may use it (arch_prctl,
- * ARCH_REQ_XCOMP_PERM, once); not if, for example, a signal's stack is too small for tiles. */
+#if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* tests define it */
+/* Returns whether the processor has AMX and Linux lets the process use it (arch_prctl,
+ * ARCH_REQ_XCOMP_PERM, once); Linux refuses if, for example, a signal stack is too small. */
 static int gckpti_cpu_has_amx(void)
 {
     unsigned a = 7, b, c = 0, d, high;
     long status;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    if ((d >> 22 & 5) != 5) /* AMX-BF16, AMX-TILE */
+    if ((d >> 22 & 5) != 5) /* the bits of AMX-BF16 and AMX-TILE */
         return 0;
     __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
     if ((a >> 17 & 3) != 3)
@@ -130,12 +130,12 @@ static int gckpti_cpu_has_avx512(void)
 }
 #endif
 
-/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. Intel's
- * VDPBF16PS has half the rate of fma. */
+/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. On Intel,
+ * the AVX512-BF16 kernels are not used: VDPBF16PS has half the rate of fma. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
-    (void)isa; /* where there is none */
+    (void)isa; /* unused if there are no kernels */
 #if GCKPTI_FMA
     if (isa == GCKPT_ISA_C)
         kernels = &gckpti_kernels_any;

@@ -1,7 +1,7 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* ---- losses: an item is a row, or an entry of axis 0 (of products, as in matmul) ---- */
+/* ---- losses: a work item is a row of logits, or an entry of axis 0 (losses of elements) ---- */
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);

@@ -1,11 +1,11 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* ---- products of bf16 plans: an item is some rows and columns of c. For some blocks of terms at a
- * time, a is packed, unless its rows can be read in place, then b, panel by panel. ---- */
+/* ---- products of bf16 plans: an item is some rows and columns of c. For some blocks of terms at
+ * a time, it packs a (unless tiles read it in place), then packs and multiplies b by panels ---- */
 
 #if GCKPTI_X86
-/* Between the two, subnormals are zeros. */
+/* Between gckpti_ftz_begin and gckpti_ftz_end, the processor takes subnormals as zeros. */
 static unsigned gckpti_ftz_begin(void)
 {
     const unsigned mode = _mm_getcsr();
@@ -34,8 +34,8 @@ static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
     return least;
 }
 
-/* Returns whether no term can end below 2^-126, as tiles need unless the processor flushes: from +0
- * on, sums are multiples of the two least exponents' last bits. */
+/* Returns whether no sum can be subnormal, as tiles need if the processor does not flush: sums from
+ * +0 are multiples of the product of the last bits that the least exponents of a and b allow. */
 static int gckpti_never_flushes(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *t = &s->tile;
@@ -52,11 +52,11 @@ static int gckpti_never_flushes(gckpti_packed_product *s)
            127 + 127 + 14 - 126;
 }
 
-/* Computes a tile whose terms may flush, element by element. */
+/* Computes, element by element, a tile in which a sum may be subnormal. */
 static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
 {
     const int64_t terms = (t->blocks - 1) * GCKPTI_K_BLOCK + t->last;
-    const int upper = gckpti_little_endian(); /* of odd terms */
+    const int upper = gckpti_little_endian(); /* odd terms are in the upper halves */
     uint16_t column[GCKPTI_K_BLOCK];
     gckpti_product all;
     memset(&all, 0, sizeof all);
@@ -77,7 +77,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
         }
 }
 
-/* Returns whether each initial value (n columns of t->from, if any) is 0 or at least 2^-103. */
+/* Returns whether every initial value (n columns of t->from, if any) is 0 or at least 2^-103. */
 static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
 {
     int high = 1;
@@ -96,8 +96,8 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Computes tile t of n columns, in `temp` if it has fewer rows or columns than tiles take, or c is
- * NULL. If an a in place ends too early, it begins with rows before t's. */
+/* Computes tile t of n columns; in `temp` if c is NULL or t has fewer rows or columns than tiles
+ * need. If an a in place has too few rows, the tile begins with rows before t's. */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
                                   int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
@@ -167,14 +167,14 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 typedef struct {
     gckpti_products base;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps_partial; /* a is not packed; partial has all rows of an item */
-    int64_t blocks, panel;       /* at a time; columns of a panel */
+    int in_place, keeps_partial; /* a is not packed; `partial` has all rows of an item */
+    int64_t blocks, panel;       /* blocks per pass; columns of a panel */
 } gckpti_mixed_job;
 
 typedef struct {
     gckpti_packed_product packed;
-    int64_t matrix, i, p, end, j; /* rows i.., terms p..end-1, columns j.. */
-    float *partial;               /* of columns j.., or NULL */
+    int64_t matrix, i, p, end, j; /* rows from i on, terms p..end-1, columns from j on */
+    float *partial;               /* partial sums of these columns, or NULL */
 } gckpti_mixed_panel;
 
 /* Sets where the elements of a panel start, accumulate and end. */
@@ -193,7 +193,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
-/* The next part of b: of this panel, or of the item that this thread is expected to get next. */
+/* Returns the next part of b: of this item, or of the one that this thread probably gets next. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            const gckpti_c_block *block)
 {
@@ -211,7 +211,7 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
                           : gckpti_prefetch_of(b, at, b->stride, n, terms);
 }
 
-/* The part of a that is packed next, if it is another one: the next terms or the next item. */
+/* Returns the part of a to pack next (next terms, next item), empty if it is the present part. */
 static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            int64_t item)
 {
@@ -229,7 +229,7 @@ static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckp
                             : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
 }
 
-/* Returns the end of the blocks that are taken at a time, from term p on. */
+/* Returns the end of the terms of a pass, which takes s->blocks blocks from term p on. */
 static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
 {
     const gckpti_product *t = s->base.t;
@@ -247,7 +247,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     const gckpti_product *t = base->t;
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
-    (void)floats; /* the blocks were cut to fit */
+    (void)floats; /* gckpti_mixed_fit chose blocks that fit */
     gckpti_mixed_tile *tile = &w.packed.tile;
     w.packed.kernels = s->kernels, w.packed.chain = gckpti_is_chain(t);
     w.matrix = block->matrix, w.i = block->i0, tile->m = block->i1 - block->i0;
@@ -256,7 +256,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     float *partial = scratch;
     scratch += s->keeps_partial ? s->base.rows * s->base.cols : 0;
     void *a = scratch,
-         *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past a */
+         *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past the end of a */
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
@@ -288,7 +288,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
-/* Sets the rows and columns of an item, and the blocks at a time, that fit into `floats`. */
+/* Chooses rows and columns of an item, and blocks per pass, that fit into `floats` of scratch. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
@@ -313,7 +313,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* A large c is 4 items per thread; each packs its b, so it has more rows if a is in place. */
+/* A large c is 4 items per thread. Each item packs its b, so it has more rows if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -347,7 +347,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
 
 /* ---- comparison with the plain kernels ---- */
 
-/* Ties, infinities, NaN and subnormals, rounded. */
+/* Compares roundings of ties, infinities, NaN and subnormals with gckpti_to_bf16. */
 static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
 {
     static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
@@ -363,10 +363,10 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
-/* A small product of blocks (two, the second of 17 terms) or of a chain, which shows instructions
- * that round, order or flush differently. Rows: usual numbers; through subnormals; to the least
- * normal number and half a unit below it, which is a zero; a chain at -0; an infinity. wide: of
- * floats. */
+/* Compares a small product with gckpti_mixed_element: two blocks (the second of 17 terms), or a
+ * chain. Other rounding, order or flushing shows in its rows: normal numbers; sums through
+ * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an
+ * infinity. wide: operands are f32. */
 static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t period, int wide)
 {
     enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };

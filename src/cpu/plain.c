@@ -12,7 +12,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
         to[i] += from[i];
 }
 
-/* ---- between ops: by the call's kernels, if it has any ---- */
+/* ---- work between ops, by vector kernels if the call has any ---- */
 typedef void (*gckpti_adder)(float *to, const float *from, int64_t n);
 
 static gckpti_adder gckpti_adder_of(const gckpt_call *call)
@@ -25,7 +25,7 @@ static gckpti_adder gckpti_adder_of(const gckpt_call *call)
     return gckpti_add_into;
 }
 
-typedef struct { /* to += from, or if that is NULL, to = word */
+typedef struct { /* to += from or, if from is NULL, to = word */
     unsigned char *to;
     const float *from;
     uint32_t word;
@@ -33,7 +33,7 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     gckpti_adder add;
 } gckpti_fill_state;
 
-/* Zeroes an array; one too large for any cache without fetching its lines. */
+/* Zeroes n floats; if no cache can hold them (`uncached`), without loading their cache lines. */
 static void gckpti_cpu_clear(void *to, int64_t n, int uncached)
 {
     float *x = (float *)to;
@@ -75,7 +75,7 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
 }
 
-/* The optimisers (num/formulas.h), on a block whose gradient is g. */
+/* Runs the optimiser (num/formulas.h) on n elements from `at` on, whose gradient is g. */
 static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int64_t at, int64_t n)
 {
     float *w = p->values + at, *m = p->state[0], *v = p->state[1];
@@ -95,8 +95,8 @@ static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int
     }
 }
 
-/* Updates n elements of a pass from `at` on; addend: the last accumulator, not yet added, or NULL.
- * Returns the sum of squares. */
+/* Updates n elements of a pass from `at` on; addend: the last part of the gradient, still to add,
+ * or NULL. Returns the sum of the gradient's squares, or 0 if the pass needs none. */
 GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
                                           int64_t at, int64_t n, int update)
 {
@@ -110,7 +110,7 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const floa
     return p->squares ? gckpti_dot(g, g, n) : 0.0f;
 }
 
-typedef struct { /* a pass and its worker */
+typedef struct { /* context of the work items of an update pass */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
     gckpti_adder add;
@@ -135,7 +135,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
     float squares = s->block(p, last, at, n, update);
     if (update && p->bf16) {
         const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-        gckpti_cpu_convert(s->call, &copy); /* as few are one item, and run here */
+        gckpti_cpu_convert(s->call, &copy); /* n is one work item: runs here */
     }
     if (p->squares)
         p->squares[b] = squares;

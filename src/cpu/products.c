@@ -1,16 +1,16 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each split into blocks of c ---- */
+/* ---- linear, matmul: `batch` products; a work item is a block of c ---- */
 
 #ifdef GCKPT_OPENBLAS
-/* The kernel product_block by OpenBLAS, whose sums have another order (manual, 5). */
+/* Computes a block of c by OpenBLAS, which adds in another order than numerics.md defines. */
 static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
     const gckpti_operand *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    /* of a single row what comes next is not read, but sgemm refuses less */
+    /* sgemm checks row distances even of a single row, which needs none */
     int a_next = (int)(a->k_stride != 1 ? a->k_stride : t->m == 1 ? t->k : a->stride);
     int b_next = (int)(b->stride != 1 ? b->stride : t->k == 1 ? t->n : b->k_stride);
     float *c = t->c + i0 * t->c_stride + j0;
@@ -23,7 +23,7 @@ static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block 
                 t->initial || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_stride);
 }
 
-/* sgemm requires rows whose distance is at least their length. */
+/* Returns whether sgemm can compute t: its rows must be at least as far apart as they are long. */
 static int gckpti_openblas_can_run(const gckpti_product *t)
 {
     const gckpti_operand *a = &t->a, *b = &t->b;
@@ -76,7 +76,7 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
     gckpti_run_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
 }
 
-/* Runs all blocks of all products. s is the first member of what s->run_block uses. */
+/* Runs all blocks of all products. s is the first member of a struct known to s->run_block. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
     gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
@@ -84,14 +84,14 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
                    s->floats ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
-/* Splits c into blocks, as square as possible, since each reads its rows of a and columns of b: 4
- * per thread, so that a thread that loses its core delays the others little; 1 if a is a row or c
- * is small. A transposed b is split by columns first. The rows of a of a block fit into a cache. */
+/* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
+ * thread, so that a thread that loses its core delays others little; 1 if a is a row or c is small.
+ * If b is transposed, columns are split first. The rows of a of a block fit into a cache. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* one row: b in long runs */
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
     int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;

@@ -1,7 +1,7 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
-/* ---- gru, lstm: chains of an item's rows are products; wh is transposed for the backward ---- */
+/* ---- gru, lstm: chains of an item's rows are products; the backward transposes wh first ---- */
 
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
@@ -31,7 +31,7 @@ static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int
     gckpti_cells_product(s, &product);
 }
 
-/* Rows of wh': 16 gates. */
+/* Writes 16 rows (gates) of wh_t. */
 static void gckpti_cells_transpose_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;

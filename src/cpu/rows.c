@@ -1,7 +1,7 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* Runs item(call, 0..n-1), which needs no scratch and no other state. */
+/* Context of work items item(call, i) that need no scratch and no other state. */
 typedef struct {
     const gckpt_call *call;
     void (*item)(const gckpt_call *call, int64_t i);
@@ -21,7 +21,7 @@ static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
 }
 
-/* ---- elementwise ops: an item is a chunk of 4096 elements, as a shorter call ---- */
+/* ---- elementwise ops: a work item is a chunk of 4096 elements, run as a call of that size ---- */
 
 typedef struct {
     const gckpt_call *call;
@@ -29,7 +29,7 @@ typedef struct {
     int kind;
 } gckpti_chunks;
 
-/* The kernel gets a call of one axis, with pointers to the chunk. */
+/* Runs the kernel for chunk i: a call of one axis with pointers to the chunk. */
 static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_chunks *s = (const gckpti_chunks *)context;
@@ -49,8 +49,8 @@ static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
     s->kernel(&c, s->kind);
 }
 
-/* Runs the kernels on chunks and returns 1; or returns 0 if an input is repeated (broadcasting), or
- * its gradient a sum over rows. */
+/* Runs the kernels on chunks and returns 1; returns 0 if an input is repeated (broadcasting), or
+ * its gradient is a compensated sum. */
 static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -59,7 +59,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
             return 0;
-    if (n <= GCKPTI_ELEMENTS) { /* a chunk is the call itself */
+    if (n <= GCKPTI_ELEMENTS) { /* only one chunk: the call itself */
         s.kernel(call, kind);
         return 1;
     }
@@ -68,7 +68,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     return 1;
 }
 
-/* Repeated whole rows, as of a table of positions, are columns of a bias. */
+/* The gradient of an input repeated as whole rows (a table of positions) is like a bias's. */
 static void gckpti_add_backward_broadcast(const gckpt_call *call)
 {
     gckpt_call plain = *call;
@@ -102,7 +102,7 @@ GCKPTI_ELEMENTWISE(where)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
-/* ---- dropout: an item is 4096 elements ---- */
+/* ---- dropout: a work item is 4096 elements ---- */
 static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
 {
     const gckpti_dropout d = gckpti_dropout_of(call, call->grad_out != NULL);
@@ -119,8 +119,8 @@ GCKPTI_OP_KERNELS(fast_dropout,
                   (backward || gckpti_is_training(call) ? gckpti_fast_dropout
                                                         : gckpti_dropout_forward)(call))
 
-/* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of a sample, so
- * that each element's sum keeps its order ---- */
+/* ---- embed, gather: a work item is a row (forward), or 64 columns of all rows of a sample
+ * (backward), so that each element's sum keeps its order ---- */
 enum { GCKPTI_TAKE_ITEM = 64 };
 
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
@@ -154,7 +154,7 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     }
 }
 
-/* Tables that do not accumulate are cleared first. */
+/* Runs embed or gather; the backward first zeroes a table's gradient, unless it accumulates. */
 static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
@@ -172,7 +172,7 @@ static void gckpti_fast_take(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(fast_embed, gckpti_fast_take(call, backward))
 GCKPTI_OP_KERNELS(fast_gather, gckpti_fast_take(call, backward))
 
-/* ---- softmax and its logarithm: an item is a row ---- */
+/* ---- softmax and log_softmax: a work item is a row ---- */
 static void gckpti_fast_rows(const gckpt_call *call, int backward,
                              void (*forward)(const gckpt_call *call, int64_t row),
                              void (*gradients)(const gckpt_call *call, int64_t row))
@@ -188,7 +188,7 @@ GCKPTI_OP_KERNELS(fast_log_softmax,
                   gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
                                    gckpti_kernels_of(call)->log_softmax_backward))
 
-/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
+/* ---- sums over rows: bias += g, gain += g * normalised x; a work item is 64 columns ---- */
 
 static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
 {
@@ -199,7 +199,7 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
                                             first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
-/* gain, bias: indices of the inputs, 0 for none. For a single row compensation may be NULL. */
+/* gain, bias: indices of inputs, 0 for none. With a single row, `compensation` may be NULL. */
 GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
 {
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
@@ -222,7 +222,7 @@ GCKPTI_OP_KERNELS(fast_linear,
                   (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
                   if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
-/* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
+/* ---- layernorm, rmsnorm: a work item is a row; then, for dgain and dbias, 64 columns ---- */
 static void gckpti_fast_norm(const gckpt_call *call, int backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -234,7 +234,7 @@ static void gckpti_fast_norm(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(fast_layernorm, gckpti_fast_norm(call, backward))
 GCKPTI_OP_KERNELS(fast_rmsnorm, gckpti_fast_norm(call, backward))
 
-/* ---- rotary: an item is 16 positions of the table, then a row ---- */
+/* ---- rotary: a work item is 16 positions of the table of cos and sin; then a row ---- */
 enum { GCKPTI_POSITIONS = 16 };
 
 static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)

@@ -8,15 +8,15 @@
  *     const char *error;
  *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
  *
- * The plan is the same as on the processor, except workspace, and so are the bits: kernels follow
- * the numeric contract (gradckpt.h, manual, 5) step for step. This file takes formulas, attributes
- * and layouts from gradckpt.h itself, which it includes with its bodies: each is in one place.
- * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
+ * A plan is as on the processor, except for its workspace, and gives the same bits: kernels follow
+ * the numeric specification (docs/numerics.md) step by step. This file includes gradckpt.h with its
+ * implementation, and takes formulas, attributes and layouts from it, so that each exists once.
+ * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
 @contents@
  */
-#ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
+#ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
     kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)

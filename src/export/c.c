@@ -9,7 +9,7 @@
 
 #ifndef GCKPT_NO_EXPORT
 /* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
-/* Prints an offset, then `after`. */
+/* Prints an offset and then the text `after`. */
 static void gckpti_c_offset(gckpti_sink *out, size_t offset, const char *after)
 {
     gckpti_print(out, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
@@ -25,7 +25,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Prints sizes after the last axis as 0, since the caller may have left them uninitialised. */
+/* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
 GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);
@@ -47,7 +47,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* Returns 1 for an op of this header, gckpti_op_<name>; 0 for the user's variable <name>. */
+/* Returns 1 for an op of this header (printed as gckpti_op_NAME), 0 for a user's (as NAME). */
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
@@ -55,7 +55,7 @@ static int gckpti_c_is_builtin(const gckpt_op *op)
 #undef GCKPTI_IS
 }
 
-/* Returns 1 if the tensor is in the printed enum: an input, or one to fetch. */
+/* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
 static int gckpti_c_in_enum(const gckpt_plan *p, int id)
 {
     int listed = p->nodes[id].kind == GCKPTI_INPUT;
@@ -64,7 +64,7 @@ static int gckpti_c_in_enum(const gckpt_plan *p, int id)
     return listed;
 }
 
-/* Writes the tensor's name, with '_' for each character that an identifier cannot have. */
+/* Writes the tensor's name to `label`; characters that no identifier can have become '_'. */
 static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
@@ -79,7 +79,7 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
         gckpti_text_add(&t, "_%i", id);
 }
 
-/* Prints enum { NAME_tokens = 0, .. }; a name that occurs twice has the tensor's id appended. */
+/* Prints enum { NAME_tokens = 0, .. }; if two tensors have the same name, appends their ids. */
 static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     char label[128], other[128];
@@ -101,7 +101,7 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, first ? "" : "\n};\n");
 }
 
-/* Prints the sizes of a device's memory blocks, with sizeof as its own compiler evaluates it. */
+/* Prints the sizes of a device's memory blocks, as expressions for the device's own compiler. */
 static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_ADD_BYTES(n, type)                                                                  \
@@ -111,7 +111,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     while (capacity < p->param_count)
         capacity = gckpti_next_capacity(capacity, 1);
     gckpt_plan constant = *p;
-    constant.block = NULL; /* nobody copies it */
+    constant.block = NULL; /* a constant plan is not copied */
     size_t bytes = gckpt_store_need(&constant);
     gckpti_print(out, "#define %s_store_bytes (", name);
     GCKPTI_ADD_BYTES(1, gckpt_store);
@@ -142,7 +142,7 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "static const gckpti_plan_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
-        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* link no op of a node that never runs */
+        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* an op that never runs is not linked */
         const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
         const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
@@ -164,7 +164,7 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "};\n");
 }
 
-/* Begins an array. Nothing is printed for an empty one, which C does not allow. */
+/* Prints the begin of an array; nothing if it is empty, which C does not allow. */
 static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name, const char *array,
                            size_t count)
 {
@@ -174,7 +174,7 @@ static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name,
 
 static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, count ? "};\n" : ""); }
 
-/* Prints the arrays that execution does not read, for builds without GCKPT_SMALL. */
+/* Prints the arrays that only builds without GCKPT_SMALL read. */
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
@@ -202,7 +202,7 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#endif\n");
 }
 
-/* Prints the other arrays of structs and offsets, in the order of the plan's fields. */
+/* Prints the arrays of structs and offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(out, "gckpti_extent", name, "sizes", p->size_count);
@@ -244,7 +244,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     gckpti_c_end(out, p->fetch_count);
 }
 
-/* Prints the attributes, aligned for each type, and the names: at least one element of each. */
+/* Prints attributes (aligned for every type) and names as arrays of at least one element each. */
 static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out,
@@ -266,7 +266,7 @@ static void gckpti_c_number(gckpti_sink *out, const char *type, const char *fiel
 {
     if (!strcmp(type, "uint64_t"))
         gckpti_print(out, "    UINT64_C(%u), /* %s */\n", value, field);
-    else if (*type == 'g') /* an enum */
+    else if (*type == 'g') /* a number of an enum type */
         gckpti_print(out, "    (%s)%u, /* %s */\n", type, value, field);
     else
         gckpti_print(out, "    %I, /* %s */\n", (int64_t)value, field);
@@ -283,7 +283,7 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
 /* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* of recomputed forwards, of first ones */
+    uint64_t cost[2] = { 0, 0 }; /* cost of recomputed forwards; of first forwards */
     for (size_t x = 0; x < p->length; x++)
         if (p->ins[x].kind == GCKPT_FORWARD)
             cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
@@ -307,7 +307,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
 }
 
-/* Returns 1 if a GCKPT_SMALL build can run the plan, and its narrower types hold the numbers. */
+/* Returns 1 if GCKPT_SMALL can run the plan and its narrower types hold the plan's numbers. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
@@ -315,7 +315,7 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* Returns the name of the first op of `part`, a list of op names, that the plan has, or NULL. */
+/* Returns the first name in `part`, a list of names of ops, that is an op of the plan; or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
@@ -328,8 +328,8 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part
     return NULL;
 }
 
-/* Prints which parts of the header the plan needs: a comment lists the optional parts that it does
- * not need, and an #error refuses a build that leaves out one that it does. */
+/* Prints which optional parts of the header the plan needs: a comment lists those that it does not
+ * need, an #error refuses builds that leave out one that it needs. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_NO(op)
@@ -345,7 +345,7 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
     const struct {
-        const char *part, *has; /* has: the plan's use of it, or NULL */
+        const char *part, *has; /* has: what the plan uses of the part, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
                   { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
                   { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },

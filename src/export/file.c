@@ -10,7 +10,7 @@
 #ifndef GCKPT_NO_EXPORT
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-/* Writes numbers, and adds them to the hash of all that were written. */
+/* Writes numbers, and adds them to *check, the hash of all numbers written. */
 static void gckpti_write_numbers(gckpti_sink *out, uint64_t *check, const uint64_t *numbers, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -78,13 +78,13 @@ typedef struct {
     int truncated; /* read() returned too few bytes */
     int invalid;   /* a number was out of range */
     gckpti_planner planner;
-    gckpt_plan meta; /* only its numbers are used */
+    gckpt_plan meta; /* receives the numbers of GCKPTI_PLAN_NUMBERS */
     gckpt_plan_desc desc;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_fetch_spec *fetches;
     gckpt_instruction *schedule;
-    gckpti_scratch scratch; /* holds the arrays above */
+    gckpti_scratch scratch; /* memory of the arrays above */
 } gckpti_plan_reader;
 
 static uint64_t gckpti_read_number(gckpti_plan_reader *r)
@@ -110,11 +110,11 @@ static uint64_t gckpti_read_up_to(gckpti_plan_reader *r, uint64_t most)
     return value > most ? 0 : value;
 }
 
-/* Reports the first error of reading, or returns GCKPT_OK. */
+/* Returns GCKPT_OK, or the error of reading: memory, a number out of range, the file's end. */
 static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
 {
     if (r->planner.failed)
-        return gckpti_error(r->planner.g, GCKPT_E_MEMORY, "load plan: no memory for it");
+        return gckpti_error(r->planner.g, GCKPT_E_MEMORY, "load plan: no memory for the plan");
     if (r->invalid)
         return gckpti_error(r->planner.g, GCKPT_E_DATA,
                             "load plan: the number at byte %z is out of range: the file is damaged",
@@ -125,7 +125,7 @@ static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
     return GCKPT_OK;
 }
 
-/* Checks that it is a plan, of this version, of this graph. */
+/* Checks that the file is a plan of this version and of this graph. */
 static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->planner.g;
@@ -162,7 +162,7 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
                               g->count);
 }
 
-/* Reads the schedule, without the instructions that the library adds to every schedule. */
+/* Reads the schedule. Skips instructions that the planner adds to every schedule. */
 static void gckpti_read_schedule(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->planner.g;
@@ -173,7 +173,7 @@ static void gckpti_read_schedule(gckpti_plan_reader *r)
         gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
         r->schedule_hash = gckpti_fnv_number(r->schedule_hash, (uint64_t)word);
         if (r->truncated || r->invalid || !g->count)
-            break; /* `word` is not valid */
+            break; /* `word` was not read */
         const gckpt_tensor *t = g->tensors[in.id];
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batch_invariant && t->kind == GCKPTI_OP))
@@ -185,7 +185,7 @@ static void gckpti_read_schedule(gckpti_plan_reader *r)
     }
 }
 
-/* Reads the desc for gckpt_plan_new and the schedule, field by field, with the limits of each. */
+/* Reads the fields of r->desc and the schedule, and checks the range of each. */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->planner.g;
@@ -217,7 +217,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->offload_bytes = meta->offloaded;
     d->offload_cost = meta->offload_cost;
     d->overlap_offload = meta->overlap_offload;
-    d->virtual_ranks = meta->virtual_ranks; /* the costs include link_cost */
+    d->virtual_ranks = meta->virtual_ranks; /* link_cost stays 0: `costs` include it */
     r->planner.term_count = (int)meta->term_count;
     for (int i = 0; i < r->planner.term_count; i++) {
         int id = (int)gckpti_read_up_to(r, n - 1);
@@ -256,7 +256,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return GCKPT_OK;
 }
 
-/* Checks that the same parameters are trained: the schedule has their gradients. */
+/* Checks that graph and file train the same parameters, whose gradients the schedule has. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->planner.g;
@@ -290,7 +290,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Returns 1 if the buffer overlaps none of `live`, the live ones by offset, and adds it. */
+/* Adds buffer `number` to `live`, sorted by offset; returns 1 if it overlaps no live buffer. */
 static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, size_t *count)
 {
     const gckpt_buffer *b = &all[number];
@@ -309,7 +309,7 @@ static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, si
     return disjoint;
 }
 
-/* Reads the offsets that replace placement: aligned, addressable, and never overlapping. */
+/* Reads the buffers' offsets; checks that they are aligned, addressable and never overlap. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->planner;
@@ -341,13 +341,13 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     uint64_t check = r->check;
     if (gckpti_read_number(r) != check && !r->invalid && !r->truncated)
         return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
-    int *live = (int *)gckpti_scratch_alloc(&d->scratch, n + 1, sizeof(int)); /* by offset */
+    int *live = (int *)gckpti_scratch_alloc(&d->scratch, n + 1, sizeof(int)); /* sorted by offset */
     for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++)
         r->invalid = r->invalid || !gckpti_is_disjoint(d->buffers, (int)i, live, &count);
     return gckpti_reader_result(r);
 }
 
-/* Plans with the file's decisions. Returns NULL after the graph's error, or without memory. */
+/* Makes the plan by the file's decisions. Returns NULL on errors, with the graph's error. */
 static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->planner;
@@ -367,7 +367,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->invalid = !gckpti_variant_applies(p) || r->meta.least_cost > p->least_cost ||
                  !r->meta.least_cost != !p->least_cost;
     p->least_cost = r->meta.least_cost;
-    for (int i = 0; i < p->n; i++) /* nodes that never run have it too */
+    for (int i = 0; i < p->n; i++) /* nodes that never run: their cost */
         r->built[i] = p->node_of[i] < 0 ? p->cost[i] : r->built[i];
     p->built_cost = r->built;
     if (gckpti_reader_result(r) != GCKPT_OK ||
@@ -410,7 +410,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     gckpti_planner_free(&r.planner);
     gckpti_scratch_free(&r.scratch);
     if (!plan && (r.planner.failed || graph->object.last == GCKPT_OK)) {
-        gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
+        gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for the plan");
         gckpti_hint_block(graph, "plan", &a, 0);
     }
     return gckpti_plan_compact(plan);

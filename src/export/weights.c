@@ -5,7 +5,7 @@
 
 #ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
-/* Begins an array of the bits of n elements; the union lets floats be read from it. */
+/* Prints the begin of an array of n elements' bits; in a union, from which floats are read. */
 static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
                           const char *what, size_t i)
 {
@@ -23,7 +23,7 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_storages[q->p.storage].bytes;
-    float buf[GCKPTI_CHUNK]; /* whole lines */
+    float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
     for (int64_t at = 0, chunk; at < n && !from; at += chunk) {
         const float *x = gckpti_values_at(s, q, at, buf, &chunk);
@@ -68,7 +68,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";
-    for (; i < store->count && !problem; i += !problem) { /* only floats can be made here */
+    for (; i < store->count && !problem; i += !problem) { /* only floats can be computed here */
         const gckpti_param *q = &store->params[i];
         if (!gckpti_has_values(q) && (gckpti_is_quantised((int)q->p.storage) ||
                                       (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))

@@ -22,7 +22,7 @@ GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_d
     return !order->count || order->count == shape->n;
 }
 
-/* Returns the index in the parameter, which has this shape, of element k of the file's tensor. */
+/* Returns the index in the parameter (of shape `shape`) of element k of the file's tensor. */
 GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
                                         int64_t k)
 {
@@ -34,7 +34,7 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
     return index;
 }
 
-/* Converts a shape of the store to that in the file if `to_file`, else the reverse. */
+/* Converts a shape from the store's order of axes to the file's (to_file 1), or the reverse (0). */
 GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
                                             int to_file)
 {

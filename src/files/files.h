@@ -36,18 +36,18 @@
 #ifndef GCKPT_NO_STDIO
 typedef struct {
     FILE *f;
-    int error;         /* errno of the first failure, or 0 */
-    const char *action; /* of a save: for its error, the failed action and a hint */
+    int error;         /* errno of the first failure, or 0 if there was none */
+    const char *action; /* of a save: text for its error, with the failed action and a hint */
 } gckpti_file;
 
-/* Content of a file: what write(context, ..) writes. */
+/* Content of a file: write(context, ..) writes it. */
 typedef struct {
-    void *object; /* whose error text is set, or NULL */
+    void *object; /* object that gets the error text, or NULL */
     gckpti_allocator *memory;
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;
-    const char *mode_of; /* a new file gets the permissions of this one, if it exists; or NULL */
-    int placed;       /* 1 if renamed, even if a later step failed; -1 if no file existed; else 0 */
+    const char *mode_of; /* path: a new file gets this file's permissions; or NULL */
+    int placed;       /* result: 1: the new file is in place; -1: no file was there; else 0 */
 } gckpti_content;
 
 /* Replaces the file atomically, or leaves it unchanged. */

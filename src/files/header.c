@@ -12,7 +12,7 @@ GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *su
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
-/* Sets the error `load: tensor "name": ..`, with the parameter if its name differs. Returns 0. */
+/* Sets the error `load: tensor "NAME" for parameter "NAME": ` and the formatted text. Returns 0. */
 GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
                             const char *format, ...)
 {
@@ -63,7 +63,7 @@ static int gckpti_json_expect(gckpti_loader *load, char c)
     return gckpti_json_accept(load, c) || gckpti_json_fail(load, what);
 }
 
-/* Reads four hexadecimal digits; returns 0, which callers refuse, on errors. */
+/* Reads four hexadecimal digits; returns 0 on errors. Callers refuse 0, also if it was read. */
 static uint32_t gckpti_json_hex(gckpti_loader *load)
 {
     uint32_t u = 0;
@@ -76,7 +76,7 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
     return u;
 }
 
-/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates); returns 0 if that is no character of a string. */
+/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates); returns 0 if it encodes no string character. */
 static uint32_t gckpti_json_escape(gckpti_loader *load)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -113,7 +113,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character, or 0 if that is invalid */
+    int n = 1; /* bytes of the last character; 0: it is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
@@ -133,7 +133,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     return s;
 }
 
-/* Reads an object's next key and ':' (*count: 0 before the first); returns NULL at end or error. */
+/* Reads an object's next key and ':' (first call: *count is 0); returns NULL at end or error. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
 {
     if (*count == 0 && !gckpti_json_expect(load, '{'))
@@ -158,7 +158,7 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Reads [a,b,..], at most `max` into v. Returns its length (max unless `any`), or -1 on errors. */
+/* Reads [a,b,..] into v: max numbers or (any 1) at most max. Returns how many, or -1 on errors. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
@@ -177,7 +177,7 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int 
     return load->result == GCKPT_OK ? n : -1;
 }
 
-/* Skips an unknown key's value, to ',' or '}'. If none begins, c is '"', which fails. */
+/* Skips an unknown key's value, up to ',' or '}'. Fails if no value begins here (c stays '"'). */
 static void gckpti_json_skip(gckpti_loader *load)
 {
     int depth = 0;
@@ -193,7 +193,7 @@ static void gckpti_json_skip(gckpti_loader *load)
     } while (depth > 0 || (load->pos < load->end && *load->pos != ',' && *load->pos != '}'));
 }
 
-/* Adds an entry, with `length` bytes of the name; returns NULL without memory. */
+/* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
 static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size_t length, int slot)
 {
     const int state = slot >= 0 && slot != GCKPTI_SCALE;
@@ -212,7 +212,7 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     return e;
 }
 
-/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT", which is checked after all parameters. */
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_check checks it later. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
 {
     const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
@@ -279,7 +279,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* Sets the shape of values of I4 whose blocks are a tensor of U8; returns 0 if it cannot be one. */
+/* Converts the shape of I4 blocks (a U8 tensor) to the values' shape; returns 0 if it cannot. */
 static int gckpti_set_int4_shape(gckpti_file_entry *e)
 {
     int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)];
@@ -307,7 +307,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         e->type = -1;
     if (GCKPTI_USES_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_find_suffix(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* a counter of PyTorch's batch norms */
+        e->ignored = 1; /* I64 without axes: a counter of PyTorch's batch norms */
         if (!gckpti_note_add(load->store, e->name, "I64, left out"))
             return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }
@@ -334,7 +334,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     return 1;
 }
 
-/* Parses {"dtype":"F32","shape":[..],"data_offsets":[begin,end]} in any order, and other keys. */
+/* Parses a tensor's object: {"dtype":..,"shape":[..],"data_offsets":[begin,end]} in any order. */
 static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
 {
     const char *key = NULL;
@@ -356,7 +356,7 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
         gckpti_json_fail(load, "a tensor has dtype, shape and data_offsets, once each");
     if (load->result != GCKPT_OK)
         return 0;
-    for (char *c = type; *c; c++) /* errors print it */
+    for (char *c = type; *c; c++) /* errors print the type */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     return gckpti_check_entry(load, e, type, axes);
 }
@@ -382,7 +382,7 @@ GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
         if (!e || !gckpti_parse_entry(load, e))
             return 0;
     }
-    gckpti_json_space(load); /* the padding */
+    gckpti_json_space(load); /* skips the padding */
     if (load->result == GCKPT_OK && load->pos != load->end)
         gckpti_json_fail(load, "only spaces may follow the last '}'");
     return load->result == GCKPT_OK;

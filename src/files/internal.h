@@ -2,31 +2,31 @@
 #include "files/files.h"
 #include "store/store.h"
 
-/* Shared by the files of files only. */
+/* Declarations shared by the files of src/files/ only. */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
-#define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
-/* The call that reads a checkpoint of several ranks, for error texts. */
+#define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
+/* For error texts: the function that loads a checkpoint of several ranks. */
 #ifndef GCKPT_NO_RANKS
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
 #else
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
 #endif
-/* What to save: a store, or one rank's part of it. */
+/* A request to save: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     int rank, ranks;
-    uint64_t *hashes;           /* of a part: space for its tensors' hashes; else NULL */
-    const uint64_t *total_hash; /* of all data, for the metadata, or NULL */
+    uint64_t *hashes;           /* for a part: receives its tensors' hashes; else NULL */
+    const uint64_t *total_hash; /* hash of all data, for the metadata; or NULL */
 } gckpti_save_spec;
 
 /* ---- files/axes.c ---- */
 /* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* number of axes, or 0 if unchanged */
-    unsigned char permuted;             /* whether the file's order differs */
+    int count;                          /* number of axes; 0 if desc.axes has no order */
+    unsigned char permuted;             /* nonzero if the file has another order of axes */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;
 static inline int gckpti_is_permuted(const gckpti_axis_order *order)
@@ -42,55 +42,55 @@ static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 
 /* ---- files/header.c ---- */
 typedef struct {
-    const char *name;       /* of the tensor, without the slot's suffix */
-    signed char slot;       /* index of gckpti_suffixes, or GCKPTI_VALUES */
-    signed char type;       /* a gckpt_storage, or -1 for any other */
+    const char *name;       /* name of the tensor without its suffix (#state0, ..) */
+    signed char slot;       /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;       /* a gckpt_storage, or -1 for any other type */
     signed char states;     /* of values: number of states in the file */
     signed char old_states; /* of values: number of states that the store had */
     signed char optimiser;  /* as in gckpti_param, or -1 if wrong */
-    unsigned char ignored;  /* only its offsets matter */
+    unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
     unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
     gckpti_axis_order order;
     uint64_t updates;    /* as in gckpti_param */
-    size_t param;        /* index in the store, or SIZE_MAX before it is known */
-    unsigned char *dest; /* destination of the data, or NULL to compare them */
+    size_t param;        /* index in the store; SIZE_MAX until it is known */
+    unsigned char *dest; /* where data are read to; NULL: they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
 
 typedef struct gckpti_loader gckpti_loader;
 
-/* A checkpoint of several files (files/ranks_load.c). Both return 0 after setting an error. */
+/* Functions for a checkpoint of several files. Both set an error and return 0 if they fail. */
 typedef struct {
-    int (*read_index)(gckpti_loader *load); /* finds the header in the text of the index */
-    int (*open_parts)(gckpti_loader *load); /* then `read` returns all data, or skips (to NULL) */
+    int (*read_index)(gckpti_loader *load); /* sets load->header in the index's text */
+    int (*open_parts)(gckpti_loader *load); /* sets load->read, which reads, or skips (to NULL) */
 } gckpti_source;
 
 struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* or NULL for a single file */
-    struct gckpti_rank_files *parts; /* of the source */
+    const gckpti_source *source;     /* NULL for a single file */
+    struct gckpti_rank_files *parts; /* the files of that source */
     gckpt_result result;
-    gckpt_read_fn read; /* or NULL if `file` is in memory */
+    gckpt_read_fn read; /* NULL if the file is in memory, at `file` */
     void *user;
     const unsigned char *file;
-    size_t bytes_read;        /* of the file */
-    char *header, *pos, *end; /* end: of the header */
+    size_t bytes_read;        /* bytes of the file read so far */
+    char *header, *pos, *end; /* the header, the next character, the header's end */
     int64_t data_bytes;
     gckpti_file_entry *entries;
     size_t count, capacity;
-    size_t total;         /* entries, including ignored ones after `count` */
-    size_t old_params;    /* parameters that the store had; if 0, all are created */
-    size_t old_notes;     /* notes that it had; later ones are the file's */
-    unsigned char *spare; /* new data of arrays that the store had, until all is read */
+    size_t total;         /* all entries; ignored ones come after `count` */
+    size_t old_params;    /* parameters that the store had before; if 0, the file's are created */
+    size_t old_notes;     /* notes that the store had before; later ones are from the file */
+    unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
-    float *row_buf;             /* at its end: a row to be quantised */
-    int own_format;             /* written by this library */
+    float *row_buf;             /* the end of `spare`: a row that is being quantised */
+    int own_format;             /* nonzero if this library wrote the file */
     unsigned char axes_unknown; /* the file does not define the order of axes */
-    unsigned char verify_sum;   /* whether to compare the data's hash with `file_hash` */
-    uint64_t file_hash;         /* from the file's metadata */
-    uint64_t hash;              /* of this tensor's bytes so far */
+    unsigned char verify_sum;   /* nonzero to compare the data's hash with `file_hash` */
+    uint64_t file_hash;         /* hash of the data by the file's metadata */
+    uint64_t hash;              /* hash of the current tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 };
 #ifdef GCKPTI_SEPARATE_TU
@@ -134,37 +134,37 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- files/ranks_load.c ---- */
 typedef struct {
-    FILE *file; /* or NULL if not open */
+    FILE *file; /* NULL if not open */
     const char *name;
-    int64_t bytes, hash;              /* from the index */
-    int64_t data, tensors;            /* bytes and number of its shards */
-    int64_t read_bytes, read_tensors; /* those before the current one */
-    int verified;                     /* it agrees with the index */
+    int64_t bytes, hash;              /* bytes and hash of the file by the index */
+    int64_t data, tensors;            /* bytes and number of the shards in this file */
+    int64_t read_bytes, read_tensors; /* bytes and number of shards before the current one */
+    int verified;                     /* nonzero: the file agrees with the index */
 } gckpti_rank_file;
 
 typedef struct gckpti_rank_files {
-    int64_t number; /* of the save, or 0 */
+    int64_t number; /* number of the save, or 0 */
     gckpti_rank_file *files;
-    size_t count, capacity; /* by rank */
-    char *path;             /* of the index; at name_offset also of other files in its folder */
+    size_t count, capacity; /* entries of `files`: one for each rank */
+    char *path;             /* path of the index; also of other files, written at name_offset */
     size_t name_offset, path_size;
-    size_t entry;              /* reading: index of the loader's entry */
-    gckpti_rank_file *current; /* the file whose shard of it is being read */
-    int64_t pos, end;          /* position in all data, and end of that shard */
-    uint64_t hash;             /* of the shard up to pos */
+    size_t entry;              /* index of the entry that is being read */
+    gckpti_rank_file *current; /* the file whose shard is being read */
+    int64_t pos, end;          /* position in all data; end of the current shard */
+    uint64_t hash;             /* hash of the shard up to pos */
 } gckpti_rank_files;
 
 /* ---- files/ranks_save.c ---- */
-enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+enum { GCKPTI_PART_NAME = 64 }; /* most bytes of a suffix such as ".7-0.safetensors" */
 
 typedef struct {
     gckpt_store *store;
     const char *path;
-    gckpti_save_spec spec;   /* this rank's */
-    gckpti_rank_files old;   /* of the existing index; other ranks use only the names */
+    gckpti_save_spec spec;   /* content of this rank's file */
+    gckpti_rank_files old;   /* the existing index; ranks except 0 use only its paths */
     gckpti_rank_file *files; /* files of all ranks; only rank 0 has them */
-    int64_t number;          /* of this save */
-    int damaged;             /* the existing file is no index, or cannot be read */
+    int64_t number;          /* number of this save */
+    int damaged;             /* the existing index is damaged: no index, or unreadable */
 } gckpti_rank_save;
 #ifdef GCKPTI_SEPARATE_TU
 /* files/path.c */

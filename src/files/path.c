@@ -3,14 +3,14 @@
 #include "base/test_hooks.h"
 
 #ifndef GCKPT_NO_STDIO
-/* ---- by path ---- */
+/* ---- files by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
-int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these */
+int(fileno)(FILE *file); /* -std=c99 hides these in the system's headers */
 FILE *(fdopen)(int fd, const char *mode);
 int(fsync)(int fd);
 int(fchmod)(int fd, mode_t mode);
 ssize_t(readlink)(const char *path, char *target, size_t size);
-#elif defined(_WIN32) /* as <windows.h> has it; rename() there does not replace */
+#elif defined(_WIN32) /* declared as in <windows.h>; rename() cannot replace files there */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
@@ -20,7 +20,7 @@ GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file for reading, never waiting for a pipe. Returns NULL and errno, also for a folder. */
+/* Opens a file for reading; a pipe returns at once. Returns NULL and errno, also for a folder. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -54,18 +54,18 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 }
 
 #if GCKPTI_POSIX
-#ifndef LOCK_EX /* _POSIX_C_SOURCE hides it on some systems, but it is there */
+#ifndef LOCK_EX /* _POSIX_C_SOURCE hides flock on some systems that have it */
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `size` bytes; their target may not exist. Returns 0 and errno. */
+/* Replaces `path` (in `size` bytes) by its links' target, which may not exist. 0: see errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
         char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
         const size_t left = size - (size_t)(link - path);
         const ssize_t n = readlink(path, link, left);
-        if (n < 0) /* no file, or no link */
+        if (n < 0) /* ENOENT: no such file; EINVAL: no link */
             return errno == ENOENT || errno == EINVAL;
         if ((size_t)n == left)
             break;
@@ -77,8 +77,8 @@ GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
     return 0;
 }
 
-/* Locks fd. Returns 1 if it is locked and still the file `name`; 0 if it is another save's; -1 if
- * there are no locks; -2 on errors of stat (errno). */
+/* Locks the file fd. Returns 1 if it is locked and `name` is still its name; 0 if another save has
+ * it; -1 if the system has no locks; -2 if stat fails (see errno). */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
@@ -89,10 +89,10 @@ static int gckpti_lock(int fd, const char *name)
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* As fsync, without an error if the file system cannot do it (for a folder). */
+/* Calls fsync; returns nonzero on errors, except where the file system cannot sync (folders). */
 static int gckpti_sync(int fd)
 {
-#ifdef F_FULLFSYNC /* macOS, whose fsync leaves bytes in the drive's cache */
+#ifdef F_FULLFSYNC /* macOS: fsync leaves bytes in the drive's cache */
     if (fcntl(fd, F_FULLFSYNC) != -1)
         return 0;
 #endif
@@ -110,7 +110,7 @@ static int gckpti_is_on_fat(const char *path)
 #endif
 }
 
-/* Syncs the folder of `path`, for a new name in it; truncates `path`. */
+/* Syncs the folder of `path`, so that its new name is on disk; cuts `path` to that folder. */
 static void gckpti_sync_folder(gckpti_file *file, char *path)
 {
     char *slash = strrchr(path, '/');
@@ -122,8 +122,8 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 }
 #endif
 
-/* Replaces `target`, in `size` bytes, by its links' target. Returns the permissions of that file,
- * else of `mode_of`; -1 if neither exists, or this system has no permissions. */
+/* Replaces `target` (of `size` bytes) by the target of its links. Returns the permissions of that
+ * file, else those of `mode_of`; -1 if neither file exists or the system has no permissions. */
 GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size,
                                     const char *mode_of)
 {
@@ -142,23 +142,23 @@ GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size
 #endif
 }
 
-/* Removes a temporary file unless a save still uses it. */
+/* Removes a temporary file unless a save is still writing it. Returns 1 if it did. */
 GCKPTI_FN int gckpti_remove_stale(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
-    if (fd < 0 && errno == EACCES) /* read-only, like the file that it was to replace */
+    if (fd < 0 && errno == EACCES) /* read-only, as the file that it should have replaced */
         fd = open(name, O_RDONLY | O_NONBLOCK);
     int removed = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
     return removed;
 #else
-    return !remove(name); /* Windows keeps open files */
+    return !remove(name); /* fails on Windows if a save has it open */
 #endif
 }
 
-/* Creates `name`; if mode is -1, the umask's. Returns NULL and errno, EEXIST for another save's. */
+/* Creates and locks `name` (mode -1: umask's). NULL on errors; errno EEXIST: of another save. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -170,27 +170,27 @@ static FILE *gckpti_create_locked(const char *name, int mode)
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    /* an error, or another process removed it as stale in between */
+    /* stat failed, or another process took the file for stale and removed it */
     const int error = locked ? errno : EEXIST;
     if (locked)
         remove(name);
     close(fd);
     errno = error;
     return NULL;
-#elif defined(_WIN32) /* whose msvcrt.dll ignores the x below */
+#elif defined(_WIN32) /* Windows: msvcrt.dll ignores the x of "wbx" */
     int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
     return (void)mode, fd < 0 ? NULL : _fdopen(fd, "wb");
 #else
-    return (void)mode, fopen(name, "wbx"); /* x: must not exist */
+    return (void)mode, fopen(name, "wbx"); /* x: fails if the file exists */
 #endif
 }
 
-/* Creates file->f under the name `name`, truncated if too long, and .gckpt-tmpN. A save locks its
- * file until that is renamed or removed, and the system releases the lock of a killed process: so
- * a file that can be locked is stale and is removed, and concurrent saves to one path never touch
- * each other's. Without locks (other systems, some network folders) an existing file is kept and
- * the next N taken. (If locks belong to processes, as on NFS, threads of one process must not save
- * to one path at once.) */
+/* Creates file->f under `name` (truncated if too long) with the suffix .gckpt-tmpN. A save locks
+ * its file until the file is renamed or removed, and the system releases the lock of a killed
+ * process. So a file that can be locked is stale and is removed, and concurrent saves to one path
+ * use different files. Without locks (other systems, some network folders), an existing file is
+ * kept, and the next N is taken. (If locks belong to processes, as on NFS, threads must not save to
+ * one path at once.) */
 static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
 {
     const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
@@ -202,7 +202,7 @@ static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
         errno = 0;
         file->f = gckpti_create_locked(name, mode);
         if (!file->f && errno == ENAMETOOLONG && !shortened && end - first > 20) {
-            for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* within a character */
+            for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* not inside a character */
                 end--;
             shortened = 1, i = -1, errno = EEXIST;
         }
@@ -210,9 +210,9 @@ static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
     gckpti_record_errno(file, !file->f);
 }
 
-/* Renames the flushed file so that it survives a power cut; truncates `target`. Returns 0 if the
- * rename failed. FAT needs the replaced file open, or it frees its clusters before its entry, and
- * the new one synchronised after the folder, so that it never has two names. */
+/* Renames the flushed file so that it survives a power cut; truncates `target` to its folder.
+ * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters are freed
+ * before its entry is; the new file is synced after the folder, or it may have two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
@@ -230,7 +230,7 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
         close(replaced);
 #else
 #ifdef _WIN32
-    const int placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+    const int placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, write through */
 #else
     const int placed = !rename(temporary, target);
 #endif
@@ -239,7 +239,7 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
     return placed;
 }
 
-/* Fills the temporary file, open as file->f, and renames it, or removes it. */
+/* Writes the content to the temporary file, open as file->f; then renames or removes the file. */
 static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
                                      const char *temporary, char *target)
 {
@@ -277,7 +277,7 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
 
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 {
-    const size_t size = strlen(path) + 1024; /* links may be longer */
+    const size_t size = strlen(path) + 1024; /* targets of links may be longer */
     char *target = (char *)gckpti_new(content->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
@@ -315,7 +315,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 
 GCKPTI_FN int gckpti_seek(FILE *f, int64_t at)
 {
-#ifdef _WIN32 /* where long has 32 bits */
+#ifdef _WIN32 /* on Windows, ftell's long has 32 bits */
     return !_fseeki64(f, at, SEEK_SET);
 #else
     return !fseek(f, (long)at, SEEK_SET);
@@ -331,7 +331,7 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Opens a file and returns its size; with `index`, 0 if size or first bytes are not an index's. */
+/* Opens a file; returns its size. If `index` is 1, returns 0 for a file that is no index. */
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
 {
     char begin[8];

@@ -26,7 +26,7 @@
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
-/* Sets the path of the index and its folder; returns 0 without memory, or (errno) for bad links. */
+/* Sets parts->path and name_offset. Returns 0 without memory, or (see errno) if links are bad. */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
                                 const char *path)
 {
@@ -61,7 +61,7 @@ static int gckpti_index_key(gckpti_loader *load, int *n, const char *key)
     return found && (!strcmp(found, key) || gckpti_json_fail(load, "another key expected"));
 }
 
-/* Checks that the text ends with the hash of what precedes, which is removed. */
+/* Checks that the index ends with the hash of its text, and cuts that hash off. */
 static int gckpti_index_check(gckpti_loader *load)
 {
     char check[48] = "";
@@ -81,7 +81,7 @@ static int gckpti_index_check(gckpti_loader *load)
     return 1;
 }
 
-/* Reads the index up to the tensors. */
+/* Reads the begin of the index: version, number, bytes and the list of files. */
 GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
@@ -91,7 +91,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
         gckpti_json_numbers(load, head, 3, 0) < 3 || !gckpti_index_key(load, &n, "files"))
         return 0;
     if (head[0] != 1)
-        return gckpti_refuse(load, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
+        return gckpti_refuse(load, GCKPT_E_DATA, NULL, "index version %I; this library reads 1",
                              head[0]);
     for (char *name; (name = gckpti_json_key(load, &m)) != NULL; parts->count++) {
         int64_t file[2];
@@ -118,7 +118,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
     return 1;
 }
 
-/* Reads the next n bytes of a file to `out`, or skips them if NULL, and hashes them. */
+/* Reads the next n bytes of a file to `out`, or to nowhere if `out` is NULL, and hashes them. */
 static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *hash)
 {
     unsigned char discard[1024];
@@ -132,7 +132,7 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
     return 1;
 }
 
-/* Gets a file's bytes and hash; returns 0 if `data` or `tensors` differ, or it cannot be read. */
+/* Gets a file's bytes and hash. Returns 0 if `data` or `tensors` do not fit, or reading fails. */
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash)
 {
@@ -162,7 +162,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
     memcpy(parts->path + parts->name_offset, p->name, strlen(p->name) + 1);
     errno = 0;
     p->file = gckpti_file_open(parts->path);
-    if (!p->file && errno == EMFILE) { /* too many open: one at a time */
+    if (!p->file && errno == EMFILE) { /* too many files are open: closes the others */
         gckpti_parts_close(parts);
         p->file = gckpti_file_open(parts->path);
     }
@@ -186,7 +186,7 @@ static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t r
     return shard;
 }
 
-/* Reads the next n bytes of the shard to `out`, or skips them; at its end checks the hash. */
+/* Reads the shard's next n bytes to `out` (NULL: skips them); checks its hash at its end. */
 static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *parts = load->parts;
@@ -208,7 +208,7 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
                          "its data in \"%s\" are damaged", p->name);
 }
 
-/* Seeks to byte `at` of all data, in the shard that has it. */
+/* Seeks to byte `at` of the checkpoint's data, in the rank's file whose shard has it. */
 static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
 {
     gckpti_rank_files *parts = load->parts;
@@ -236,7 +236,7 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     return gckpti_shard_read(load, NULL, at - parts->pos);
 }
 
-/* Reads `size` bytes, up to load->bytes_read; if `bytes` is NULL, only a begun shard's rest. */
+/* Reads `size` bytes, up to load->bytes_read; NULL skips them, but hashes a begun shard's rest. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *load = (gckpti_loader *)user;
@@ -257,7 +257,7 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* Computes each file's bytes; checks all files now if the index decides how much is allocated. */
+/* Computes each file's bytes. If the index decides how much is allocated, checks all files now. */
 static int gckpti_parts_begin(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;

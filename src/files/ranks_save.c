@@ -5,7 +5,7 @@
 #include "base/test_hooks.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* Returns the path of a rank's file, in the second half of the index's path. */
+/* Returns the path of a rank's file, in the second half of the buffer of the index's path. */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
 {
     char *path = save->old.path + save->old.path_size;
@@ -16,7 +16,7 @@ GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t
     return path;
 }
 
-/* Returns 1 if the file begins as this rank's part does. */
+/* Returns 1 if the file begins as a part that rank `rank` saved. */
 static int gckpti_is_part(const char *path, uint64_t rank)
 {
     char begin[8 + 100], expected[100] = "";
@@ -32,8 +32,8 @@ static int gckpti_is_part(const char *path, uint64_t rank)
     return matches;
 }
 
-/* Handles a file of the index's folder. Before the index is written, skips save numbers already in
- * use; afterwards, removes files of other saves. Returns 1 if it did. */
+/* Handles one file of the index's folder. If placed is 0, takes another save number if the file has
+ * it; if 1 (the index is written), removes a file of another save. Returns 1 if it did so. */
 static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
 {
     static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
@@ -51,9 +51,9 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
         c = next + sizeof type - 1;
     if (!strncmp(c, temporary, sizeof temporary - 1) &&
         gckpti_digits(c + sizeof temporary - 1, end, &n) == end)
-        return placed && gckpti_remove_stale(path); /* also of the index */
+        return placed && gckpti_remove_stale(path); /* also a stale one of the index */
     const int is_current = number == (uint64_t)save->number;
-    if (c < end || name_length == length) /* not of this checkpoint */
+    if (c < end || name_length == length) /* not a file of this checkpoint */
         return 0;
     if (placed)
         return (!is_current || rank >= (uint64_t)save->spec.ranks) && gckpti_is_part(path, rank) &&
@@ -64,8 +64,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Handles all files of the folder, again after each change, since a changing folder may skip some.
- * Returns 0 and errno on errors. Other systems list nothing. */
+/* Handles all files of the folder, and again after a change, as a changing folder may skip files.
+ * Returns 0 on errors (see errno). On other systems the folder cannot be listed. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;
@@ -99,7 +99,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
     return 1;
 }
 
-/* Reads the existing index (a file that is none will be replaced), and chooses the number. */
+/* Reads the existing index (any other file will be replaced), and chooses the save's number. */
 static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 {
     gckpt_store *s = save->store;
@@ -120,7 +120,7 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
         load.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
         save->damaged = !load.result && !file.error && !gckpti_load_index(&load);
         gckpti_delete(&s->memory, save->old.files, save->old.capacity, sizeof *save->old.files);
-        save->old.files = NULL; /* only their number matters */
+        save->old.files = NULL; /* only the count is needed */
         gckpti_delete(&s->memory, text, bytes, 1);
     }
     if (file.f)
@@ -138,7 +138,7 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
     return file.error ? gckpti_save_error(s, &file, save->path, 0) : gckpti_ok(s);
 }
 
-/* Prepares a save, before the ranks agree on rank 0's `number`. */
+/* Prepares a save. After it, the ranks agree on rank 0's `number`. */
 GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,
                                               const char *path)
 {
@@ -150,7 +150,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     save->spec.rank = s->rank;
     save->spec.ranks = s->ranks;
     if (!path)
-        return gckpti_error(s, GCKPT_E_ARG, "save: a path is needed");
+        return gckpti_error(s, GCKPT_E_ARG, "save: the path is NULL");
     int found = gckpti_parts_path(&save->old, &s->memory, path);
     save->spec.hashes = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
     if (!s->rank)
@@ -162,8 +162,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
         return gckpti_error(s, GCKPT_E_FILE, "save: %s: \"%s\"", strerror(errno), path);
     if (!gckpti_is_utf8(save->old.path + save->old.name_offset))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "save: the index names files like itself, so its name "
-                            "must be UTF-8");
+                            "save: the index names the other files after itself, so its file "
+                            "name must be UTF-8");
     return s->rank ? GCKPT_OK : gckpti_rank_save_read_old(save);
 }
 
@@ -200,7 +200,7 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
     return GCKPT_OK;
 }
 
-/* A write callback that also computes FNV-1a. */
+/* A write callback that also computes the FNV-1a of all bytes. */
 typedef struct {
     gckpt_write_fn write;
     void *user;
@@ -242,11 +242,11 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     gckpti_sink_flush(&out);
     gckpti_print(&out, ",\"check\":\"%u\"}\n", hashing.hash);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
-        return gckpti_error(save->store, GCKPT_E_FILE, "save: the index could not be written");
+        return gckpti_error(save->store, GCKPT_E_FILE, "save: could not write the index");
     return gckpti_ok(save->store);
 }
 
-/* Rank 0 replaces the index, then removes the files of the last save and of broken ones. */
+/* On rank 0: replaces the index, then removes files of earlier saves, also of incomplete ones. */
 GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
 {
     gckpti_content index = { save->store, &save->store->memory, gckpti_write_index, save, NULL, 0 };
@@ -257,7 +257,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
         remove(gckpti_part_path(save, save->number, i));
     for (size_t i = 0; i < save->old.count && !save->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(save, save->old.number, (int64_t)i), i))
-            remove(save->old.path + save->old.path_size); /* also without folder lists */
+            remove(save->old.path + save->old.path_size); /* also where folders cannot be listed */
     if (result == GCKPT_OK)
         gckpti_scan_folder(save, 1);
     return result;
@@ -279,7 +279,7 @@ static void gckpti_merge_max(void *mine, const void *received, size_t bytes)
     (void)bytes;
 }
 
-/* Waits at the status barrier after a part of a save. */
+/* Ends part `part` of a save with a status barrier of all ranks. */
 static gckpt_result gckpti_rank_save_agree(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
@@ -294,12 +294,12 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_agree(exec, 1, gckpti_rank_save_start(&save, exec->store, path));
-    save.number = save.spec.rank ? 0 : save.number; /* the maximum is rank 0's */
+    save.number = save.spec.rank ? 0 : save.number; /* so that the maximum is rank 0's */
     if (result == GCKPT_OK)
         result = gckpti_merge_ranks(exec, &save.number, sizeof save.number, gckpti_merge_max);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_agree(exec, 2, gckpti_rank_save_part(&save));
-        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* the others' state is unknown */
+        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* other ranks may not have failed */
             remove(gckpti_part_path(&save, save.number, save.spec.rank));
         else if (result == GCKPT_OK)
             result = gckpti_rank_save_agree(exec, 3,

@@ -3,7 +3,7 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- read: data, in the order of the file ---- */
+/* ---- reads a file: header, then data in the order of the file ---- */
 GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -12,7 +12,7 @@ GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
     return number;
 }
 
-/* Reads the next n bytes of the file to `out`, or skips them if NULL. */
+/* Reads the next n bytes of the file to `out`, or skips them if `out` is NULL. */
 static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
 {
     unsigned char discard[256];
@@ -21,13 +21,13 @@ static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
         memcpy(out, load->file + load->bytes_read, n);
     load->bytes_read += n;
     for (size_t chunk; n > 0 && !load->file && done; n -= chunk) {
-        const int direct = out || load->source; /* a source skips by itself */
+        const int direct = out || load->source; /* a source skips if `out` is NULL */
         chunk = direct || n < sizeof discard ? n : sizeof discard;
         done = load->read(load->user, direct ? out : discard, chunk) == chunk;
         if (load->verify_sum)
             load->hash = gckpti_fnv(load->hash, direct ? out : discard, chunk);
     }
-    if (load->result != GCKPT_OK) /* an error of the source */
+    if (load->result != GCKPT_OK) /* the source set an error */
         return 0;
     return done || gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z",
                                  load->bytes_read);
@@ -50,7 +50,7 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements as floats (I8 without scales), converted in place from the end of x. */
+/* Reads the next n elements as floats to x (I8 without scales), converted in place from its end. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
@@ -73,8 +73,8 @@ static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e,
                                                        : "beyond 65504");
 }
 
-/* Reads a tensor by elements: permuted data into this rank's shard; or, for values that the store
- * may not change, to compare them. to: a copy of the parameter. */
+/* Reads a tensor by elements: permuted data into this rank's shard or, if the store may not change
+ * the values, to compare them. `to` is a copy of the parameter. */
 static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e,
                                    gckpti_param *to, float buf[GCKPTI_CHUNK])
 {
@@ -175,14 +175,14 @@ static int gckpti_load_data(gckpti_loader *load)
                          "kept the metadata, remove that key");
 }
 
-/* Applies the file to the store. Cannot fail. */
+/* Applies the file's data to the store; cannot fail. */
 static void gckpti_load_commit(gckpti_loader *load)
 {
     const int values_only = load->desc->values_only;
     for (size_t i = 0; i < load->count; i++) {
         const gckpti_file_entry *e = &load->entries[i];
         gckpti_param *q = &load->store->params[e->param];
-        const size_t bytes = gckpti_array_bytes(load->store, q, 1); /* of a state */
+        const size_t bytes = gckpti_array_bytes(load->store, q, 1); /* bytes of one state */
         void *to = e->dest;
         gckpti_pull(load->store, q);
         gckpti_mark_changed(load->store, q, GCKPTI_HOST);
@@ -195,7 +195,7 @@ static void gckpti_load_commit(gckpti_loader *load)
         }
         void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
                       : to        ? gckpti_array(q, e->slot)
-                                  : NULL; /* ignored */
+                                  : NULL; /* ignored state */
         if (to && to != block)
             memcpy(block, to, gckpti_array_bytes(load->store, q, e->slot + 1));
         if (e->slot >= 0)
@@ -224,23 +224,23 @@ static void gckpti_load_undo(gckpti_loader *load)
     for (size_t i = load->count; i-- > 0;)
         if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
-    if (load->desc->partial) /* else allocated before the header, and freed after it */
+    if (load->desc->partial) /* else allocated before the header and freed after it */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
     gckpti_notes_shrink(s, load->old_notes);
 }
 
-/* Loads a file from its header or index, which comes next. On errors the store is unchanged. */
+/* Loads a file whose header or index is the next to be read. On errors the store is unchanged. */
 static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
 {
     const gckpti_source *source = load->source;
     gckpt_store *s = load->store;
     for (size_t i = 0; i < s->count && !load->desc->partial; i++)
         if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(s); /* allocated first, so that a block gets all the rest back */
+            gckpti_values_undo(s); /* before the header, so that a block gets it all back */
             return GCKPT_E_MEMORY;
         }
-    const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* so that a block gets it back */
+    const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* to free all of it */
     char *text = (char *)gckpti_new(&s->memory, capacity, 1);
     load->pos = load->header = text;
     load->end = text ? text + bytes : NULL;

@@ -14,7 +14,7 @@ static int gckpti_is_entry_before(const void *first, const void *second, const v
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Sorts the entries by offset; if by_param, first by parameter and slot, values first. */
+/* Sorts the entries: if by_param is 0, by offset; else by parameter, then slot, values first. */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
 {
     gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
@@ -23,10 +23,10 @@ GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
 
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
 {
-    return gckpti_refuse(load, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
+    return gckpti_refuse(load, GCKPT_E_DATA, e, "is without its parameter, state, or values of I8");
 }
 
-/* Gets the order of a tensor's axes, and permutes its shape to the store's. shape: the store's. */
+/* Gets the order of a tensor's axes, and permutes e->shape to that of the store's `shape`. */
 static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name,
                                   gckpt_shape shape)
 {
@@ -41,7 +41,7 @@ static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, con
     return 1;
 }
 
-/* Finds the parameter of a tensor; in an empty store, values create it. */
+/* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
 static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpt_store *s = load->store;
@@ -67,7 +67,7 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Checks that the tensors' data are all of the file's, without overlaps or holes. */
+/* Checks that the tensors' data fill the file's data without overlaps or holes. */
 static int gckpti_check_offsets(gckpti_loader *load)
 {
     int64_t at = 0;
@@ -77,18 +77,18 @@ static int gckpti_check_offsets(gckpti_loader *load)
         if (e->slot == GCKPTI_UPDATES)
             continue;
         if (e->offsets[0] != at)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
+            return gckpti_refuse(load, GCKPT_E_DATA, e, "its data begin at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
     }
     if (at != load->data_bytes)
         return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "the tensors need %I bytes of data, the file has %I", at,
+                             "the tensors need %I bytes of data, the file has %I: damaged", at,
                              load->data_bytes);
     return 1;
 }
 
-/* Returns the scales of values of I8, an entry of the same parameter, or NULL. */
+/* Returns the entry with the scales of I8 values e, or NULL. */
 static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_file_entry *scale = e, *end = load->entries + load->count;
@@ -123,7 +123,7 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Checks a state, #updates or scales against the entry of the values. */
+/* Checks a state, #updates or scales against `owner`, the entry of the parameter's values. */
 static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
                                    gckpti_file_entry *owner)
 {
@@ -131,7 +131,7 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     if (!owner || (scale && owner->type != GCKPT_STORAGE_I8) || (updates && !owner->states))
         return gckpti_refuse_orphan(load, e);
     if (updates && e->optimiser < 0)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
     if (updates) {
         owner->optimiser = e->optimiser;
         owner->updates = e->updates;
@@ -139,7 +139,7 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
         return 1;
     }
     if (!scale && (e->slot != owner->states || e->slot > 3))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
     e->order = owner->order;
     if (gckpti_is_permuted(&e->order) && e->shape.n == owner->shape.n)
         e->shape = gckpti_permuted_shape(&e->order, e->shape, 0);
@@ -151,12 +151,12 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     return 1;
 }
 
-/* Resolves and checks all entries; sorts them by parameter, without the ignored ones at the end. */
+/* Finds all entries' parameters; checks and sorts the entries by parameter, ignored ones last. */
 GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
 {
-    gckpti_file_entry *owner = NULL, missing; /* owner: values of the current parameter */
-    size_t next = 0;                          /* the parameter that is expected next */
-    for (size_t i = 0; i < 2 * load->count; i++) { /* values first */
+    gckpti_file_entry *owner = NULL, missing; /* owner: entry of the current parameter's values */
+    size_t next = 0;                          /* index of the parameter that is expected next */
+    for (size_t i = 0; i < 2 * load->count; i++) { /* first all values, then the rest */
         gckpti_file_entry *e = &load->entries[i % load->count];
         if (!e->ignored && (e->slot < 0) == (i < load->count) && !gckpti_load_resolve(load, e))
             return 0;
@@ -192,7 +192,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
                          load->old_params);
 }
 
-/* Makes a new parameter use values (and scales) in the mapped file, if their format allows it. */
+/* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
 static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
@@ -207,13 +207,13 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.frozen = e->type || !load->desc->writable;
-    if (!gckpti_has_storage(e->type)) /* frozen floats of the store's own */
+    if (!gckpti_has_storage(e->type)) /* floats must be copied; they are frozen */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.quantised = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
-        memcpy(&q->p.values, &at, sizeof at); /* written only with desc.writable */
+        memcpy(&q->p.values, &at, sizeof at); /* written to only if desc.writable is set */
     q->external = 1;
     q->locked = q->p.frozen != 0;
     load->store->elements -= (size_t)q->p.elements;
@@ -221,11 +221,11 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Sets where data are read to: new arrays, else `spare` (NULL to count only). Returns its bytes. */
+/* Sets entries' `dest`: in new arrays, else in `spare` (NULL: only counts). Returns its bytes. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;
-    size_t used = 0, row = 0; /* row: the longest to be quantised */
+    size_t used = 0, row = 0; /* row: floats of the longest row to be quantised */
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         const gckpti_param *q = &load->store->params[e->param];
@@ -236,7 +236,7 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
         if (values && q->uninitialised) {
             e->dest = gckpti_values_block(q);
         } else if (scale && q->p.storage == GCKPT_STORAGE_I8) {
-            e->dest = owner->dest; /* the block begins with the scales */
+            e->dest = owner->dest; /* the values' block begins with the scales */
         } else if (!values && !scale && e->slot >= owner->old_states) {
             e->dest = (unsigned char *)gckpti_array(q, e->slot);
         } else {
@@ -254,7 +254,7 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
     return used + row * sizeof(float);
 }
 
-/* Allocates missing values and states, and the spare block; returns 0 without memory. */
+/* Allocates missing values and states, and `spare`. Returns 0, with an error, without memory. */
 GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
@@ -265,7 +265,7 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
             load->result = gckpti_values_new(s, q, "load");
         if (load->result != GCKPT_OK)
             return 0;
-        if (gckpti_is_quantised((int)q->p.storage)) { /* no state */
+        if (gckpti_is_quantised((int)q->p.storage)) { /* quantised parameters have no state */
             e->states = 0;
             e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
         }

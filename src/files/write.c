@@ -5,19 +5,19 @@
 #ifndef GCKPT_NO_FILES
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
-/* The desc that stands for NULL. */
+/* The gckpt_file_desc that is used if the caller passes NULL. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
-/* Converts a parameter's name between store and file; returns NULL if it is left out. */
+/* Converts a name between store and file by desc.rename; NULL: the parameter is left out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
-/* Returns FNV-1a of a tensor's name in the file (`name` and its slot's suffix), then of the FNV-1a
- * of its bytes. A file has the sum over all tensors, since other programs may reorder it. */
+/* Returns the FNV-1a of a tensor's name in the file (`name`, the slot's suffix) and of `data`, the
+ * FNV-1a of its bytes. A file has the sum of these hashes: other programs may reorder it. */
 GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
 {
     const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
@@ -25,7 +25,7 @@ GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
     return gckpti_fnv_number(gckpti_fnv(hash, suffix, strlen(suffix)), data);
 }
 
-/* Returns the shape of the scales of rows: all axes except the last. */
+/* Returns the shape of I8 scales, one for each row: all axes of the values except the last. */
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
@@ -34,7 +34,7 @@ GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 }
 
 /* ---- write ---- */
-/* Writes a text with JSON's escapes. */
+/* Writes a name with JSON's escapes. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
 {
     for (const char *c = name; *c; c++) {
@@ -47,7 +47,7 @@ GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
     }
 }
 
-/* Writes ,"NAME and the suffix of a slot. */
+/* Writes a comma, a quote, the name, and the suffix of the slot (without the closing quote). */
 static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
 {
     gckpti_sink_put(out, ",\"", 2);
@@ -57,18 +57,18 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
 
 /* A tensor to write: values of a parameter, their scales or a state. */
 typedef struct {
-    size_t next; /* index of the next candidate, 0 at first */
+    size_t next; /* where the search for the next tensor begins; 0 at first */
     const gckpti_param *q;
-    const char *name; /* of q in the file */
-    int slot, size;   /* size: bytes of an element */
+    const char *name; /* name of q in the file */
+    int slot, size;   /* suffix; bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    gckpti_axis_order order; /* of q */
-    int64_t first, count;    /* elements in the file */
-    uint64_t *hash;          /* receives the FNV-1a of its data, or NULL */
+    gckpti_axis_order order; /* order of q's axes */
+    int64_t first, count;    /* range of elements that is written */
+    uint64_t *hash;          /* receives the FNV-1a of the data, or NULL */
 } gckpti_out_tensor;
 
-/* Advances w in the header's order; in a part, to non-empty shards only. Returns 0 at the end. */
+/* Advances w to the next tensor (in a part: to the next shard not empty). Returns 0 at the end. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
@@ -79,7 +79,7 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked before */
+            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked at the start */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
@@ -106,7 +106,7 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
     return 0;
 }
 
-/* Writes where each shard begins, which other tools need to merge parts. */
+/* Writes the index at which each shard begins, which other tools need to merge parts. */
 static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     gckpti_out_tensor w;
@@ -119,7 +119,7 @@ static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* Writes "convolution_axes" unless the format implies it: HWIO for this library's, else unknown. */
+/* Writes "convolution_axes" unless the format implies it: HWIO in this library's, else unknown. */
 static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     const gckpt_store *s = spec->store;
@@ -176,12 +176,12 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* Writes the JSON of all tensors. Their data are in the same order, except that elements of 4 bytes
- * come first and of 1 byte last, so that all are aligned. Returns the bytes of data. */
+/* Writes the JSON of all tensors. Data are in the order of the header, but first those of 4-byte,
+ * last those of 1-byte elements, so that all are aligned. Returns the bytes of data. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
                                      size_t *tensors)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by element size */
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* bytes of data by element size */
     gckpti_out_tensor w;
     *tensors = 0;
     if (spec->hashes)
@@ -207,7 +207,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *s
     return at[1] + hash_bytes;
 }
 
-/* Writes n elements, little-endian: all at once, or byte by byte. */
+/* Writes n elements, little-endian: all at once or, on other machines, byte by byte. */
 static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
                                  int64_t n)
 {
@@ -221,8 +221,8 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor, permuted only if it can be (desc.axes may answer differently now).
- * Returns 0 if F16 cannot hold a value. */
+/* Writes the data of a tensor. Quantised data are never permuted, even if desc.axes now asks for
+ * it. Returns 0 if F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
@@ -262,7 +262,7 @@ static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckp
 static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
 {
     size_t n = 0;
-    gckpti_keyed *names; /* by hash, and spare elements for sorting */
+    gckpti_keyed *names; /* names by hash, and as many elements for sorting */
     gckpt_result result = GCKPT_OK;
     if (!d->rename)
         return GCKPT_OK;
@@ -290,7 +290,7 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Checks that the store can be saved; initialises values that need scales (I8) or are permuted. */
+/* Checks that the store can be saved; initialises values to be scaled (I8) or permuted. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -301,8 +301,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     if ((unsigned)d->storage >= GCKPT_STORAGE_I8)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "save: storage must be F32, BF16 or F16; parameters that "
-                            "gckpt_store_quantise made I8 or I4 are written as such");
+                            "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
+                            "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !spec->hashes && gckpti_next_out_tensor(spec, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
@@ -329,7 +329,7 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     return result;
 }
 
-/* Writes the data of all tensors, then a part's hashes. Adds to *total, unless NULL, their hash. */
+/* Writes all tensors' data, then a part's hashes. If total is not NULL, adds the hashes to it. */
 static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
                                      uint64_t *total)
 {
@@ -355,7 +355,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
     return result;
 }
 
-/* Writes the store or part of the gckpti_save_spec `what`. */
+/* Writes the store, or the part of it, that `what`, a gckpti_save_spec, describes. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
     gckpti_save_spec saving = *(const gckpti_save_spec *)what, *const spec = &saving;
@@ -364,7 +364,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     size_t tensors;
     uint64_t total = 0;
     gckpt_result result = gckpti_save_start(spec);
-    memset(&out, 0, sizeof out); /* only counts */
+    memset(&out, 0, sizeof out); /* a sink that only counts bytes */
     if (result == GCKPT_OK && GCKPTI_USES_AXES && !spec->hashes) {
         result = gckpti_sink_data(&out, spec, &total);
         spec->total_hash = &total;
@@ -376,8 +376,8 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     const size_t padding = (8 - out.total % 8) % 8, length = out.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "save: the header takes %z bytes, %z are allowed; use shorter names "
-                            "or notes", length, (size_t)GCKPTI_HEADER_MAX);
+                            "save: the header would take %z bytes, but %z are the most: use "
+                            "shorter names or notes", length, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = write;
     out.user = user;
@@ -391,7 +391,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     if (result == GCKPT_OK && out.total != 8 + length + data)
         result = gckpti_error(store, GCKPT_E_ARG,
                               "save: rename must give a parameter the same name each time; what "
-                              "was written is no file");
+                              "was written is no complete file");
     return result == GCKPT_OK ? gckpti_ok(store) : result;
 }
 
@@ -400,7 +400,7 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
 {
     const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
     if (!store || !write)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
+        return gckpti_error(store, GCKPT_E_ARG, "save: the store or the callback is NULL");
     return gckpti_write(&saving, write, user);
 }
 

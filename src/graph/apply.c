@@ -19,7 +19,7 @@ static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
     return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
 }
 
-/* Returns 1 if the inputs, none of them NULL, suit the op; else 0, with the error in the graph. */
+/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
@@ -37,10 +37,9 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
             gckpti_fail_cached(g, op->name, in[i]);
         else if (in[i]->base->running != needs_running && (needs_running || op->backward))
             gckpti_fail(g, GCKPT_E_ARG,
-                        needs_running
-                            ? "%s: input %i, %T, must be a gckpt_running"
-                            : "%s: input %i, %T, is measured, not trained: ops that measure "
-                              "can read it, and gckpt_detach",
+                        needs_running ? "%s: input %i, %T, must be a gckpt_running"
+                                      : "%s: input %i, %T, is measured, not trained: only ops that "
+                                        "measure and gckpt_detach can read it",
                         op->name, i, in[i]);
         else if (type != needed && !any)
             gckpti_fail(g, GCKPT_E_ARG,
@@ -52,7 +51,7 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
     return g->object.sticky == GCKPT_OK;
 }
 
-/* Checks that the indices computed by one op are valid for another, so that no step has to. */
+/* Returns whether all indices that other ops compute for this op are valid; no step checks them. */
 static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
 {
     for (int i = 0; op->classes && i < call->inputs; i++) {
@@ -68,7 +67,7 @@ static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, con
     return 1;
 }
 
-/* Reports that an op's shape() refused its inputs; returns NULL. */
+/* Sets the error of a graph whose op's shape() failed without a text; returns NULL. */
 static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {
@@ -88,7 +87,7 @@ GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
     return (needs & GCKPT_UPDATES_RUNNING) != 0;
 }
 
-/* Returns whether an op mixes rows: if 2 or 3 times the rows do not just scale call->shape. */
+/* Returns whether an op mixes rows: 2 or 3 times the rows change more than the shape's axis 0. */
 static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n,
                              const gckpt_call *call, int64_t rows)
 {
@@ -127,8 +126,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (missing >= 0)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
     if (attribute_bytes && !attributes)
-        return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
-                           attribute_bytes);
+        return gckpti_fail(g, GCKPT_E_ARG, "%s: attributes is NULL, but attribute_bytes is %z",
+                           op->name, attribute_bytes);
     if (!gckpti_check_inputs(g, op, in, n))
         return NULL;
     gckpt_call call = gckpti_shape_call(in, n, attributes);

@@ -6,8 +6,8 @@
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is a graph leaf
  * (input, parameter, constant), the output of an op, or a view: another shape of its base's bytes,
- * of which plan and executor use only the shape. A batch-invariant tensor has no batch axis, since
- * it depends on no input. gckpt_apply adds all ops; a graph keeps its first error (gckpti_fail).
+ * of which plan and executor read only the shape. A batch-invariant tensor depends on no input and
+ * has no batch axis. gckpt_apply adds ops; a graph keeps its first error (gckpti_fail).
  * ============================================================================================== */
 
 /* ---- graph/tensor.c ---- */
@@ -15,28 +15,28 @@ enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
 struct gckpt_tensor {
     gckpt_graph *graph;
-    gckpt_tensor *base; /* owner of the bytes: itself unless a view */
+    gckpt_tensor *base; /* tensor that owns the bytes: itself, unless this is a view */
     const gckpt_op *op;
     gckpt_tensor *in[GCKPT_MAX_INPUTS];
-    const void *attributes, *data; /* data: of a constant */
-    const char *name;              /* or NULL */
+    const void *attributes, *data; /* data: values of a constant */
+    const char *name;              /* name, or NULL */
     size_t attribute_bytes, saved_bytes;
     gckpt_shape shape;
     gckpt_type type;
     int id, kind, inputs;
-    gckpt_init init; /* of a parameter */
-    float momentum;  /* of a gckpt_running */
-    int running;     /* whether it is a gckpt_running */
-    int index;       /* of the parameter in the store */
-    int segment;     /* innermost segment, or -1 */
+    gckpt_init init; /* initial values of a parameter */
+    float momentum;  /* momentum of a gckpt_running */
+    int running;     /* nonzero if it is a gckpt_running */
+    int index;       /* index of the parameter in the store */
+    int segment;     /* innermost segment that has it, or -1 */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;           /* of a parameter: uses that cannot read its storage directly */
-    int mixes_rows;         /* GCKPTI_MIXES_ALWAYS, .. if splits of the batch are not exact, or 0 */
+    int f32_uses;           /* parameter: number of uses that cannot read quantised data */
+    int mixes_rows;         /* 0, or GCKPTI_MIXES_*: when splits of the batch change results */
     int64_t cache_capacity; /* of the gckpt_cache whose rows are last on axis 1, or 0 */
-    int64_t cache_window;   /* of a gckpt_cache_window; 0 if all rows are kept */
+    int64_t cache_window;   /* of a gckpt_cache_window; 0 if it keeps all rows */
 };
 
-/* Ops that measure statistics mix rows in training only; inference uses the running ones. */
+/* When an op mixes rows of the batch; an op that measures statistics does so in training only. */
 enum { GCKPTI_MIXES_ALWAYS = 1, GCKPTI_MIXES_IN_TRAINING = 2 };
 
 typedef struct {
@@ -47,19 +47,19 @@ struct gckpt_graph {
     gckpti_object object;
     gckpti_allocator memory;
     gckpt_store *store;
-    gckpti_scratch scratch; /* owns all memory of the graph; tensors never move */
-    int no_memory;          /* whether the scratch ran out of memory */
+    gckpti_scratch scratch; /* has all memory of the graph; tensors never move */
+    int no_memory;          /* nonzero after the scratch ran out of memory */
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
     int segment;                           /* the open segment, or -1 */
-    int top_segments, max_depth;           /* number of outermost segments; of nested levels */
+    int top_segments, max_depth;           /* number of outermost segments; deepest nesting */
     int param_limit;                       /* 1 + the greatest store index of its parameters */
-    int64_t rows;                          /* of every input; 0 before the first input */
-    int64_t cache_capacity, new_positions; /* of its caches, or 0; positions that a call adds */
-    int64_t min_positions;                 /* least positions of gckpt_positions, or 0 if unused */
-    int depends_on_rows;                   /* whether other rows may avoid its error */
-    size_t min_bytes;                      /* bytes that suffice, after GCKPT_E_BUDGET */
+    int64_t rows;                          /* rows of every input; 0 before the first input */
+    int64_t cache_capacity, new_positions; /* capacity of its caches, or 0; new rows of a call */
+    int64_t min_positions;                 /* least positions in a gckpt_positions, or 0 */
+    int depends_on_rows;                   /* nonzero if another batch may avoid the error */
+    size_t min_bytes;                      /* after GCKPT_E_BUDGET: bytes that suffice */
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
@@ -75,11 +75,11 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
 
-/* Flag in gckpt_op.needs: the input may also be i32. */
+/* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Flag of ops that skip rows of a cache that have no values yet. With GCKPT_SIDE_EFFECT it marks
- * gckpt_cache, whose result is in the executor's caches. */
+/* Flag of ops that do not read rows of a cache before they are written. With GCKPT_SIDE_EFFECT it
+ * marks gckpt_cache itself, whose result is in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
@@ -87,14 +87,14 @@ static inline int gckpti_is_cache(const gckpt_op *op)
     return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
 
-/* Flag of an op without a backward: its result is i32, each element below classes(). For losses the
- * bit has another meaning. */
+/* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,
+ * this bit is GCKPTI_BACKWARD_LOSS. */
 enum { GCKPTI_INDICES = 1 << 21 };
 
 GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
-/* Returns the call with which an op's shape() is called: one thread, FP32. */
+/* Returns a call with which an op's shape() can be called: one thread, FP32. */
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
 /* Returns whether an op updates running statistics. */

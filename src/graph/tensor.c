@@ -18,7 +18,7 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
-/* Sets the error of a graph, of which the first stays. */
+/* Sets the error of a graph, unless it has one already: the first error stays. */
 static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
                                    va_list args)
 {
@@ -65,7 +65,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* op descriptors are incomplete, values are not rounded */
+    if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
         return NULL;
     }
@@ -104,7 +104,7 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
     return NULL;
 }
 
-/* Allocates zeroed bytes for the life of the graph; without memory reports it and returns NULL. */
+/* Returns zeroed bytes that live as long as the graph, or NULL, with an error, without memory. */
 static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
 {
     void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
@@ -117,7 +117,7 @@ GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
-/* Adds a tensor in the open segment; callers set the fields of its kind. NULL without memory. */
+/* Returns a new tensor of the open segment, or NULL; the caller sets the fields of its kind. */
 GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                           gckpt_type type)
 {

@@ -1,5 +1,5 @@
-/* The kernels of one instruction set where the files of src/ are compiled by themselves: once for
- * each GCKPTI_ISA (num/vectors), empty for one that this compiler has not. */
+/* Compiles the kernels of one instruction set when the files of src/ are compiled separately: one
+ * object for each GCKPTI_ISA (num/vectors.h), empty if this compiler lacks that set. */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"

@@ -1,10 +1,10 @@
 #if GCKPTI_AMX && GCKPTI_ISA == 3
-/* ---- AMX: a tile register is 16 rows of 16 words, and tdpbf16ps adds a block of 32 terms to 16 x
- * 16 elements: two chains from +0, of the words' lower halves and of the upper ones, whose sum is
- * added to the element, subnormals being zeros; as 5l defines it, whatever MXCSR says. ---- */
+/* ---- AMX: a tile register is 16 rows of 16 words. tdpbf16ps adds a block of 32 terms to 16 x 16
+ * elements: a chain from +0 over the words' lower halves, one over their upper halves, and the sum
+ * of both to the element, subnormals being zeros: as 5l defines, whatever MXCSR says. ---- */
 
-/* The instructions in AT&T and Intel syntax; tests replace them by an emulation. (The compilers'
- * intrinsics do not declare that they read memory.) */
+/* The instructions in AT&T and Intel syntax; tests replace them by an emulation. (Intrinsics are
+ * not used: compilers do not know that they read memory.) */
 #ifndef GCKPTI_AMX_LOAD
 #define GCKPTI_AMX_SHAPES(at) __asm__ volatile("ldtilecfg {(%0)|[%0]}" ::"r"(at) : "memory")
 #define GCKPTI_AMX_RELEASE()  __asm__ volatile("tilerelease" ::: "memory")
@@ -21,7 +21,7 @@
                      ", tmm" #b "}" ::)
 #endif
 
-/* Configures all 8 registers before an item, and releases them after it. */
+/* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
 static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {
@@ -37,7 +37,7 @@ static void gckpti_mixed_configure_amx(int enable)
         GCKPTI_AMX_RELEASE();
 }
 
-/* 16 or 32 rows, 16 or 32 columns: registers 0 to 3 are c's, 4 and 5 a's, 6 and 7 b's. */
+/* Tiles of 16 or 32 rows and columns: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b. */
 static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
 {
     const int low = t->m > 16, right = t->width > 16;

@@ -1,28 +1,28 @@
-/* ---- attention ---- Scores are transposed, [key][query], so that a query's softmax runs down a
- * lane of the vectors: no sum crosses lanes, and each keeps the order of the row's 32 lanes. Tiles
- * are 64 queries by 64 keys; operands of their products are packed, in rows of d_vec floats. */
+/* ---- attention ---- Scores are stored as (key,query): the softmax of a query then runs down a
+ * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
+ * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. */
 #if GCKPTI_ISA == 2
 #define GCKPTI_ATTN_ROWS 6
 #else
 #define GCKPTI_ATTN_ROWS 8
 #endif
 
-/* At most GCKPTI_ATTN_ROWS rows and 2 W columns of c. They add the terms first..end-1, of which
- * those before `all` and from `rest` on are triangles: row i has the terms i + low.., `span` of
- * them. b is read in whole vectors. */
+/* Up to GCKPTI_ATTN_ROWS rows and 2 W columns of c. Rows add the terms first..end-1; terms before
+ * `full` and from `full_end` on form triangles, of which row i has `span` terms from i + low on. b
+ * is read in whole vectors. */
 typedef struct {
     int64_t rows, cols, first, full, full_end, end, low, span;
     const float *a, *b, *factor;
     float *c;
 } V(attn_part);
 
-/* Loop state in registers: positions in b and in a's rows, and c. */
+/* The loop's registers: positions in b and in each row of a, and two vectors of c for each row. */
 typedef struct {
     const float *b, *a[GCKPTI_ATTN_ROWS];
     FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
 } V(chains);
 
-/* Adds terms p..end-1. (Seven parameters: two of them constants.) */
+/* Adds terms p..end-1 to all rows. `vectors` and `corner` are constants. */
 GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) * t, int vectors,
                                   int corner, int64_t p, int64_t end, V(chains) * acc)
 {
@@ -41,8 +41,8 @@ GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) 
     }
 }
 
-/* c += chain of a(i,p) b(p) (from +0 if `fresh`). rows and n, its columns, are those of
- * t, but constants where they can be, as `vectors` is. */
+/* c += chains of a(i,p) b(p), from +0 if s->from_zero. rows and n are t's rows and columns, passed
+ * as constants where they are known; `vectors` is a constant. */
 GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) * t, int64_t rows,
                                  int64_t n, int vectors)
 {
@@ -74,7 +74,7 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
         }
 }
 
-/* Prefetches columns from..end-1 of a head's rows of keys to L2. */
+/* Prefetches columns from..end-1 of `rows` rows of a head's keys to L2. */
 GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows,
                                      int64_t from, int64_t end)
 {
@@ -83,7 +83,7 @@ GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* Sets the range of k terms that the diagonal and the window leave for c's rows from i on. */
+/* Sets which of k terms the diagonal and the window leave for the rows of c from row i on. */
 GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) * t)
 {
     const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
@@ -100,7 +100,7 @@ GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t 
     t->full_end = at[2] > at[1] ? at[2] : at[1];
 }
 
-/* c (m,n) += chains of k terms, or of those that the diagonal leaves. */
+/* c (m,n) += chains of k terms, or of those terms that diagonal and window leave. */
 static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
                                        const float *a, const float *b, float *c)
 {
@@ -130,7 +130,7 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
     }
 }
 
-/* Packs rows of a head, `c` apart: d[i * wide + j]. */
+/* Packs rows of a head, which are `c` floats apart in x, into rows of d_vec floats in d. */
 static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
                                     float *d)
 {

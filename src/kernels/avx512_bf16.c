@@ -1,5 +1,5 @@
 #if GCKPTI_AVX512_BF16 && GCKPTI_ISA == 3
-/* ---- bf16 with AVX-512's instructions for it ---- */
+/* ---- bf16 kernels with the AVX-512 instructions for bf16 ---- */
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #if GCKPTI_OPTIMISED
@@ -7,17 +7,17 @@
 #else
 #define GCKPTI_INLINED_BF16 static inline GCKPTI_TARGET_BF16
 #endif
-/* As gckpti_to_bf16: subnormals become zeros, NaN stays NaN. */
+/* Stores x as bf16, as gckpti_to_bf16 does: subnormals become zeros, NaN stays NaN. */
 GCKPTI_INLINED_BF16 void gckpti_bf16_store(uint16_t *to, __m512 x)
 {
     const __m256i words = (__m256i)_mm512_cvtneps_pbh(x);
     memcpy(to, &words, sizeof words);
 }
 
-/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so
- * words are two terms of a chain, the first in the upper half. For blocks, e are the chains of even
- * words of 4 rows, o those of odd ones, c their elements; for chains, e are 4 rows, o the next 4.
- * (Named one by one, since gcc spills arrays; without the barrier it may load b for each row.) */
+/* vdpbf16ps adds the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so a
+ * word has two terms of one chain, the first in its upper half. For blocks, e are the chains of
+ * even words of 4 rows, o those of odd words, c the elements; for chains, e are 4 rows, o the next
+ * 4. (No arrays, which gcc spills; without the barrier it may load b for each row.) */
 #define GCKPTI_DOTS_EACH(X, at) X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
 #define GCKPTI_DOTS_ZERO(i, at) le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
 #define GCKPTI_DOTS_BEGIN(i, at)                                                                   \
@@ -53,7 +53,7 @@ GCKPTI_INLINED_BF16 void gckpti_bf16_store(uint16_t *to, __m512 x)
         GCKPTI_DOTS_STORE(i, i, c)                                                                 \
     }
 
-/* Some rows of a tile after the other, `vectors` of columns (a constant, as is chain). */
+/* Computes a tile's rows, a few at a time; `vectors` (of columns) and `chain` are constants. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
@@ -131,7 +131,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t
     V(narrow)(x, y, n);
 }
 
-/* The terms of a block's words, as gckpti_words defines them. */
+/* Order of a block's terms in words, for each value of gckpti_words (cpu/cpu.h). */
 static const uint16_t gckpti_mixed_term_order[3][32] = {
     { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
       16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
@@ -141,8 +141,8 @@ static const uint16_t gckpti_mixed_term_order[3][32] = {
       17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
 };
 
-/* Words of two terms of a 16 x 16 block: those of lane i, or (`across`: lanes are adjacent) word i
- * of each lane. across and narrow (x is bf16) are constants. */
+/* Returns words of two terms, from 16 lanes by 32 terms: those of lane i or, if `across` (lanes are
+ * adjacent in x), word i of each lane. across and narrow (x is bf16) are constants. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int across, int narrow)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -168,7 +168,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int
     return _mm512_permutexvar_epi16(order, all);
 }
 
-/* Transposes v[w], 128 bits q: to positions 4 q + w. */
+/* Transposes 4 x 4 words in each 128-bit part q of r0 to r3; part q of v[w] has word w of each. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i r2, __m512i r3,
                                                  __m512i *v)
 {
@@ -178,7 +178,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i
     v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
-/* Words i..i+3 of it, transposed. */
+/* Returns in v words i..i+3 of gckpti_mixed_words, transposed. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(subblock) * s, int i, int across, int narrow,
                                            __m512i *v)
 {
@@ -189,7 +189,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(subblock) * s, int i, int acr
     gckpti_mixed_transpose4(r0, r1, r2, r3, v);
 }
 
-/* 8 elements from x on, 8 from y on. */
+/* Returns 8 elements from x on, followed by 8 from y on. */
 GCKPTI_INLINED_BF16 __m256i gckpti_mixed_concat(const uint16_t *x, const uint16_t *y)
 {
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)x);
@@ -202,7 +202,7 @@ GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *
     return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* Loads 8 elements into each quarter: from `at`, and 1, 2 and 3 times the distance after it. */
+/* Loads 8 elements into each quarter of a vector: from `at`, and 1, 2, 3 distances after `at`. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
                                                   int64_t apart, int narrow)
 {
@@ -216,8 +216,8 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64
                                         gckpti_mixed_concat_f32(f, f + apart));
 }
 
-/* Stores all 16 words of pairs, transposed, to rows of `row` words. Loaded by quarters, lanes take
- * 48 shuffles instead of 80, terms 64. */
+/* Stores all 16 words of pairs, transposed, to rows of `row` words. Loading by quarters needs 48
+ * shuffles for adjacent lanes, 64 for adjacent terms; a transposition by rows needs 80. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int across, int narrow,
                                                 uint32_t *d, int64_t row)
 {
@@ -255,7 +255,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(subblock) * s, int across, 
     }
     if (s->as_a != across) {
         GCKPTI_UNROLL
-        for (int i = 0; i < 16; i++) /* as they are */
+        for (int i = 0; i < 16; i++) /* not transposed */
             _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, narrow));
         return;
     }
@@ -293,7 +293,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_pack_lanes 
         V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, gckpti_bf16_put);
         return;
     }
-    for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
+    for (int64_t i = 0; i < s->n; i++) /* most are whole blocks */
         for (int64_t l = 0; l < k; l += GCKPTI_K_BLOCK) {
             const __m512i x = _mm512_loadu_si512(s->x->bf16 + at + i * s->x->stride + l);
             _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));

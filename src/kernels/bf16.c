@@ -11,14 +11,14 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* Rounds like gckpti_bits_to_bf16; the bf16 is in the upper half of each word. */
+/* Rounds x as gckpti_bits_to_bf16 does; the bf16 is the upper half of each word. */
 GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
     return ((u + (increment & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
 }
 
-/* Rounds to nearest even like gckpti_to_bf16, into the upper halves of words. */
+/* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
 GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
 /* Stores the upper halves of W words to y. */
@@ -50,14 +50,14 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* Elements first..end-1 of a conversion with stochastic rounding (cpu/convert). */
+/* Converts elements first..end-1 with stochastic rounding (cpu/convert.c). */
 static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
                                               int64_t end)
 {
     const gckpt_conversion *c = s->c;
-    uint16_t increment[9 * W] = { 0 }, last[W]; /* 8 W elements, and the elements read past them */
+    uint16_t increment[9 * W] = { 0 }, last[W]; /* 8 W elements, and elements read after them */
     uint64_t at = (s->offset + (uint64_t)first) / 8;
-    int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* where block `at` begins */
+    int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* start of block `at` */
     for (int64_t n; first < end; i += 8 * W, at += W) {
         INTS word[4];
         V(philox)(&s->random, at, word);
@@ -76,7 +76,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
     }
 }
 
-/* A block of t as floats: of a, rows of its terms; of b, term by term. */
+/* Widens a block of t to floats: rows of a's terms; b term by term. */
 GCKPTI_INLINED void V(widen_block)(const gckpti_mixed_tile *t, int64_t block, float *a, float *b)
 {
     const uint16_t *rows = t->a + block * GCKPTI_K_BLOCK;
@@ -96,7 +96,7 @@ GCKPTI_INLINED void V(widen_block)(const gckpti_mixed_tile *t, int64_t block, fl
         }
 }
 
-/* V(tiles) of full columns, for a block. */
+/* V(tiles) of whole vectors of columns, for one block of terms. */
 static GCKPTI_TARGET void V(block_tile)(const gckpti_tile *t, int64_t vectors)
 {
     if (W == 16 && vectors == 1)
@@ -107,7 +107,7 @@ static GCKPTI_TARGET void V(block_tile)(const gckpti_tile *t, int64_t vectors)
         V(tile)(t, GCKPTI_TILE_ROWS / 2, GCKPTI_TILE_VECTORS, 1);
 }
 
-/* A tile by fma: GCKPTI_TILE_ROWS rows at a time or (for blocks) half of these. */
+/* Computes a tile by fma: GCKPTI_TILE_ROWS rows at a time, or half as many for blocks. */
 static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
@@ -148,15 +148,15 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* Returns a block of s from term p on as packing reads it: quantised data is dequantised to
- * `scratch`. *at: its first element. */
+/* Returns a block of s, from term p on, as an operand to pack: quantised data is dequantised to
+ * `buffer`. *at is the block's first element in the operand. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
                                                float *buffer, int64_t *at)
 {
     gckpti_operand x = *s->x;
     const int64_t across = x.stride == 1, lines = across ? terms : s->n,
                   each = across ? s->n : terms;
-    int64_t *row = across ? &x.k_stride : &x.stride; /* from line to line */
+    int64_t *row = across ? &x.k_stride : &x.stride; /* distance of two lines */
     *at = s->at + p * x.k_stride;
     (void)lines, (void)each;
     if (!gckpti_has_quant(s->x))
@@ -166,7 +166,7 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     return x;
 }
 
-/* Packs a block of 16 lanes and 32 terms from element `at` of x on; words: as in gckpti_words. */
+/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack; words: see gckpti_words. */
 typedef struct {
     const gckpti_operand *x;
     int64_t at;
@@ -174,13 +174,13 @@ typedef struct {
 } V(subblock);
 typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
 
-/* W elements of x from `at` on, in the upper halves of words. */
+/* Returns W elements of x, from `at` on, as bf16 in the upper halves of words. */
 GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 {
     return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
-/* Stores 16 rows of `row` words, transposed if x needs it: lanes of a, or pairs of terms of b. */
+/* Stores 16 rows of `row` words, transposed if necessary: lanes of a, or pairs of terms of b. */
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
@@ -213,7 +213,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
         }
 }
 
-/* The same for a partial block of `lanes` and `terms`; a is padded with -0, b with +0. */
+/* Packs a block of fewer lanes or terms: pads a with -0, b with +0, then calls `put`. */
 static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
                                                uint32_t *d, int64_t row, V(put_subblock) * put)
 {
@@ -235,7 +235,7 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
     put(&padded, d, row);
 }
 
-/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
+/* Packs the blocks of s, 16 lanes at a time: a to rows of `row` words, b to panels `row` wide. */
 static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, int as_a,
                                         uint32_t *d, int64_t row, V(put_subblock) * put)
 {

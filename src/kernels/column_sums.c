@@ -1,5 +1,5 @@
-/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
- * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
+/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, each as
+ * gckpti_sum_add does; the sums of 4 vectors of columns stay in registers ---- */
 GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
 {
     FLOATS y = x - *comp, s = *sum + y;
@@ -18,25 +18,25 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
-/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at] on. */
+/* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
 GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
 {
-    if (__builtin_expect(gckpti_has_f32(x), 1)) /* else gcc jumps at each vector */
+    if (__builtin_expect(gckpti_has_f32(x), 1)) /* otherwise gcc branches for each vector */
         return V(load_n)(x + at, n);
     return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
 }
 
-/* Returns where vector i of n columns begins; vectors beyond n repeat the first one. */
+/* Returns where vector i of n columns from j on begins; beyond n, the first vector is repeated. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
-/* Returns the columns of a block from j on that go together: up to 4 whole vectors, or the rest. */
+/* Returns how many of the columns left are summed at once: up to 4 whole vectors, or all if < W. */
 GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
 {
     return left < W ? left : gckpti_min(left, 4 * W) / W * W;
 }
 
-/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0 if none)
- * and `vectors` are constants. */
+/* Sums columns j..j+n-1: whole vectors (`vectors` is 4) or less than one (1). `gain` (0 for no
+ * gain) and `vectors` are constants. */
 GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
                                       int vectors, int gain)
 {

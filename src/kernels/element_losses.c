@@ -1,13 +1,13 @@
-/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_element_sum ---- */
-/* Runs one of four loops in which the kind of loss is a constant: a check at every vector would
- * take half as long again. */
+/* ---- losses of elements: one entry of axis 0, by the steps of gckpti_plain_element_sum ---- */
+/* Runs one of four loops in which the kind of loss is a constant: a loop that checks the kind for
+ * every vector takes 1.5 times as long. */
 #define GCKPTI_OF_KIND(run)                                                                        \
     (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? V(run)(e, GCKPTI_LOSS_SUM, row)               \
      : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? V(run)(e, GCKPTI_LOSS_HUBER, row)             \
      : gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? V(run)(e, GCKPTI_LOSS_BINARY, row)            \
                                                    : V(run)(e, GCKPTI_LOSS_SQUARED, row))
 
-/* The weights of W elements of which n exist; *until: the same for all elements before that. */
+/* Returns weights of W elements, of which n exist; before *until, all elements have these. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
                                          int64_t *until)
 {
@@ -24,7 +24,7 @@ GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t a
     return V(load)(w);
 }
 
-/* The loss of W elements of which n exist, with weights w, added to `sum`. */
+/* Returns `sum` plus the losses, times w, of W elements, n of which exist. */
 GCKPTI_INLINED FLOATS V(element_loss_add)(const gckpti_element_loss *e, gckpti_loss_kind kind,
                                           int64_t at, int64_t n, FLOATS w, FLOATS sum)
 {
@@ -65,7 +65,7 @@ static GCKPTI_TARGET float V(element_loss_forward)(const gckpti_element_loss *e,
     return GCKPTI_OF_KIND(element_loss_forward_of);
 }
 
-/* Puts w d into the gradient of n <= W elements; where the weight w is 0, puts 0. */
+/* Puts w d into the gradients of n <= W elements; puts 0 where the weight w is 0. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
                                         int64_t at, int64_t n, FLOATS w, FLOATS d)
 {

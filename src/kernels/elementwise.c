@@ -1,7 +1,7 @@
-/* ---- elementwise ops: a loop for each, over whole vectors ---- */
-/* to (+)= the loop's value of x and y, n of them, and of the op's attributes o. Forward: x and y
- * are the inputs (of unary ops the same). Backward: of the gradient g; x is where the derivative is
- * taken, the result or the input; for binary ops it is the other input, and y the input itself. */
+/* ---- elementwise ops: a loop over whole vectors for each op ---- */
+/* Data of a loop that stores in, or adds to, n elements of `to`; o: attributes. Forward: x and y
+ * are the inputs (equal in unary ops). Backward: g is the output's gradient, x the result or input
+ * at which the derivative is taken; of a binary op, x is the other input and y the input itself. */
 typedef struct {
     const float *x, *y, *g, *o;
     float *to;
@@ -22,7 +22,7 @@ typedef struct {
 
 static GCKPTI_TARGET void V(forward_loops)(const V(args) * args)
 {
-    const V(args) s = *args; /* which no store changes */
+    const V(args) s = *args; /* a copy that no store can alias */
 #define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store)(s.to + j, value))
     switch (s.kind) {
         GCKPTI_VALUE(relu, V(relu)(x))
@@ -59,7 +59,7 @@ GCKPTI_INLINED void V(put)(float *d, FLOATS g, int accumulate, int64_t n)
     V(store_n)(d, g, n);
 }
 
-/* g times a derivative, or another function of g. */
+/* Backward: each loop stores g times a derivative, or another function of g, x and y. */
 static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 {
     const V(args) s = *args;
@@ -101,7 +101,7 @@ static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 }
 #undef GCKPTI_LOOP
 
-/* Elements after the last whole vector are processed as one padded vector. */
+/* Runs the loops; elements after the last whole vector are computed as one padded vector. */
 static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) * args))
 {
     const int64_t left = s->n % W, at = s->n - left;
@@ -120,7 +120,7 @@ static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) 
     V(store_n)(to, V(load)(all), left);
 }
 
-/* where: the forward if i is -1, else input i's gradient. Shifts the sign out of f32 conditions. */
+/* where: the forward if i is -1, else the gradient of input i. -0 as a condition is 0 as well. */
 static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
@@ -177,7 +177,7 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
     else if (kind == GCKPTI_KIND_sub)
         gckpti_sub_backward(call);
     else if (kind == GCKPTI_KIND_pow && *(const float *)call->attributes == 0.0f)
-        gckpti_pow_backward(call); /* +0 */
+        gckpti_pow_backward(call); /* dx = +0 */
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad && kind != GCKPTI_KIND_where)

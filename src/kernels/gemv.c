@@ -1,20 +1,20 @@
-/* ---- a single row of c: b is read once, in place, not packed ---- */
-/* Columns 0..n-1 of c add k terms. A row of b has a column's terms (dot) or a term's columns
- * (axpy), in floats or, `storage` being a constant, quantised: then dot reads words of a multiple
- * of 4 terms, and axpy whole vectors. */
+/* ---- products with a single row of c: b is read once, in place, and not packed ---- */
+/* Adds k terms to columns 0..n-1 of c. A row of b has all terms of a column (V(gemv_dot)) or one
+ * term of all columns (V(gemv_axpy)). b has floats or, if the constant `storage` says so, quantised
+ * data: then k is a multiple of 4 terms (dot) or n of a vector (axpy). */
 typedef struct {
     int64_t k, n;
     const float *a;
     int64_t a_step;
     const void *b;
-    int64_t row;         /* elements, or words, from one row of b to the next */
-    const float *scales; /* of I8, one for each row of b */
-    const float *from;   /* start of chains of dots, NULL if +0; chains of sweeps start in c */
+    int64_t row;         /* distance of rows of b, in elements or (quantised dot) words */
+    const float *scales; /* of I8: one for each row of b */
+    const float *from;   /* dot: where chains start, or NULL for +0; axpy: chains start in c */
     float *c;
-    const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
+    const void *next; /* dot: NULL, or rows of b to prefetch for the next call */
 } V(gemv);
 
-/* W columns, or `left`, from column j on, add `terms` terms; x: these of a, then their scales. */
+/* Adds `terms` terms to W (or `left`) columns from j on; x: those terms of a, then 8 scales. */
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
@@ -33,10 +33,10 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
     V(store_n)(t->c + j, sum, left);
 }
 
-/* All columns add 8 terms or (constants) 1; the next 8 are prefetched. */
+/* Adds 8 terms or 1 (`terms`, a constant) to all columns, and prefetches the next 8 terms of b. */
 GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
 {
-    const V(gemv) t = *gemv; /* which no store changes */
+    const V(gemv) t = *gemv; /* a copy that no store can alias */
     const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const char *next = (const char *)t.b + 8 * t.row * each;
     FLOATS x[16];
@@ -66,7 +66,7 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* Adds the next 2 terms, or 4 (I8), of words of b, lowest first. */
+/* Adds the 2 terms (I8: 4) of each word of b, lowest bits first, to sum. */
 GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
                                    FLOATS sum)
 {
@@ -85,7 +85,7 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
     return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
-/* Calls word_terms for each of `vectors` vectors of columns; their words are 4 apart. */
+/* Calls word_terms for `vectors` vectors of columns; the words of vector i are words[4 * i]. */
 GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
                                 const float *x, FLOATS *sum)
 {
@@ -94,7 +94,7 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, c
         sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
 }
 
-/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, add all terms. */
+/* Adds all terms to 32 columns or, if the constant `vectors` is 1, to at most W columns. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -122,7 +122,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
         }
         if (storage == GCKPT_STORAGE_F32)
             continue;
-        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* no slower, and less code */
+        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* as fast, less code */
             for (int q = 0; q < 4; q++)
                 V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
             continue;

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d: a block of a product whose a is the virtual matrix of all windows ---- */
-/* d[i * d_row + p] = terms first.. of the windows' matrix, for rows from `row` on. (Seven
- * parameters: the matrix, a block of it, the result; pack_taps too.) */
+/* ---- conv2d: a block of a product whose operand a is the virtual matrix of all windows ---- */
+/* Gathers a block of that matrix: d[i * d_row + p] is term first + p of row `row` + i, for i < rows
+ * and p < terms; 0 outside the image. */
 static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
@@ -36,7 +36,7 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
     }
 }
 
-/* Terms p.., columns j.. of b, as V(pack_panels); a panel has tap after tap. */
+/* Packs terms p..p+k-1 of columns j..j+n-1 of b as V(pack_panels) does, tap after tap. */
 static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int64_t k, int64_t j,
                                        int64_t n, float *d, int64_t deep)
 {
@@ -55,8 +55,8 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
     }
 }
 
-/* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
- * tile. (Seven parameters: three are of all tiles, two say how many, two where b is.) */
+/* Computes the tiles of `rows` rows of c whose rows of a are gathered. u has all fields that are
+ * equal for these tiles; b is in place at `b`, packed at `panels`. */
 static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u, int64_t rows,
                                         int64_t n, const float *b, const float *panels,
                                         const gckpti_blocking *sizes)
@@ -79,8 +79,8 @@ static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u
     }
 }
 
-/* V(product_block) with a's rows gathered before their tiles, up to `some`; where c has those of
- * other phases between them, at most a line. */
+/* V(product_block) for a convolution: gathers up to `most` rows of a before their tiles. If rows of
+ * other phases are between those of c (UP with a stride), it gathers at most a line of results. */
 static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block,
                                         float *pack, int64_t floats)
 {
@@ -91,7 +91,7 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].out_step > 1 || s->r[1].out_step > 1);
     gckpti_blocking sizes = V(blocking)(t, i1 - block->i0, floats);
     sizes.in_place = sizes.in_place && s->kind != GCKPTI_CONV_UP;
-    floats -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    floats -= GCKPTI_PANEL * 16; /* V(pack) may write this much after the panels */
     sizes.kc = gckpti_min(sizes.kc, floats / (GCKPTI_PANEL + most) / 16 * 16);
     sizes.nc = gckpti_min(GCKPTI_NC, (floats / sizes.kc - most) / GCKPTI_PANEL * GCKPTI_PANEL);
     float *const panels = pack + most * sizes.kc;
@@ -145,7 +145,7 @@ static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *fr
     (to + i, V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)), n - i);
 }
 
-/* ---- max_pool: as gckpti_plain_max_window ---- */
+/* ---- max_pool: the steps of gckpti_plain_max_window ---- */
 static GCKPTI_TARGET void V(max_window)(const gckpti_pool_state *s, const float *x, int64_t p,
                                         int64_t q, float *y, uint16_t *tap)
 {
@@ -169,8 +169,8 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pool_state *s, const float 
     }
 }
 
-/* ---- groupnorm, batchnorm: sums over pixels of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, as V(column_sums_of): of d = x - mean, d d, g, or (`both`) g and g h. */
+/* ---- groupnorm, batchnorm: sums over pixels, of 4 vectors of channels in registers ---- */
+/* Sums channels j..j+n-1 like V(column_sums_of): d = x - mean, d d, g or, if `both`, g and g h. */
 GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
                                        int vectors, int both)
 {

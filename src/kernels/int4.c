@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_QUANT
-/* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
-/* Maps each word's lowest 4 bits u to the float u - 8, by a table or as (2^23 + u) - (2^23 + 8). */
+/* ---- int4 blocks (store/store.h): a scale in f16, then bytes of two values each ---- */
+/* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
 GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 {
 #if GCKPTI_ISA == 3
@@ -11,7 +11,7 @@ GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 #endif
 }
 
-/* The operand of V(int4_lookup): all 16 values times the scale, if there is such an instruction. */
+/* Returns a table for V(int4_lookup): all 16 values times the scale, or (no lookup) the scale. */
 GCKPTI_ALWAYS FLOATS V(int4_table)(const unsigned char *b)
 {
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
@@ -32,7 +32,7 @@ GCKPTI_ALWAYS FLOATS V(int4_lookup)(INTS word, FLOATS table)
 #endif
 }
 
-/* Elements at..at+n-1 of blocks, W dividing `at`, to x. */
+/* Dequantises elements at..at+n-1 of int4 blocks to x; `at` is a multiple of W. */
 GCKPTI_ALWAYS void V(dequantise_int4)(const unsigned char *quant, int64_t at, int64_t n, float *x)
 {
     const unsigned char *b = quant + gckpti_file_count(GCKPT_STORAGE_I4, at);
@@ -48,11 +48,11 @@ GCKPTI_ALWAYS void V(dequantise_int4)(const unsigned char *quant, int64_t at, in
     }
 }
 
-/* The scales of W blocks, `row` bytes apart. */
+/* Returns the scales of W blocks, which are `row` bytes apart. */
 GCKPTI_ALWAYS FLOATS V(int4_scales)(const unsigned char *b, int64_t row)
 {
     INTS word;
-#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else it is a macro, of which compilers warn */
+#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else a macro with warnings */
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
@@ -63,7 +63,7 @@ GCKPTI_ALWAYS FLOATS V(int4_scales)(const unsigned char *b, int64_t row)
     return V(low_half)(word);
 }
 
-/* `vectors` vectors of columns add the 4 terms, 4 apart, in the low halves of a word's bytes. */
+/* Adds 4 terms, 4 apart: the low halves of the bytes of `word`, to `vectors` vectors of columns. */
 GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *scale, const float *x,
                                  FLOATS *sum)
 {
@@ -77,9 +77,9 @@ GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *sc
     }
 }
 
-/* V(gemv_dot) of gemv->n columns, `vectors` (a constant) of them, if the low byte comes first;
- * gemv->k blocks of b in a row of gemv->row bytes. A block's terms are the low halves of its bytes,
- * then the high ones. */
+/* V(gemv_dot) of gemv->n columns in `vectors` (a constant) vectors, on little-endian processors. A
+ * row of b has gemv->k blocks in gemv->row bytes. Terms of a block are the low halves of its bytes,
+ * then the high halves. */
 GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -103,7 +103,7 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
                 word[4 * i + q] = V(bits)(r[q]);
         }
         for (int high = 0; high < 2; high++) {
-            for (int q = 0; q < 4 && W < 16; q++) /* no slower, and less code */
+            for (int q = 0; q < 4 && W < 16; q++) /* as fast, less code */
                 V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL
             for (int q = 0; q < 4 && W == 16; q++)
@@ -118,8 +118,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(gemv_axpy) of 8 terms, gemv->n columns in whole blocks, gemv->row bytes per row of b.
- * Prefetches the next 8 terms. */
+/* V(gemv_axpy) of 8 terms: gemv->n columns in whole int4 blocks, gemv->row bytes per row of b;
+ * prefetches the next 8 terms. */
 GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;

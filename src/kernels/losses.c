@@ -1,4 +1,4 @@
-/* ---- losses over classes: a row of n logits ---- */
+/* ---- losses over classes: one row of n logits ---- */
 static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n,
                                               const gckpti_class_row *c)
 {
@@ -15,7 +15,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
     }
 }
 
-/* sum + w x by gckpti_fma, but sum + w where w is 0 or NaN */
+/* Returns fma(w, x, sum), but sum + w in lanes where w is 0 or NaN. */
 GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS x, FLOATS sum)
 {
     FLOATS size = V(abs)(w);

@@ -1,18 +1,18 @@
-/* ---- a row: sums and the like by lanes, and what optimisers do ---- */
-/* exp of values not above GCKPTI_EXP_MAX */
+/* ---- one row: sums and maxima in 32 lanes; one step of an optimiser ---- */
+/* exp of x <= GCKPTI_EXP_MAX (no check for overflow) */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
     FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
     return V(exp_scale)(p, r, t);
 }
 
-/* Of one number: an emulated fma in all lanes takes longer. */
+/* exp of one number: a whole vector would take longer where fma is emulated in each lane. */
 static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
 
-/* Returns the lanes' terms for a row's elements at..at+W-1, of which `left` exist. */
+/* Returns `sum` plus (MAX: the larger of it and) elements at..at+W-1, of which `left` exist. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t left, FLOATS sum)
 {
     FLOATS x = V(load_n)(row->x + at, left), y;
@@ -40,18 +40,18 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t le
     return V(fma)(y, x, sum);
 }
 
-/* Reduces the lanes of a row by halves to the sum, or the maximum. */
+/* Folds the 32 lanes of a row, halving their number each time, to their sum or maximum. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
     GCKPTI_UNROLL
-    for (int i = 32 / W - 1; i > 0; i--) { /* one loop, else gcc keeps lanes in memory */
+    for (int i = 32 / W - 1; i > 0; i--) { /* one loop, or gcc keeps lanes in memory */
         const int to = i - (i < 2 ? 1 : i < 4 ? 2 : 4);
         lane[to] = (largest ? V(vmax) : V(add))(lane[i], lane[to]);
     }
     return largest ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
-/* Reduces a row by lanes. */
+/* Reduces a row of n elements in 32 lanes, as row->kind says. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
 {
     enum { LANES = 32 / W };
@@ -91,7 +91,7 @@ static GCKPTI_TARGET float V(row_max)(const float *x, int64_t n)
     return V(reduce)(&row, n);
 }
 
-/* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
+/* gckpti_online: p[j] = exp(x[j] - max); p may be x, or NULL. */
 static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n, int first,
                                              float *max, float *sum)
 {
@@ -108,7 +108,7 @@ static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n
     return factor;
 }
 
-/* gckpti_put_product and gckpti_axpy */
+/* gckpti_put_product and gckpti_axpy for vectors */
 GCKPTI_INLINED void V(put_product)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
 {
     if (accumulate)
@@ -131,7 +131,7 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 }
 
 /* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are
- * outputs. A division by a power of two is a multiplication, which rounds the same. */
+ * outputs. Divisions by powers of two are multiplications, which round the same. */
 static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at,
                                      int64_t n, int update)
 {
@@ -174,7 +174,7 @@ static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *ex
     return V(fold)(lane, 0);
 }
 
-/* gckpti_softcap, in place. */
+/* gckpti_softcap of n elements of x, in place. */
 static GCKPTI_TARGET void V(softcap)(float *x, int64_t n, float times, float cap)
 {
     const FLOATS scale = V(set1)(times), most = V(set1)(cap), zero = V(zero)();
@@ -184,14 +184,14 @@ static GCKPTI_TARGET void V(softcap)(float *x, int64_t n, float times, float cap
     }
 }
 
-/* x gckpti_softcap_deriv, 1 / cap being `inverse` */
+/* Returns x times gckpti_softcap_deriv(score, cap), where `inverse` is 1 / cap. */
 GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS x, FLOATS score, FLOATS inverse)
 {
     const FLOATS y = score * inverse;
     return x * V(fnma)(y, y, V(set1)(1.0f));
 }
 
-/* Prefetches the hints of elements at..at+W-1, a line at a time. */
+/* Prefetches elements at..at+W-1 after the hints' pointers, once for each cache line. */
 GCKPTI_INLINED void V(prefetch)(const gckpti_hints *a, int64_t at)
 {
     if (at & 31 & -W)

@@ -1,9 +1,9 @@
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
- * Masked keys take part with an exponential (ds) of zero; if an operand has an infinity or NaN, the
- * product is computed element by element (ops/mixed). ---- */
+ * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
+ * would be NaN, the product is computed element by element (ops/mixed.c). ---- */
 
-/* Packs lanes of x, of k terms each, as rows of a or as a panel of b. */
+/* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
                                        int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
@@ -17,7 +17,7 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
         kernels->pack_b(&s, kernels->tiles[0].words, b, gckpti_ceil_to(lanes, 16));
 }
 
-/* A product of a tile: b's panel of n lanes, and results in rows of `row`; a is added. */
+/* Returns a product that has no a yet: b is a packed panel of n lanes, c has rows of `row`. */
 GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels,
                                                      const uint32_t *b, int64_t n, float *c,
                                                      int64_t row)
@@ -29,7 +29,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Sets s's operand a: m rows of x, in place if possible (`back` rows precede them), or packed. */
+/* Sets operand a of s: m rows of x, in place if possible (`back` rows precede them), or packed. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)
@@ -42,7 +42,7 @@ static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_prod
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
 }
 
-/* Returns whether none of n bf16 (whole vectors) is an infinity or NaN. */
+/* Returns whether n bf16 (whole vectors of them) have no infinity and no NaN. */
 static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
 {
     const unsigned char *at = (const unsigned char *)x;
@@ -58,8 +58,8 @@ static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
     return !(all & 0x80008000u);
 }
 
-/* The part of `all`, k terms, that is needed if query i sees the keys to i + diagonal (`edge`: see
- * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal masks some of it. */
+/* Computes the needed part of product `all` (k terms), in whole vectors and blocks; query i sees
+ * keys to i + diagonal (edge: see cpu/cpu.h). cut: the diagonal masks part of the tile. */
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
@@ -90,7 +90,7 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
     }
 }
 
-/* Returns whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
+/* Returns whether any of m queries misses one of n keys; query i sees keys to diagonal + i. */
 GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m, int64_t n)
 {
     return diagonal + 1 < n || diagonal + m > h->window;
@@ -105,9 +105,9 @@ GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to
 }
 
 /* ---- forward ---- */
-/* m queries of a head, n keys from j on (`first`: where their first tile begins): query r sees
- * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then exponentials are
- * [key][query], results [query][d]. */
+/* A tile of m queries of a head and n keys from key j on (`first`: first key of their first tile).
+ * Query r sees keys up to r + diagonal, or a window of them (manual, 5h). p, first scores, then
+ * exponentials, is (key,query); out is (query,d). */
 typedef struct {
     const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
@@ -127,12 +127,12 @@ static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
         const int any =
             V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window, gckpti_attn_post_scale(h),
                               s->j == s->first, s->max + i, s->sum + i, s->factor + i);
-        for (int64_t r = 0; !any && r < s->n; r++) /* it returned at once */
+        for (int64_t r = 0; !any && r < s->n; r++) /* then x was left as it is */
             V(store)(s->p + r * GCKPTI_QK_TILE + i, V(zero)());
     }
 }
 
-/* out = out * factor + p' v */
+/* Computes out = out * factor + p' v. */
 static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
 {
     const int64_t d = s->h->d, width = s->h->d_vec, row = gckpti_ceil_to(s->n, GCKPTI_K_BLOCK);
@@ -177,7 +177,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     const gckpti_operand x = gckpti_arg_operand(&call->in[0], at, c, 1, 0);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
     s.j = s.first = gckpti_attn_first_tile(h, first);
-    if (s.j >= visible) /* they see no key; their outputs are zeros */
+    if (s.j >= visible) /* these see no key: zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
-/* Returns sum(g out) of a query, as gckpti_dot adds; prefetches the one `ahead` elements on */
+/* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
 GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
                                    const gckpti_operand *out, int64_t at, int64_t ahead)
 {
@@ -25,7 +25,7 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* Loads n rows of a gradient, `wide` apart in x: the old values, or +0. */
+/* Loads n rows of a gradient to x, d_vec apart: the old values if it accumulates, else +0. */
 static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
                                            int64_t n, float *x)
 {
@@ -50,20 +50,20 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_ar
     }
 }
 
-/* A head: p (then exponentials) and ds are [query][key], dk and dv [key][d] of a tile of keys, dq
- * [query][d] of all queries, or NULL; if heads share keys, scratch has dk and dv of all
- * keys, from the first of the heads to the last. Packed are k and v of the tile (terms: d), k again
- * (terms: keys), q or g of queries, and p or ds. */
+/* The backward of a head, for a tile of m queries and a tile of n keys. p (scores, then
+ * exponentials) and ds are (query,key); dk and dv are (key,d) of the tile or, if heads share keys,
+ * of all keys, kept from the first head to the last; dq is (query,d) of all queries. Packed: k_b,
+ * v_b: k and v of the tile (terms: d); kt_b: k (terms: keys); a: q or g; packed: p or ds. */
 typedef struct {
     const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
-    gckpti_operand q, k, v, g; /* from the block's first row on */
+    gckpti_operand q, k, v, g; /* rows of the current tiles */
     const float *lse;
     float *p, *ds, *dk, *dv, *dq, *delta;
     uint32_t *k_b, *v_b, *kt_b, *a;
     uint16_t *packed;
     int64_t head, i, m, j, n, diagonal;
-    int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
+    int cut, fresh[3]; /* fresh: whether dq, dk, dv of this tile start at +0 */
 } V(key_block);
 
 static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
@@ -88,8 +88,8 @@ static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn
     s->packed = (uint16_t *)rest;
 }
 
-/* Turns query r's scores s into p = exp(s - lse), and dp into ds = p (dp - delta) scale; both are
- * +0 for masked keys. */
+/* Turns the scores s of query r into p = exp(s - lse), and dp into ds = p (dp - delta) scale; p and
+ * ds of masked keys are +0. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
     const float cap = s->h->cap;
@@ -117,7 +117,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile to one gradient, element by element. */
+/* Adds the tile's terms to the gradients that are not NULL, element by element (ops/mixed.c). */
 static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
@@ -141,7 +141,7 @@ static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, f
         }
 }
 
-/* Adds the tile's terms to a gradient: dv += p' g, dk += ds' q, dq += ds k (packed already). */
+/* Adds the tile's terms to one gradient: dv += p' g, dk += ds' q, dq += ds k (packed earlier). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
                                       float *to, int fresh)
 {
@@ -167,7 +167,7 @@ static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x,
     V(head_multiply)(&t, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, s->cut, s->diagonal, k);
 }
 
-/* Computes the tile of queries from i on and the current keys. */
+/* Computes the tile of the queries from s->i on and the current keys, and adds its gradients. */
 static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 {
     const gckpti_attn *h = s->h;
@@ -192,8 +192,8 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
         V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
 }
 
-/* As V(attention_backward), but per tile of 64 keys over all tiles of queries that see it: dq
- * of all queries is in scratch. */
+/* V(attention_backward) of bf16 plans: for each tile of 64 keys, all tiles of queries that see it;
+ * dq of all queries is in scratch. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
 {
@@ -203,7 +203,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* a tile may have no query: loads all */
+    const int windowed = h->window < h->s; /* some tiles may have no query: load all */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
@@ -219,7 +219,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        /* queries of the first tile; the end of those that see a key of this tile */
+        /* covered: queries of the first tile after query0; end: of the queries that see a key */
         const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0;
         const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window);
         s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;

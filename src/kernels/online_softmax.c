@@ -1,20 +1,20 @@
-#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* see kernels/vectors.c */
 #pragma GCC pop_options
 #endif
 
-/* gckpti_online down W columns of x, [64][64] scores of which n rows exist, which become
- * exponentials. Column i sees only `window` of the rows 0..i+diagonal, counted from the last one,
- * and has a zero in the others; if none of the W sees any, returns 0 and leaves x. (max, sum,
- * factor: W of three rows of the caller's, in no struct.) */
+/* gckpti_online down W columns of x, (64,64) scores (key,query), n rows of which exist; scores
+ * become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and gets zeros in
+ * its other rows; if no column sees a row, returns 0 and leaves x unchanged. max, sum and factor:
+ * the caller's values of W columns. */
 GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
                                      float scale, int first, float *max, float *sum, float *factor)
 {
-    const int64_t first_row = diagonal + 1 - window; /* column 0's first row */
+    const int64_t first_row = diagonal + 1 - window; /* first row that column 0 sees */
 
     const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
     n = diagonal + W < n ? diagonal + W : n;
-    if (n <= 0 || first_row >= n) { /* none */
+    if (n <= 0 || first_row >= n) { /* no visible row */
         V(store)(factor, V(set1)(1.0f));
         return 0;
     }
@@ -37,12 +37,12 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     shift = V(if_less)(lowest, top, top, zero);
     if (!first)
         correction = V(exp_below)(other - shift);
-    /* the 32 lanes of a column's sum: l has rows l and l + 32; the first fold adds lane l + 16 */
+    /* e[l] is lanes l and l + 16 of the 32 lanes of a column's sum; lane l has rows l and l + 32 */
     for (int l = 0; l < 16; l += 2) {
         FLOATS s[8];
         for (int i = 0; i < 8; i++) {
             const int64_t j = l + i / 2 * 16 + i % 2;
-            s[i] = V(set1)(-0.0f); /* none: changes no sum and, against a +0, no chain */
+            s[i] = V(set1)(-0.0f); /* -0 for a missing row: adds nothing */
             if (j < n && j >= first_row)
                 s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_QK_TILE), times, zero) - shift);
             if (j < n && j > diagonal)
@@ -71,7 +71,7 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
         V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
 }
 
-/* Query i of a head by itself, with its scores side by side. */
+/* Computes query i of a head by itself; its scores are a row, not a column. */
 static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
                                              int64_t i)
 {
@@ -114,7 +114,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
 }
 
-/* Finishes m queries from `first` on: their sums, and saved. */
+/* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
 static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
@@ -128,14 +128,14 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t
         V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
 }
 
-/* Maximum and sum of a query that sees no key in its first tile. */
+/* Sets max and sum for queries that may see no key in their first tile. */
 static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
 {
     for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
         max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
 }
 
-/* Queries `first`.. of a head. */
+/* Computes up to 64 queries of a head, from query `first` on. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                                int64_t first, float *scratch)
 {
@@ -150,12 +150,12 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
     float *q = scratch, *v = q + T * (h->d + W), *p = v + T * h->d_vec;
     float max[T], sum[T], factor[T];
     float *out = call->out ? call->out + at : NULL;
-    if (m <= 3) { /* more fill vectors */
+    if (m <= 3) { /* too few to fill vectors */
         for (int64_t r = 0; r < m; r++)
             V(attention_query)(h, row, head, first + r);
         return;
     }
-    if (j0 >= visible) /* they see no key; their outputs are zeros */
+    if (j0 >= visible) /* no key is visible: out is zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
     const float after = gckpti_attn_post_scale(h);
@@ -186,8 +186,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         V(divide)(out + r * h->c, sum[r], h->d);
 }
 
-/* A key's scores of queries from..m-1 become probabilities p = exp(s - lse), its dp become ds = p
- * (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
+/* For one key and queries from..m-1: scores s become p = exp(s - lse), and dp become ds = p (dp -
+ * delta) scale, where delta = sum(g out) of the query. (Inlined: it has one caller.) */
 static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int64_t m,
                                         const float *lse, const float *delta, float *p, float *ds)
 {
@@ -207,9 +207,9 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
     }
 }
 
-/* A head: for each tile of 64 queries, over all tiles of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), then their terms of dv, dq and dk (of shared keys
- * after the previous head). (More than 60 lines: two loops over the same tiles.) */
+/* Backward of a head: for each tile of 64 queries and each tile of keys that they see, the scores
+ * and the gradients of p, both (key,query), then their terms of dv, dq and dk (of shared keys head
+ * after head). (More than 60 lines: two loops over the same tiles.) */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                                 float *scratch)
 {
@@ -241,7 +241,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = j0; j < visible; j += T) {
             int64_t n = gckpti_min(h->visible.keys - j, T), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * T; /* the next one, too */
+            int full_next = h->visible.keys - j >= 2 * T; /* the next tile is full as well */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
             scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
@@ -255,8 +255,8 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
                 V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
             }
-            /* chains start with a query's first tile, and with the first tile of queries that sees
-             * a key (a key that none sees yet gets +0) */
+            /* dq starts at +0 in its first tile of keys; dk and dv in the first tile of queries
+             * that sees the key (a key that no query sees yet gets +0) */
             int first_use = head % h->group == 0 && (first == 0 || j >= ahead);
             dkv_tile.from_zero = first_use && !call->in[2].accumulate;
             dkv_tile.prefetch = dk ? dk + key : NULL;

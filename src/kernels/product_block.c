@@ -19,7 +19,7 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
 }
 
-/* Terms p.., columns j.. of b, to prefetch over `tiles` tiles. */
+/* Returns the prefetch of terms p.. of columns j.. of b, spread over `tiles` tiles. */
 static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
                                                        int64_t k, int64_t j, int64_t n,
                                                        int64_t tiles)
@@ -33,17 +33,17 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
     return f;
 }
 
-/* Computes a block of c; pack: `floats` floats, see gckpti_product_workspace.
+/* Computes a block of c; pack: scratch of `floats` floats, see gckpti_product_workspace.
  *
  * Loops, from the outside: blocks of b, along its columns and then down its terms (p, j; n columns,
- * k terms); down the rows, a tile's at a time (i); across the block's panels (col). There a tile,
- * some rows and vectors of c in registers, adds k terms. Between blocks of terms a chain is kept in
- * c; in the first it begins at `from`. The next rows of a and block of b are prefetched meanwhile.
- * (More than 60 lines: each loop needs the variables of the one before.) */
+ * k terms); rows of c, a tile's at a time (i); the panels of b's block (col). A tile keeps some
+ * rows and vectors of c in registers while it adds k terms. Between blocks of terms, partial sums
+ * are in c; the first block starts them at `from`. The next rows of a and block of b are prefetched
+ * meanwhile. (More than 60 lines: each loop needs the variables of the loop around it.) */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
-    enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
+    enum { MANY = 2048 }; /* from this many rows on, a is not in a cache */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
     const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
@@ -99,7 +99,7 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
                 u.from = u.c = c + col, u.from_row = t->c_stride;
                 if (p == 0 && !t->accumulate)
                     u.from = gckpti_chain_starts(t, i, j + col), u.from_row = t->initial_stride;
-                u.next_c = u.c; /* the tile to come */
+                u.next_c = u.c; /* the tile after this one */
                 if (col + width < n)
                     u.next_c += width;
                 else if (i1 - i >= 2 * high)

@@ -1,16 +1,16 @@
-/* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
- * ---- */
+/* ---- products (method: Goto & van de Geijn, "Anatomy of high-performance matrix multiplication",
+ * 2008) ---- */
 #define GCKPTI_TILE_EACH(X)                                                                        \
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests have too few registers */
+#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* not in tests: emulation has too few registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
 #define GCKPTI_IN_REGISTER(x)
 #endif
 
-/* Flushes values below 2^-126 in magnitude, unless the processor does. */
+/* Flushes values below 2^-126 in magnitude to zero, unless the processor itself does so (x86). */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
 #if GCKPTI_X86
@@ -21,7 +21,7 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Adds the sum of a block's two chains to the elements at x. */
+/* Adds the sum of a block's two chains, even and odd, to the elements at x; stores them at `to`. */
 GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
@@ -69,12 +69,12 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
             V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
-/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term multiplies an
- * element of a by b's vectors, row by row; stores c. The last vector has t->last columns.
- * l, m, h are a row's vectors, named one by one, since gcc spills arrays. rows, vectors, block:
- * constants. block (of bf16 plans): at most 4 rows, two terms at a time: their chains are those
- * of the first terms, rows 4 to 7 those of the second. They start at +0, and their sum is added
- * to c. */
+/* Computes a tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term,
+ * multiplies an element of a by b's vectors, row by row; stores c. The last vector has t->last
+ * columns. l, m, h are the vectors of a row, single variables since gcc spills arrays. rows,
+ * vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at a time:
+ * variables of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at +0;
+ * their sum is added to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
@@ -98,7 +98,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             FLOATS b0 = V(load)(b);
             FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
             FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
-            if (block) { /* else gcc loads for each row the values that only two rows use */
+            if (block) { /* else gcc loads b in each row that uses it */
                 GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1) GCKPTI_IN_REGISTER(b2)
             }
             GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
@@ -142,9 +142,9 @@ static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpt
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 
-/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
- * W - 1 rows too many. (Seven parameters, here and below, are a matrix and where it goes: in
- * registers; a struct of them would be filled for each panel.) */
+/* Packs a panel: d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up
+ * to W - 1 rows too many. (Seven parameters, here and below, stay in registers; a struct of them
+ * would have to be filled for each panel.) */
 static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
                                   float *d, int64_t width)
 {
@@ -177,9 +177,9 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
             }
 }
 
-/* How wide the panel of n columns is that begins at column `at`: each has GCKPTI_TILE_VECTORS
- * vectors and the last what is left, but where that would be 1 it gets one of the panel before,
- * lest its chains be too few. */
+/* Returns the width of the panel, of n columns, that begins at column `at`: GCKPTI_TILE_VECTORS
+ * vectors, in the last panel the rest. If the rest is 1 vector, the panel before it gives it one
+ * more, since so few chains would be slow. */
 GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
 {
     const int64_t left = n - at, most = GCKPTI_TILE_VECTORS * W;
@@ -188,9 +188,9 @@ GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
     return gckpti_ceil_to(left, W);
 }
 
-/* Packs n columns at b, terms 0..k-1: the panel that begins at column j at d + j * deep; in_place:
- * only one whose last vector is not full. If b's rows are contiguous it takes 8 at a time: few
- * pages, long runs; but all of a panel if V(pack) transposes it, which may write W rows. */
+/* Packs terms 0..k-1 of n columns at b; the panel of column j goes to d + j * deep. in_place: only
+ * a panel whose last vector is not full. If rows of b are contiguous: 8 terms at a time (few pages,
+ * long runs), but all terms if V(pack) transposes, since that may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
@@ -206,7 +206,7 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
-/* n <= GCKPTI_STRIP adjacent rows of a: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
+/* Packs n <= GCKPTI_STRIP adjacent rows of a; the tile from row i on goes to d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
 {
@@ -219,10 +219,10 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
                 d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Packing was measured to pay only where it must be: b whose columns are not adjacent, and a last
- * vector that is not full. But vectors shorter than a cache line return to each line, and of rows
- * some KB apart few stay in the cache: then b is packed, unless few rows use it, and a whose rows
- * are adjacent. Blocks are as wide as one panel where k is small: it then stays in L1. */
+/* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
+ * vector is not full; if vectors are shorter than a cache line, b is also packed, unless few rows
+ * use it, and so is an a with adjacent rows, since few rows some KB apart stay in the cache. If k
+ * is small, a block is one panel wide: it stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;

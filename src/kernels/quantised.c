@@ -12,8 +12,8 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
         V(store_n)(x + i, V(load_quant)(storage, b, i, s, n - i), n - i);
 }
 
-/* Dequantises n elements of `rows` rows of u, `row` apart, the first from element `at` on, to rows
- * of `width` floats; prefetches as many rows that follow. */
+/* Dequantises n elements of `rows` rows of u, `row` apart, from element `at` on, to rows of `width`
+ * floats; prefetches the same number of rows after them. */
 static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
@@ -37,7 +37,7 @@ static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t a
     }
 }
 
-/* V(pack_panels) of all panels, terms p.., columns from j on, of a quantised b. */
+/* V(pack_panels) of a quantised b: all panels, terms p.., columns from j on. */
 static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
                                         int64_t k, float *d, int64_t deep)
 {
@@ -72,8 +72,8 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
     else                                                                                           \
         V(what)(GCKPT_STORAGE_I8, size, &t);
 
-/* V(gemv_dot) of quantised rows j0.. of b: 32 at a time, if these are whole words; else they are
- * dequantised to the stack. */
+/* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time if their terms are whole
+ * words; else they are dequantised to the stack. */
 static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
                                        const V(gemv) * gemv)
 {
@@ -118,7 +118,7 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
     }
 }
 
-/* V(gemv_axpy) of columns j0.. of b in the same way: 8 rows of whole vectors. */
+/* V(gemv_axpy) of columns j0.. of a quantised b: 8 terms of whole vectors, else dequantised. */
 static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
                                         const V(gemv) * gemv)
 {

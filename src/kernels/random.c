@@ -1,4 +1,4 @@
-/* ---- random words (num/random) by vectors: what drops out, initial values ---- */
+/* ---- random numbers (num/random.h) in vectors: dropout, initial values ---- */
 GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
 {
 #if GCKPTI_ISA == 3
@@ -16,7 +16,7 @@ GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
 #endif
 }
 
-/* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
+/* gckpti_philox: out[k] has word k of the blocks index..index+W-1. */
 GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
 {
     uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
@@ -37,13 +37,13 @@ GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS 
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Elements first..end-1 of dropout (ops/unary). */
+/* Computes elements first..end-1 of a dropout (ops/unary.c). */
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
     const FLOATS factor = V(set1)(d->scale);
-    uint32_t words[5 * W] = { 0 }; /* 4 W elements, and the elements read past them */
+    uint32_t words[5 * W] = { 0 }; /* 4 W elements, and elements read after them */
     uint64_t at = (d->offset + (uint64_t)first) / 4;
-    int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* where block `at` begins */
+    int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* start of block `at` */
     for (int64_t n; first < end; i += 4 * W, at += W) {
         INTS word[4];
         V(philox)(&d->random, at, word);
@@ -59,7 +59,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
     }
 }
 
-/* Up to 2^24 multiples of 2^-24, exactly, by halves: bits or-ed into those of 2^23 add to it. */
+/* Returns x < 2^24 times 2^-24, exactly, in two halves: bits or-ed into those of 2^23 add to it. */
 GCKPTI_INLINED FLOATS V(uniform)(INTS x)
 {
     const FLOATS magic = V(set1)(8388608.0f);
@@ -67,7 +67,7 @@ GCKPTI_INLINED FLOATS V(uniform)(INTS x)
     return (high + (V(floats)((x & 4095u) | 0x4b000000u) - magic)) * 5.9604644775390625e-8f;
 }
 
-/* gckpti_normal, by gckpti_radians and gckpti_sincos_of; the angle's reduction lane by lane. */
+/* gckpti_normal, by gckpti_radians and gckpti_sincos_of; reduces the angle lane by lane. */
 GCKPTI_ISA_NOINLINE void V(normals)(const INTS *word, FLOATS *y)
 {
     const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(uniform)(word[1] >> 8);
@@ -84,7 +84,7 @@ GCKPTI_ISA_NOINLINE void V(normals)(const INTS *word, FLOATS *y)
     const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
     FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
     lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
-    hi = V(if_less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* lo is 0 there */
+    hi = V(if_less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* there lo is 0 */
     const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
     const INTS quadrant = V(bits)(V(load)(angle[3]));
     const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
-/* Gate `gate` of n at x, of W units from j on. */
+/* ---- gru, lstm: one row at one step, with the formulas of gckpti_gru_gates etc. ---- */
+/* Loads units j..j+W-1 of gate `gate` from x, an array of all gates. */
 GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
 {
     return V(load_n)(x + gate * s->units + j, s->units - j);
@@ -44,7 +44,7 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
     }
 }
 
-/* gckpti_gate_backward; what da is. */
+/* gckpti_gate_backward in vectors; returns the new da. */
 GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
                                        FLOATS deriv)
 {

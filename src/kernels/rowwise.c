@@ -1,4 +1,4 @@
-/* ---- softmax, layernorm and rmsnorm: a row ---- */
+/* ---- softmax, layernorm and rmsnorm: one row ---- */
 static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
@@ -45,7 +45,7 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     }
 }
 
-/* Formulas and saved of these two: see layernorm in ops/norms.c. */
+/* Formulas and saved of layernorm and rmsnorm: see ops/norms.c. */
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -108,7 +108,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     }
 }
 
-/* Row `row` of rotary, or of its gradient: see ops/rotary.c. */
+/* Computes row `row` of a rotary op, or of its gradient: see ops/rotary.c. */
 static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -117,7 +117,7 @@ static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
     const float *cosine = (const float *)call->workspace + row % call->shape.d[1] * rotated;
     const float *sine = cosine + half;
     const float *from = (call->grad_out ? call->grad_out : call->in[0].data) + row * n;
-    float *to = (call->grad_out ? call->in[0].grad : call->out) + row * n; /* may be `from` */
+    float *to = (call->grad_out ? call->in[0].grad : call->out) + row * n; /* may equal `from` */
     const int accumulate = call->grad_out && call->in[0].accumulate;
     const FLOATS neg_zero = V(set1)(-0.0f);
     for (int head = 0; head < o->heads; head++, from += d, to += d) {

@@ -1,4 +1,4 @@
-/* In the order of struct gckpti_kernels (cpu/cpu.h). */
+/* The table of kernels of one instruction set, in the order of gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_block), V(online_softmax), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),     \

@@ -1,11 +1,11 @@
 /* =================================================================================================
- * >>kernels: written once, compiled once for each instruction set
+ * >>kernels: loops written once and compiled once for each instruction set
  *
- * In terms of num/vectors. Vectors and tiles go over rows and columns, so that every chain and
- * every one of a row's 32 lanes keeps its order.
+ * They use the operations of num/vectors.h. Vectors and tiles run along rows and columns of
+ * results, so that every chain and each of the 32 lanes of a row's sum keeps its order.
  * ============================================================================================== */
 #if GCKPTI_ISA == 3
-/* gckpti_from_f16: the instruction, but every NaN is the one that we have. */
+/* gckpti_from_f16 by an instruction, but every NaN becomes the one NaN of that function. */
 GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 {
     const FLOATS a = _mm512_cvtph_ps(x);
@@ -13,13 +13,13 @@ GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 }
 #endif
 
-/* Converts each word's lowest 8 bits, a signed n: (2^23 + 128 + n) - (2^23 + 128). */
+/* Converts the lowest 8 bits of each word, a signed n, to n: (2^23 + 128 + n) - (2^23 + 128). */
 GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
 {
     return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 }
 
-/* Converts each word's lowest 16 bits, an f16, like gckpti_from_f16. */
+/* Converts the lowest 16 bits of each word, an f16, to floats as gckpti_from_f16 does. */
 GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 {
 #if GCKPTI_ISA == 3
@@ -47,7 +47,7 @@ GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
 #endif
 }
 
-/* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
+/* Returns W quantised elements at b as floats; I8: times scale. storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
@@ -74,7 +74,7 @@ GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
     return storage == GCKPT_STORAGE_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
-/* The same of the first `bytes` bytes; the others are 0. */
+/* Returns the elements in the first `bytes` bytes of x as floats; the other elements are 0. */
 GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
                                                int64_t bytes)
 {
@@ -87,7 +87,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
     return V(dequantised)(GCKPT_STORAGE_BF16, padded, scale);
 }
 
-/* Dequantises elements at..at+W-1 of b, of which `left` exist; storage: a constant, not F32. */
+/* Dequantises elements at..at+W-1 of b; `left` of them exist; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
                                    int64_t left)
 {
@@ -98,8 +98,8 @@ GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOAT
     return V(dequantised_part)(storage, x, scale, left * each);
 }
 
-/* transpose4: vector r[p] gets word p of row i at s + i * row (in bytes), i < W, for 4 words.
- * Where possible, load_quads loads 4 words of rows 0, 4, .., and each quad is transposed. */
+/* transpose4: word i of vector r[p] is word p of row i, which is at s + i * row (in bytes), for i <
+ * W and p < 4. Where possible, load_quads loads 4 words of rows 0, 4, .., and transposes quads. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -145,7 +145,7 @@ GCKPTI_ALWAYS void V(transpose4)(const void *from, int64_t row, FLOATS *r)
 #endif
 }
 
-/* d[p * d_row + i] = s[i * row + p] for i < W and p < n, a multiple of 4 */
+/* Transposes: d[p * d_row + i] = s[i * row + p] for i < W and p < n, a multiple of 4. */
 static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, float *d,
                                        int64_t d_row)
 {

@@ -10,8 +10,8 @@
 #pragma pop_macro("GCKPTI_ISA")
 #endif
 
-/* Sine and cosine of any finite x, for initial values and schedules, whose bits are older than the
- * ops sin and cos (num/formulas). */
+/* Sine and cosine of a finite x, for initial values and schedules. (The ops sin and cos, in
+ * num/formulas.h, came later and return other bits.) */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
     gckpti_sincos_of(gckpti_angle_of(x), sine, cosine);

@@ -1,9 +1,9 @@
 #pragma once
 #include "base/base.h"
 
-/* 1 if the builtin is one instruction; 2 if clang would call libm's fmaf, which may be wrong (no
- * glibc and -fmath-errno: firmware, musl), so the instruction is written out; 0 if emulated.
- * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
+/* GCKPTI_FMA: 1 if the fma builtin is one instruction; 2 if clang would call libm's fmaf, which may
+ * be wrong (no glibc and -fmath-errno: firmware, musl), so that assembly is used; 0 if fma is
+ * emulated. GCKPT_FORCE_SOFT_FMA selects emulation and the integer square root, for tests. */
 #ifndef GCKPTI_FMA
 #if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \
     !(defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA))
@@ -57,11 +57,11 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 #define GCKPTI_RARE
 #endif
 
-/* a*b + c, rounded once. The emulation: the product is exact in double, the sum s is off by at most
- * half an ulp of double, and rounding s to float goes wrong only when s looks like a tie (its low
- * 29 bits) or is subnormal as a float. Then the error e of s (Knuth's TwoSum) decides: an inexact s
- * with an even last bit moves one step towards the exact sum ("round to odd": Boldo and Melquiond
- * 2008), after which the second rounding is right. */
+/* Returns a*b + c, rounded once. Emulation: the product is exact in double; the sum s is off by at
+ * most half an ulp of double, and rounding s to float goes wrong only if s looks like a tie (its
+ * low 29 bits) or is subnormal as a float. Then the error e of s (Knuth's TwoSum) decides: an
+ * inexact s with an even last bit moves one step towards the exact sum ("round to odd": Boldo and
+ * Melquiond 2008), after which rounding to float is right. */
 #if !GCKPTI_FMA
 GCKPTI_RARE GCKPTI_NOINLINE double gckpti_round_odd(double p, double c, double s)
 {
@@ -94,10 +94,10 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #endif
 }
 
-/* a*b, out of reach of contraction; a result of -0 becomes +0. */
+/* Returns a*b, which no compiler can contract with an addition; a result of -0 becomes +0. */
 GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
 
-/* Square root of m in binary digits, rounded to nearest; m's top two bits make its first digit. */
+/* Returns m's root, to nearest, in `digits` binary digits; m's top two bits give the first. */
 GCKPTI_INLINE uint64_t gckpti_isqrt(uint64_t m, int digits)
 {
     uint64_t root = 0, rest = 0;
@@ -110,10 +110,10 @@ GCKPTI_INLINE uint64_t gckpti_isqrt(uint64_t m, int digits)
             root |= 1;
         }
     }
-    return root + (rest > root); /* a square root is never a tie */
+    return root + (rest > root); /* no square root is a tie */
 }
 
-/* Correctly rounded square root. */
+/* Returns the square root, correctly rounded. */
 GCKPTI_INLINE float gckpti_sqrt(float x)
 {
 #if GCKPTI_SQRT == 3
@@ -131,7 +131,7 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #else
     if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
         return x < 0.0f ? GCKPTI_NAN : x;
-    uint32_t tiny = gckpti_bits(x) < 0x00800000u; /* subnormals are scaled by 2^24 */
+    uint32_t tiny = gckpti_bits(x) < 0x00800000u; /* scale subnormals by 2^24 */
     uint32_t u = gckpti_bits(tiny ? x * 16777216.0f : x);
     uint32_t e = (u >> 23) + 129u - 24u * tiny; /* exponent + 256 */
     uint64_t m = (uint64_t)((u & 0x007fffffu) | 0x00800000u) << (39u + (e & 1));
@@ -139,7 +139,7 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #endif
 }
 
-/* The same in double. */
+/* Returns the square root in double, correctly rounded. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
 #if GCKPTI_SQRT == 3
@@ -153,7 +153,7 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
     if (!(x > 0.0) || u >= UINT64_C(0x7ff0000000000000))
         return x < 0.0 ? gckpti_double(UINT64_C(0x7ff8000000000000)) : x;
     uint32_t tiny = u < UINT64_C(0x0010000000000000);
-    u = gckpti_bits64(tiny ? x * 18014398509481984.0 : x); /* 2^54 */
+    u = gckpti_bits64(tiny ? x * 18014398509481984.0 : x); /* x 2^54 */
     uint32_t e = (uint32_t)(u >> 52) + 1025u - 54u * tiny; /* exponent + 2048 */
     uint64_t m = (u & UINT64_C(0x000fffffffffffff)) | UINT64_C(0x0010000000000000);
     return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_isqrt(m << (10u + (e & 1)), 53));
@@ -162,17 +162,17 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
 
 GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
-/* Of num/formulas. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
+/* Constants of num/formulas.h. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
 #define GCKPTI_LOG2E   1.44269504f
 #define GCKPTI_LN2_HI  0.693147182f
 #define GCKPTI_LN2_LO  (-1.90465432e-9f)
 #define GCKPTI_ROUND   12582912.0f
-#define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
-#define GCKPTI_EXP_MAX 89.0f     /* inf above */
+#define GCKPTI_EXP_MIN (-104.0f) /* exp(x) is 0 for smaller x */
+#define GCKPTI_EXP_MAX 89.0f     /* exp(x) is inf for greater x */
 
 #define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02, softplus's derivative from 17.33 */
-#define GCKPTI_SIN_SPLIT  131072.0f /* sin and cos: see there */
+#define GCKPTI_TANH_MAX   20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
+#define GCKPTI_SIN_SPLIT  131072.0f /* see V(sin_shifted) */
 
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
@@ -180,7 +180,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
-/* Returns 0 if y is no integer, 1 if it is odd, 2 if it is even (as all are from 2^24). */
+/* Returns 0 if y is not an integer, 1 if it is odd, 2 if it is even (as from 2^24 on). */
 GCKPTI_INLINE int gckpti_parity(float y)
 {
     int large = y >= 16777216.0f || y <= -16777216.0f;
@@ -188,20 +188,20 @@ GCKPTI_INLINE int gckpti_parity(float y)
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
 }
 
-/* An angle: quadrants and hi + lo, |hi| <= pi/4; before gckpti_radians units, 2^62 each. */
+/* An angle: quadrants and hi + lo, |hi| <= pi/4; before gckpti_radians, 2^62 is a quadrant. */
 typedef struct {
     uint32_t quadrant;
     float hi, lo;
 } gckpti_angle;
 
-/* Returns the angle of p, where 2^64 is a full circle: hi + lo in units of p. */
+/* Returns the angle p, of which 2^64 is a full circle; hi + lo are in the units of p. */
 GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
 {
     gckpti_angle r;
     r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
     p -= (uint64_t)r.quadrant << 62;
-    /* by halves, the upper one signed: gcc -m32 may keep a converted int64_t in an x87 register,
-     * unrounded */
+    /* in two halves, the upper one signed: gcc -m32 may keep a converted int64_t, unrounded, in an
+     * x87 register */
     double angle = (double)(int32_t)(uint32_t)(p >> 31) * 2147483648.0;
     angle += (double)(int32_t)(p & 0x7fffffffu);
     r.hi = (float)angle, r.lo = (float)(angle - (double)r.hi);
@@ -220,8 +220,8 @@ GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 
 enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
 
-/* Reduces a finite x beyond pi/4, with bits u: x * 2/pi modulo 4 in integers (Payne and Hanek).
- * It needs 96 bits of 2/pi, beginning with the bit whose product with x has the weight 2. */
+/* Reduces a finite x beyond pi/4, with bits u: x * 2/pi modulo 4, in integers (Payne and Hanek).
+ * That takes 96 bits of 2/pi, from the bit on whose product with x has the weight 2. */
 GCKPTI_NOINLINE gckpti_angle gckpti_angle_large(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,

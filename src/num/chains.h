@@ -8,12 +8,12 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
         *d = gckpti_fma(s, *x, *d);
 }
 
-/* k terms of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs four
- * chains interleaved, since a single one would wait for each fma; -Os keeps only named sums in
- * registers. (Seven parameters: three arrays, two steps, two sizes.) */
+/* Adds k terms to n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs
+ * four chains interleaved, since one chain alone waits for each fma. (Single variables, as -Os
+ * keeps no array in registers; seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
-/* Does the same along b's rows if k > 0, as d[j] += a[p * a_step] b[j * stride + p]. */
+/* Adds k terms to n chains along rows of b: d[j] += a[p * a_step] b[j * stride + p]. k may be 0. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);

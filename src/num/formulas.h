@@ -1,6 +1,6 @@
-/* ---- exp, tanh, erf, log, pow, and the unary ops made of them, operation by operation ----
+/* ---- exp, tanh, erf, log, pow, and unary ops made of them, operation by operation ----
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
- * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
+ * to float one by one, the rest refitted); "fit 2^-28" is the polynomial's relative error. */
 
 /* Returns p x^5 + c[4] x^4 + ... + c[0] by five steps of Horner's rule. */
 GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
@@ -16,7 +16,7 @@ GCKPTI_INLINED FLOATS V(horner7)(FLOATS x, const float *c)
     return V(horner)(V(fma)(V(set1)(c[6]), x, V(set1)(c[5])), x, c);
 }
 
-/* (exp(r) - 1) / r for |r| <= ln(2)/2, on [-0.347, 0.347]: fit 2^-28 of exp(r) */
+/* Returns (exp(r) - 1) / r for |r| <= ln(2)/2: fit 2^-28 of exp(r) on [-0.347, 0.347] */
 GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
 {
     static const float c[6] = { 1.0f,         0.49999994f,   0.166665211f,
@@ -24,8 +24,8 @@ GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
     return V(horner)(V(set1)(c[5]), r, c);
 }
 
-/* exp(x) = 2^n (1 + r p): n the nearest integer to x/ln(2), t = n + ROUND, r = x - n ln(2) (Cody
- * and Waite; with an fma x - n*LN2_HI is exact); p = (exp(r) - 1) / r is returned. */
+/* Reduction of exp(x) = 2^n (1 + r p): n = nearest integer to x/ln(2), *t = n + ROUND, *r = x - n
+ * ln(2) (Cody and Waite; with an fma x - n*LN2_HI is exact). Returns p = (exp(r) - 1) / r. */
 GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
 {
     *t = V(fma)(x, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
@@ -36,10 +36,10 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
 }
 GCKPTI_INLINED INTS V(rounded_int)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
 
-/* 2^n (1 + r p) by 2^n = 2^half 2^(n - half), for results outside the normal range */
+/* Returns 2^n (1 + r p), by 2^half 2^(n - half), for results outside the normal range. */
 GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
 {
-#if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
+#if GCKPTI_ISA == 3 /* one instruction, also one rounding */
     return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - GCKPTI_ROUND);
 #else
     INTS n = V(rounded_int)(t) + 254u, half = n >> 1;
@@ -56,10 +56,10 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
     return V(exp_scale)(p, r, t);
 }
 
-/* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
+/* tanh: x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), exp(2x) + 1 = r p 2^n + (2^n + 1) */
 GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
-    /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
+    /* P: (tanh(x)/x - 1) / x^2 by powers of x^2, |x| <= 1, fit 2^-28 */
     static const float c[7] = { -0.333332956f,   0.133323461f,   -0.0538798459f,  0.0214866754f,
                                 -0.00794600882f, 0.00230121962f, -0.000358392805f };
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
@@ -70,13 +70,13 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
     return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign_bit)(x));
 }
 
-/* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
+/* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
 GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
 {
-    /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
+    /* P: erf(x)/x - 1 by powers of x^2, |x| <= 1, fit 2^-29 */
     static const float middle[7] = { 0.128379166f,  -0.37612626f,    0.112835787f,   -0.0268533472f,
                                      0.0051871622f, -0.00079978531f, 7.80690316e-05f };
-    /* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
+    /* Q: -log(erfc(x))/x by powers of x, 1 <= x <= 4, fit 2^-31 of erf */
     static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
                                    0.00375733338f, -0.000350555201f, 1.39585973e-05f };
     FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
@@ -88,7 +88,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
     return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign_bit)(x));
 }
 
-/* x = m * 2^n with 2/3 <= m < 4/3, for finite x > 0; a subnormal is scaled by 2^23 first */
+/* Splits a finite x > 0 into m * 2^n, 2/3 <= m < 4/3; a subnormal is scaled by 2^23 first. */
 GCKPTI_INLINED FLOATS V(frexp)(FLOATS x, FLOATS *n)
 {
     const FLOATS least = V(set1)(1.17549435e-38f);
@@ -101,7 +101,7 @@ GCKPTI_INLINED FLOATS V(frexp)(FLOATS x, FLOATS *n)
 /* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
 GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    /* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
+    /* (log(1+f) - f + f^2/2) / f^3 by powers of f on [-1/3, 1/3], fit 2^-30 of log(1+f) */
     static const float c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
                                 -0.166792959f, 0.143027171f,  -0.121994182f,
                                 0.107695557f,  -0.128301099f, 0.119584598f };
@@ -117,18 +117,18 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
     return V(if_less)(x, inf, y, x);
 }
 
-/* log(1 + x) for 0 <= x <= 1. The factor x / (u - 1) corrects the rounding of u = 1 + x; its
- * denominator is exact (Kahan). */
+/* Returns log(1 + x) for 0 <= x <= 1. The factor x / (u - 1) corrects the rounding of u = 1 + x;
+ * its denominator is exact (Kahan). */
 GCKPTI_INLINED FLOATS V(log1p)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), u = one + x;
     return V(if_less)(one, u, V(fma)(V(log)(u), x / (u - one), V(zero)()), x);
 }
 
-/* x^e, in all of C's cases: of a negative x only for whole e (else NaN, but inf or 0 of
- * -inf), and its sign stays where e is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s +
- * s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products
- * that meet an addition have two 24-bit factors: they are exact. */
+/* x^e as C's pow: for a negative x NaN, unless e is whole (-inf gives inf or 0); the sign of x
+ * stays if e is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s + s^3/D(s^2), s =
+ * 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Products of doubles that are
+ * added have two 24-bit factors: they are exact. */
 GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
 {
     const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
@@ -140,7 +140,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
         return V(set1)(1.0f);
     if (e != e)
         return V(if_equal)(x, V(set1)(1.0f), x, V(set1)(e));
-#if GCKPTI_ISA < 0 /* the only lane */
+#if GCKPTI_ISA < 0 /* a single lane */
     if (parity == 0 && x < zero && x > -inf)
         return nan;
 #endif
@@ -174,7 +174,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
     return V(if_equal)(x, x, r, x);
 }
 
-/* One rounding if e is 1 or 2; x x x if e is 3. */
+/* Returns x^e, with one rounding if e is 1 or 2; x x x if e is 3. */
 GCKPTI_INLINED FLOATS V(pow_dispatch)(FLOATS x, float e)
 {
     if (e == 1.0f)
@@ -239,7 +239,7 @@ GCKPTI_INLINED FLOATS V(silu_deriv)(FLOATS x)
 }
 
 /* softplus: y = max(x, 0) + log(1 + exp(-|x|));  derivative: sigmoid(x) = 1 - exp(-y)
- *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
+ *   = (1 - 2^n) - r p 2^n, where -y = n ln(2) + r: accurate to the last place even for a small y */
 GCKPTI_ISA_NOINLINE FLOATS V(softplus)(FLOATS x)
 {
     return V(vmax)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
@@ -251,7 +251,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(softplus_deriv)(FLOATS y)
     return V(fnma)(r * s, p, 1.0f - s);
 }
 
-/* Of an angle hi + lo, |hi| <= pi/4 (num/angles): polynomials, fit 2^-32 and 2^-33. */
+/* Sine and (below) cosine of an angle hi + lo, |hi| <= pi/4 (num/angles.h); fit 2^-32, 2^-33. */
 GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
 {
     FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));
@@ -263,7 +263,7 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     const FLOATS z = hi * hi, half = V(set1)(-0.5f);
     FLOATS p = V(fma)(V(set1)(2.44320927e-05f), z, V(set1)(-0.00138873083f));
     FLOATS c = V(fma)(half, z, V(set1)(1.0f)), e = (1.0f - c) + half * z; /* c's rounding error */
-    e = V(fma)(-hi, lo, V(fma)(half, V(fma)(hi, hi, -z), e));             /* and z's */
+    e = V(fma)(-hi, lo, V(fma)(half, V(fma)(hi, hi, -z), e));             /* and the error of z */
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
@@ -277,8 +277,8 @@ GCKPTI_ISA_NOINLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *co
 }
 #endif
 
-/* sin(x + shift pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite (three-part
- * pi/2; subtracting the first is exact, lo has later rounding errors), above by gckpti_angle_of. */
+/* Returns sin(x + shift pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite
+ * (three-part pi/2; the first difference is exact, lo has later errors), above in integers. */
 GCKPTI_ISA_NOINLINE FLOATS V(sin_shifted)(FLOATS x, uint32_t shift)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
@@ -310,16 +310,16 @@ GCKPTI_INLINED FLOATS V(sin_deriv)(FLOATS x) { return V(sin_shifted)(x, 1); }
 GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(sin_shifted)(x, 1); }
 GCKPTI_INLINED FLOATS V(cos_deriv)(FLOATS x) { return V(sin_shifted)(x, 2); }
 
-/* relu: y = max(x, 0), NaN and -0 stay */
+/* relu: y = max(x, 0); NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(vmax)(V(zero)(), x); }
 
-/* abs: derivative 1 or -1, 0 at 0 and NaN */
+/* abs: the derivative is 1 or -1; 0 if x is 0 or NaN */
 GCKPTI_INLINED FLOATS V(abs_deriv)(FLOATS x)
 {
     return V(if_less)(V(zero)(), V(abs)(x), V(bit_or)(V(set1)(1.0f), V(sign_bit)(x)), V(zero)());
 }
 
-/* reciprocal: y = 1 / x, derivative -y^2 */
+/* reciprocal: y = 1 / x, the derivative is -y^2 */
 GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
 GCKPTI_INLINED FLOATS V(reciprocal_deriv)(FLOATS y) { return -y * y; }
 

@@ -1,7 +1,7 @@
 #include "num/num.h"
 
-/* ---- bf16: the upper half of a float. Rounds to nearest even; subnormals become zeros of their
- * sign, NaN stays a (quiet) NaN, as the processors' instructions do. ---- */
+/* ---- bf16 is the upper half of a float. Conversions round to nearest even; subnormals become
+ * zeros of the same sign, NaN stays a (quiet) NaN, as with processors' instructions. ---- */
 
 GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d)
 {
@@ -14,7 +14,7 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d
     return gckpti_float(u & 0x80000000u);
 }
 
-/* ---- f16: IEEE binary16, in storage only. Rounds to nearest even, keeps subnormals, makes NaN
- * canonical; values above 65504 are the caller's error. ---- */
+/* ---- f16 is IEEE binary16, used for storage only. Conversions round to nearest even, keep
+ * subnormals and make NaN canonical; values above 65504 are the caller's error. ---- */
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }

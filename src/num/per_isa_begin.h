@@ -1,6 +1,6 @@
-/* vectors.h and formulas.h follow and are read more than once: here for plain floats, and when the
- * header includes itself (cpu/kernels.c), which then reads only them and kernels. So the
- * implementation ends here and continues in per_isa_end.h. */
-#define GCKPTI_ISA (-1) /* once as plain floats: num/vectors */
+/* The header is read more than once: vectors.h and formulas.h here for plain floats, and, with the
+ * kernels, once more for each instruction set, when the header includes itself (cpu/kernels.c). So
+ * the implementation ends here, and continues in per_isa_end.h. */
+#define GCKPTI_ISA (-1) /* plain floats: see num/vectors.h */
 #endif /* GRADCKPT_IMPLEMENTATION */
 #ifdef GCKPTI_ISA

@@ -1,7 +1,7 @@
 #pragma once
 #include "num/angles.h"
 
-/* base^n by squaring. volatile keeps the last product away from a caller's 1 - powi(...). */
+/* Returns base^n by squaring. volatile: compilers must not contract the last product. */
 GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 {
     volatile double result = 1.0;
@@ -14,7 +14,7 @@ GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 }
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
- * bits, a function of key and counter only, so any element can be computed again, in any order. */
+ * bits that depend only on key and counter: each element can be computed again, in any order. */
 GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
                                  uint32_t out[4])
 {
@@ -35,7 +35,7 @@ GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, 
     out[3] = c3;
 }
 
-/* Names random words: block `index` of stream `stream` at step `step`. */
+/* Names random words: block number `index` of a stream at a step. */
 typedef struct {
     uint64_t key;
     uint32_t stream, step;

@@ -1,7 +1,7 @@
 #pragma once
 #include "num/halves.h"
 
-/* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
+/* Sums of a row: 32 lanes from +0; lane i adds elements i, i+32, ...; a tree adds the lanes. */
 GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
 {
     for (int half = 32; half >>= 1;)
@@ -34,7 +34,7 @@ GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
     return gckpti_lanes_sum(lane);
 }
 
-/* Returns the greatest element, or -inf if n is 0. Ignores NaN, which later readers of x see. */
+/* Returns the greatest element, or -inf if n is 0. Ignores NaN, which callers meet in x later. */
 GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
 {
     float lane[32];
@@ -52,8 +52,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* Returns the number that a softmax subtracts from scores of maximum `top`: 0 if all are -inf,
- * where their sum 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
+/* Returns the number that a softmax subtracts from scores with the maximum `top`: 0 if all are
+ * -inf; their sum, 0, is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
@@ -62,9 +62,9 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
         *max = 0.0f, *sum = 1.0f;
 }
 
-/* One step of the online softmax (Milakov & Gimelshein 2018): max' = max(max, top), factor =
- * exp(max - shift(max')), sum' = fma(sum, factor, sum of p by lanes); the first one takes
- * max' = top, sum' = sum of p, and its factor is 0. */
+/* Updates *max in one step of the online softmax (Milakov & Gimelshein 2018): max' = max(max, top);
+ * returns factor = exp(max - shift(max')). sum' = fma(sum, factor, sum of p by lanes). In the first
+ * step max' = top, sum' = sum of p, and the factor is 0. */
 GCKPTI_INLINE float gckpti_online_factor(float top, int first, float *max)
 {
     float factor = 0.0f;
@@ -81,7 +81,7 @@ GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float 
     return first ? added : gckpti_fma(sum, factor, added);
 }
 
-/* Takes n scores: top = max(x), p = exp(x - shift(max')); p may be NULL. Returns the factor. */
+/* One such step for n scores: top = max(x), p = exp(x - shift(max')); p may be NULL. */
 GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
                                   float *sum)
 {
@@ -97,7 +97,7 @@ GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first
     return factor;
 }
 
-/* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
+/* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats are little-endian words; all NaN have one word. */
 #define GCKPTI_FNV_START UINT64_C(0xcbf29ce484222325)
 
 GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
@@ -108,7 +108,7 @@ GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* The lowest `bits` of a number, in bytes, lowest first. */
+/* Hashes the lowest `bits` bits of a number, byte by byte, the lowest byte first. */
 GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
 {
     for (int i = 0; i < bits; i += 8)
@@ -116,7 +116,7 @@ GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
     return hash;
 }
 
-/* Most numbers fit in a byte; the other seven, zeros, are multiplications only. */
+/* Hashes a number; most fit in a byte, and the other seven, zeros, are multiplications only. */
 GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
 {
     return value < 256 ? (hash ^ value) * UINT64_C(0x1efac7090aef4a21)
@@ -130,9 +130,9 @@ GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t
     return hash;
 }
 
-/* Returns 0 if this build keeps the contract; 1 if subnormals are flushed to zero (-ffast-math at
- * link time), 2 if fma is wrong, 3 if sums are re-associated, 4 if another result differs. volatile
- * makes the machine compute, not the compiler. */
+/* Returns 0 if this build keeps the numeric specification; 1 if subnormals are flushed to zero
+ * (-ffast-math at link time), 2 if fma is wrong, 3 if sums are reordered, 4 if another result
+ * differs. volatile makes the machine compute, not the compiler. */
 GCKPTI_INLINE int gckpti_self_test(void)
 {
     static const float fma_case[3][3] = { { 0.9474001f, 4.639901e-7f, -0.24325085f },
@@ -152,7 +152,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
     if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
         return 3;
     uint64_t hash = GCKPTI_FNV_START;
-    if (!GCKPTI_WITH_PLANNER) /* nothing is called that the plan does not need */
+    if (!GCKPTI_WITH_PLANNER) /* such a build keeps only functions of its plan */
         return 0;
     for (int i = 0; i < 64; i++) {
         volatile float input = (float)(i - 32) * 0.40625f;

@@ -1,8 +1,8 @@
 /* ---- vector types and operations of formulas and kernels ----
- * Read once with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
- * (cpu/kernels). V(name) is gckpti_<name> with the instruction set's suffix. FLOATS is a vector of
- * W floats (GCKPTI_ISA -1 means one float), INTS of W uint32_t; the compiler's operators
- * + - * / & | ^ << >> apply, with scalars for all lanes. */
+ * Read with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
+ * (cpu/kernels.c). V(name) is gckpti_<name> with the suffix of the instruction set. FLOATS is a
+ * vector of W floats (one float if GCKPTI_ISA is -1), INTS of W uint32_t; the compiler's operators
+ * + - * / & | ^ << >> work on vectors, and with a scalar for all lanes. */
 #pragma push_macro("V")
 #pragma push_macro("W")
 #pragma push_macro("FLOATS")
@@ -20,7 +20,7 @@
 #define GCKPTI_INLINED GCKPTI_INLINE
 #define GCKPTI_ISA_NOINLINE GCKPTI_NOINLINE
 #else
-/* g++ (bug 105593) warns of undefined lanes in its own headers, gcc -O1 of vectors set by lane. */
+/* g++ (bug 105593) warns of undefined lanes in its own headers, gcc -O1 of vectors set by lanes. */
 #if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -55,8 +55,8 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define INTS           V(ints)
 #define GCKPTI_DOUBLES V(doubles)
 /* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
- * ALWAYS and compiles the hot code, up to kernels/online, at -O1; clang cannot and inlines none.
- * Inlining all without optimising would take 8 (gcc) or 16 MB. FORMULAs are called. */
+ * ALWAYS and compiles the hot code, up to kernels/online_softmax.c, at -O1; clang cannot, and
+ * inlines none. Inlining all without optimising needs 8 (gcc) or 16 MB. FORMULAs are called. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
 #else
@@ -77,7 +77,7 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #endif
 
 /* set1: x in all lanes; highest, lowest: b if either is NaN; fnma: c - a * b; less, equal: a < b or
- * a == b ? c : d, both sides being computed; bits, floats: the same bits */
+ * a == b ? c : d, both sides being computed; bits, floats: reinterpret the same bits */
 #if GCKPTI_ISA < 0
 GCKPTI_INLINE float gckpti_set1(float x) { return x; }
 GCKPTI_INLINE float gckpti_vmax(float a, float b) { return a > b ? a : b; }
@@ -85,7 +85,7 @@ GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
 GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
 GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
-/* Selects by a mask, so that loops over it vectorise. */
+/* Selects by a mask, not a branch, so that loops over this function vectorise. */
 GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
 {
     const uint32_t mask = 0u - (uint32_t)(a == b);
@@ -102,8 +102,8 @@ GCKPTI_ALWAYS FLOATS V(load)(const float *x)
 }
 GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
-/* load_n, store_n: the first n floats (all if n > W), the others read as 0; upto: a in the first n
- * lanes, then b; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
+/* load_n, store_n: the first n floats (all if n > W), others are read as 0; upto: a in the first n
+ * lanes, then b; fold_sum, fold_max: combine lane j with lane j + W / 2, then halves again */
 #if GCKPTI_X86 && GCKPTI_ISA >= 2
 GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
 GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
@@ -243,7 +243,7 @@ GCKPTI_ALWAYS FLOATS V(if_equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
 }
-/* Returns doubles by address, since they may be wider than any vector of the processor. */
+/* Converts to doubles at y, not as a return value: that can be wider than any vector register. */
 GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
 {
     for (int i = 0; i < W; i++)

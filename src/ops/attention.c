@@ -4,25 +4,25 @@
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
  * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
- * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
- * A query takes its visible keys in tiles 64i..64i+63: gckpti_online over the tile's scores; out
- * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
- * out / sum. Masked keys are never read. saved (B,heads,T): max + log(sum).
- * window: query i sees only the last `window` of its causal keys, and begins with the tile of the
- * first one (tiles do not move). Keys may be a ring: key j is row j % S.
- * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
+ * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s). A
+ * query takes its visible keys in tiles 64i..64i+63: gckpti_online over a tile's scores; out times
+ * its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end out /
+ * sum. Masked keys are never read. saved (B,heads,T): max + log(sum). window: query i sees only the
+ * last `window` of its causal keys, and begins with the tile that has the first of them (tiles stay
+ * at multiples of 64). Keys may be a ring: key j is row j % S. cap: s_j = mul(cap, tanh(mul(chain,
+ * scale / cap))).
  * Backward (Dao 2022): p = exp(s - saved), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
- * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries: first all queries of the
- * first head that reads k_j, then those of the next head.
- * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
- * and ds are operands. Exponentials and sums are taken before p is rounded. */
+ * Chains: dq += ds k_j over keys; dk_j += ds q and dv_j += p g over queries: first all queries of
+ * the first head that reads k_j, then those of the next head.
+ * In bf16 plans these chains are elements of matrix products (manual, 5l; ops/mixed.c) with
+ * operands q, k, v, g, p and ds. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_visible visible = { call->in[1].shape.d[1], 0 };
-    if (gckpti_uses_position(o)) /* else all keys are of this call, or of one step */
+    if (gckpti_uses_position(o)) /* if not, all S keys exist */
         visible.keys -= o->causal - 1 - call->position;
     visible.ahead = visible.keys - (o->causal ? call->shape.d[1] : 0);
     return visible;
@@ -40,7 +40,7 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
     int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
     int64_t multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : GCKPTI_KEY_TILE;
-    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* dk and dv in f32 */
+    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and of dv, in f32 */
     if (gckpti_is_plain(call))
         return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
     if (gckpti_is_mixed(call))
@@ -50,14 +50,14 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* Sets the scratch; plain kernels need it in bf16 plans only. */
+/* Sets the workspace of a call; plain kernels need one in bf16 plans only. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
     if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
         return;
-    /* a size beyond `most` is refused */
+    /* sizes are cut at `most`, so that nothing overflows; such a plan is refused later */
     int64_t bytes = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
     int64_t most = INT64_MAX / 4096 / bytes;
     int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
@@ -66,7 +66,7 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
-/* Whole heads; causal needs a key for each query. */
+/* Shape rule: heads divide the columns; causal attention needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -116,7 +116,7 @@ static gckpti_attn gckpti_attn_of(const gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
     int64_t s = call->in[1].shape.d[1], kv_c = call->in[1].shape.d[2], group = c / kv_c;
-    const float cap = o->extras ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
+    const float cap = o->extras ? o->cap : 0.0f; /* no copy of *o: firmware has small stacks */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_attn h = { call,
                       t,
@@ -146,7 +146,7 @@ GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
     return h->visible.keys;
 }
 
-/* Zeroes n elements from `at` on of f32 or bf16. */
+/* Zeroes n elements from element `at` on: of x or, if x is NULL, of the bf16 array `narrow`. */
 static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
 {
     if (x)
@@ -155,8 +155,8 @@ static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
         memset(narrow + at, 0, (size_t)n * sizeof *narrow);
 }
 
-/* Zeroes what no query of a row writes: dk and dv of masked keys (after or before all windows), and
- * the outputs and dq of queries that see no key (the last ones, if any). */
+/* Zeroes results that no query of this row writes: dk and dv of masked keys (after or before all
+ * windows), the outputs and dq of queries that see no key (the last queries, if any). */
 static void gckpti_attention_zero_masked(const gckpti_attn *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
@@ -183,14 +183,14 @@ GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backwar
 {
     const gckpti_attn h = gckpti_attn_of(call);
     gckpti_attn row_state = h;
-    const int windows = backward && h.window < h.s; /* in the forward every query sees a key */
+    const int windows = backward && h.window < h.s; /* forward: every query sees a key */
     for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
         if (gckpti_attn_set_row(&row_state, row) < h.s || windows)
             gckpti_attention_zero_masked(&row_state, row, backward);
     return h;
 }
 
-/* Sets out[j] to the chain of a and row j of b from +0, for n rows, in f32 plans. */
+/* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
 static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const float *b, int64_t n,
                                   float *out)
 {
@@ -198,7 +198,7 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Computes queries first..end-1 of all heads and rows. scratch: D floats if out is bf16. */
+/* Computes queries first..end-1 of all rows and heads. scratch: D floats if out is bf16. */
 static void gckpti_attn_queries(const gckpti_attn *h, int64_t first, int64_t end, float *scratch)
 {
     const gckpt_call *call = h->call;
@@ -245,7 +245,7 @@ static void gckpti_attn_queries(const gckpti_attn *h, int64_t first, int64_t end
 
 static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
-    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* here any number gives the same bits */
+    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -305,14 +305,14 @@ static void gckpti_plain_attention(const gckpt_call *call, int backward)
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
-/* Causal: each query sees one key more, the last one all (with a cache: when it is full). */
+/* Causal: query i + 1 sees one key more than query i; the last one sees all (of a full cache). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention o = gckpti_attention_of(call);
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
     uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
-    if (window) { /* queries from number `fewer` on see `window` keys each */
+    if (window) { /* from query `fewer` on, each sees `window` keys */
         uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
         fewer = fewer < t ? fewer : t;
         pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
@@ -332,7 +332,7 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
     return call->in[1].shape.d[1] + 1;
 }
 
-/* Gradients read lengths, too: these are not in the arena, and old plans keep their hash. */
+/* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
 GCKPTI_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
                  (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
@@ -340,7 +340,7 @@ GCKPTI_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attentio
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
-/* Checks desc's window, cap and scale. A window as long as k's rows is none, unless k is a ring. */
+/* Checks desc's window, cap and scale. A window of all S keys means none, unless k is a ring. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
                                        const gckpt_tensor *k)
 {
@@ -390,8 +390,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
         return NULL;
     if (g && k->cache_capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache allow no lengths: all its rows have "
-                           "the same");
+                           "attention: keys of a gckpt_cache allow no lengths, since all rows of a "
+                           "cache have equally many keys; leave desc.lengths NULL");
     if (g && k->cache_capacity &&
         (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
         return gckpti_fail(g, GCKPT_E_ARG,

@@ -1,7 +1,7 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- ops along one axis treat a tensor as (outer, size, inner) ---- */
+/* ---- ops along one axis treat a tensor as (outer, size, inner); `size` is the axis's ---- */
 
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
@@ -13,7 +13,7 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
     return v;
 }
 
-/* The axis counted from the first, or -1 with the error recorded. */
+/* Returns `axis` counted from the first axis, or records an error and returns -1. */
 static int gckpti_axis(gckpt_call *call, const char *op, int axis)
 {
     const gckpt_shape *s = &call->in[0].shape;
@@ -24,7 +24,7 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* Copies `blocks` runs of n floats at fixed steps: d = s or d += s. */
+/* Copies (d = s) or, if `accumulate`, adds (d += s) `blocks` runs of n floats at fixed steps. */
 static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                               int64_t blocks, int64_t n, int accumulate)
 {
@@ -36,8 +36,8 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             memcpy(d, s, (size_t)n * sizeof *d);
 }
 
-/* slice: elements begin..end-1 along an axis, both offset by relative * call->position; dx = g
- * there and 0 elsewhere. A slice of the batch axis mixes rows. */
+/* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
+ * both. dx is g in this range, 0 elsewhere. A slice of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -55,7 +55,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Copies the slice; backward, writes g there and 0 elsewhere or, accumulating, adds g there. */
+/* Forward: copies the slice. Backward: adds g to it, or writes g there and 0 elsewhere. */
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -104,7 +104,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
     return gckpti_slice_of(x, axis, begin, end, 0);
 }
 
-/* Checks that tables have all positions that caches reach. */
+/* Fails if a table of positions has fewer rows than the capacity of the caches. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
@@ -116,7 +116,7 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
     return g->object.sticky == GCKPT_OK;
 }
 
-/* concat: the inputs one after the other along an axis */
+/* concat: joins the inputs along an axis */
 static gckpt_result gckpti_concat_shape(gckpt_call *call)
 {
     int axis = gckpti_axis(call, "concat", *(const int *)call->attributes);
@@ -131,12 +131,12 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
             return gckpt_fail(call, GCKPT_E_SHAPE,
                               "concat: %S and %S: all sizes except that of axis %i must agree",
                               &call->in[0].shape, &call->in[i].shape, axis);
-        call->shape.d[axis] += size; /* eight of at most SIZE_MAX / 64: no overflow */
+        call->shape.d[axis] += size; /* no overflow: up to 8 sizes of at most SIZE_MAX / 64 */
     }
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Backward, each input takes its slice of g. */
+/* Backward: each input's gradient is its slice of g. */
 static void gckpti_run_concat(const gckpt_call *call, int backward)
 {
     int axis = *(const int *)call->attributes;
@@ -177,7 +177,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: y is x between `before` and `after` elements of a value along an axis; dx is g at x's. */
+/* pad: y is x between `before` and `after` elements of `value` on an axis; dx is g where x is. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -211,14 +211,14 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
     const gckpti_pad p = { axis, (int)before, (int)after, value };
     if (x && (before < 0 || before != p.before || after < 0 || after != p.after))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "pad: %I and %I: 0 to 2^31 - 1 are possible; gckpt_slice takes elements "
-                           "away",
+                           "pad: %I and %I elements: each must be 0 to 2^31 - 1; gckpt_slice "
+                           "takes elements away",
                            before, after);
     return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
 }
 
-/* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
- * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
+/* sum and mean over an axis, which is removed. The last axis is summed in 32 lanes (5d), the rows
+ * of another axis in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
 static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 {
     int axis = gckpti_axis(call, op, *(const int *)call->attributes);
@@ -231,12 +231,12 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* The shape rule of the op of that name. */
+/* Defines gckpti_<op>_shape as `rule` with the op's name. */
 #define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
     static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
-/* Sums by lanes along the last axis, row by row along another. */
+/* Sums the last axis by lanes, another axis row by row. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
     int axis = *(const int *)call->attributes;
@@ -253,7 +253,7 @@ static void gckpti_reduce_forward(const gckpt_call *call, int mean)
     for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
         call->out[i] = call->out[i] / (float)v.size;
 }
-/* Each element of an axis gets the gradient of its sum or mean. */
+/* Passes g, or g / size for a mean, to each element of the axis. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
@@ -277,12 +277,12 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. Items: <= 16 results. */
+ * first NaN. argmax, and max's saved, is its index. dx = g there, else 0. Items: <= 16 results. */
 enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
-    int64_t chunks; /* of a line */
+    int64_t chunks; /* items per outer index */
     float *out;
     int32_t *index;
 } gckpti_max_state;
@@ -333,7 +333,7 @@ static gckpt_result gckpti_max_index_shape(gckpt_call *call, const char *op)
 {
     gckpt_result result = gckpti_reduce_shape(call, op);
     if (result == GCKPT_OK && gckpti_argmax_limit(call, 0) > INT32_MAX)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: an axis of %S is above 2^31 - 1", op,
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: the axis of %S is longer than 2^31 - 1", op,
                           &call->in[0].shape);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);

@@ -1,9 +1,9 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- strided iterator: over a tensor in row-major order, with two others at their own steps. Axis
- * 0 is the innermost. Adjacent axes that both others cross with one step are merged: equal shapes
- * are one run, and (B,T,C) with (C) is B*T runs of C. */
+/* ---- strided iterator over a tensor in row-major order, with two other tensors at their own
+ * steps. Axis 0 is the innermost. Adjacent axes are merged if both other tensors cross them with a
+ * single step: equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
 
 GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it)
 {
@@ -42,8 +42,8 @@ static int gckpti_iter_next(gckpti_iter *it)
 }
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
- * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order
- * of the output, compensated: where the batch is cut, the sum goes on where it stopped (5e). */
+ * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
+ * the output, compensated; the next micro-batch continues this sum (manual, 5e). */
 static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -78,7 +78,7 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of an input's gradient d and its sources. Without `comp`, d and `self` have steps of 1. */
+/* A run of a gradient d and the data it depends on. Without comp, d and `self` have steps of 1. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;
@@ -86,7 +86,7 @@ typedef struct {
     int accumulate;
 } gckpti_grad_span;
 
-/* Adds fn(), times the factor that it may set, to d. */
+/* Adds fn(..), times *factor if fn sets it, to each element of d. */
 static inline void gckpti_grad_span_add(const gckpti_grad_span *r, int reads_self, int reads_other,
                                        float (*fn)(float g, float self, float other, float *factor))
 {
@@ -130,7 +130,7 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
     gckpti_grad_span r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_iter it;
-    if (!in->grad || in->grad == call->grad_out) /* not required, or already passed on */
+    if (!in->grad || in->grad == call->grad_out) /* not required, or its buffer is g's */
         return;
     gckpti_broadcast_iter(&it, call, 1);
     r.n = it.size[0], r.step = it.step[i][0], r.other_step = it.step[1 - i][0];
@@ -161,7 +161,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_iter_next(&it));
 }
 
-/* Defines a binary op. `first`, `second`: the inputs that its gradients read. */
+/* Defines a binary op; `first`, `second`: the inputs that the gradient of a, of b reads. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
     GCKPTI_OP_KERNELS(name,                                                                        \
                       backward ? (gckpti_binary_gradient(call, 0, gckpti_grad_span_##grad_first),  \
@@ -177,8 +177,8 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
  * div: y = a / b;  da = g / b, db = -g ((a / b) / b)
- * maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
- * a < b; g where they do not compare.  minimum: the same with < for >. */
+ * maximum: NaN if a or b is NaN, a if they are equal;  da = g where a > b, g/2 where a = b, +0
+ * where a < b, g where a or b is NaN.  minimum: the same with < in place of >. */
 GCKPTI_INLINE float gckpti_binary_add(float a, float b) { return a + b; }
 GCKPTI_INLINE float gckpti_binary_sub(float a, float b) { return a - b; }
 GCKPTI_INLINE float gckpti_binary_mul(float a, float b) { return a * b; }
@@ -194,9 +194,9 @@ GCKPTI_BINARY_OP(minimum, minimum, minimum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_
 #undef GCKPTI_BOTH_INPUTS
 #undef GCKPTI_BINARY_OP
 
-/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db =
- * +0 there, else g (stored or added). Only selected elements are read: y may share memory with a
- * or b. */
+/* where: y = a where the condition is not 0 (NaN is not 0), else b;  da = g where a is selected, db
+ * = g where b is, else +0 (stored or added). Only selected elements are read: y may share memory
+ * with a or b. */
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];
@@ -231,14 +231,14 @@ GCKPTI_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
     const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
-    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* perhaps on parameters */
+    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
     gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
     return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
 }
 
-/* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
+/* ---- permute: axis i of the result is axis axes[i] of x; dx is g with its axes moved back. */
 
-/* Each axis once. Moving the batch axis mixes rows. */
+/* Shape rule: `axes` has each axis once. Moving the batch axis mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;

@@ -2,8 +2,8 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* cache: appends its T rows of x at `position` (with a window, position p is row p % rows). Its
- * result is in the executor's caches, not in the arena. */
+/* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).
+ * The result is in the executor's caches, not in the arena. */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
 {
     const int64_t rows = gckpti_cache_rows((const gckpti_cache *)call->attributes);
@@ -31,15 +31,15 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
     gckpt_graph *g = x ? x->graph : NULL;
     gckpti_cache o = { (int)capacity, 0 };
     if (!x || capacity < 1 || capacity > INT32_MAX)
-        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
-                           capacity, INT32_MAX);
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows must be 1 to %i", capacity,
+                           INT32_MAX);
     if (window < 0)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "cache: a window of %I rows; 1 and more are possible (0: all)", window);
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a window of %I rows must be 1 or more (0: all)",
+                           window);
     if (x->batch_invariant || x->cache_capacity)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
-                           x->cache_capacity ? "is one already"
-                                             : "depends on parameters only; it needs none");
+                           x->cache_capacity ? "is a cache already"
+                                             : "depends on parameters only and needs no cache");
     o.window = window < capacity ? (int)window : 0;
     if (gckpti_cache_rows(&o) >= capacity)
         o.window = 0;

@@ -3,29 +3,29 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of pixels times C channels ----
  * groupnorm has B images, and normalises m = C / groups channels together; batchnorm has one image
- * of all pixels of all rows, m = 1. Sums over pixels are Kahan's, pixel by pixel (manual, 5e),
- * products rounded first; then over the m channels by lanes; N = pixels * m.
+ * of all pixels of all rows, and m = 1. Sums run over pixels, by Kahan's method (manual, 5e), of
+ * rounded products; then over the m channels by lanes. N = pixels * m.
  *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
  *   rstd = rsqrt(variance + 1e-5), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
  *   or h; first: the group's first channel at the image's first pixel, so that equal x have d = 0
- * saved: means, then variances, by group and image. Backward, with s = sum(g) and t = sum(g h) over
- * pixels: dbias sums s and dgain t, image by image, compensated; a = sum over m of
- * fma(s, gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd,
- * fma(-h, b, u - a)). In training batchnorm's backward sums rows * mean and rows * (variance *
- * (N / (N - 1))) (for a single value: rows * variance, 0) for its running statistics, rounded after
- * each operation; in inference the running statistics are its mean and variance. */
+ * saved: means, then variances, by image and group. Backward, with s = sum(g) and t = sum(g h) over
+ * pixels: dbias sums s and dgain sums t, image by image, compensated. a = sum over m of fma(s,
+ * gain, lane) (or of s) / N; b is the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h,
+ * b, u - a)). In training, batchnorm's backward also adds rows * mean and rows * (variance * (N /
+ * (N - 1))), or rows * variance if N = 1, rounded after each operation, to the sums of its running
+ * statistics; in inference, batchnorm takes mean and variance from these statistics. */
 
-/* A work item is some whole groups, of one image in the forward, of all in the backward. */
+/* A work item is some whole groups: of one image in the forward, of all images in the backward. */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
     int64_t images, pixels, channels, groups, m;
-    float n;              /* values of a group in an image */
-    int64_t width, items; /* channels of an item; items per image */
-    int has_stats;        /* mean and variance are inputs (inference of batchnorm) */
+    float n;              /* values per group and image */
+    int64_t width, items; /* channels of a work item; work items per image */
+    int has_stats;        /* nonzero if mean and variance are inputs (batchnorm in inference) */
 } gckpti_channel_state;
 
-/* All inputs after x are (C). */
+/* Shape rule: all inputs after x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
@@ -58,7 +58,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Replaces each channel's sum by the mean of its group: of sums, or with gain of gain sums. */
+/* Replaces each channel's sum by its group's mean: of the sums or, with gain, of gain times sum. */
 static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, const float *gain,
                                     int64_t first, int64_t end)
 {
@@ -74,7 +74,7 @@ static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, 
     }
 }
 
-/* Copies groups' statistics, each at its first channel, to all channels; variances become rstds. */
+/* Copies statistics from a group's first channel to all its channels, variances as rstds. */
 static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean, float *variance,
                                       int64_t first, int64_t end)
 {
@@ -85,7 +85,7 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
     }
 }
 
-/* Computes image b; sums and statistics are the worker's. */
+/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace. */
 static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s, int64_t b,
                                                   int64_t worker)
 {
@@ -138,7 +138,7 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Adds sums of channels to the gradient of input i. */
+/* Adds the sums of channels first..end-1 to the gradient of input i, if i is not 0. */
 static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums, int64_t first,
                                 int64_t end)
 {
@@ -147,7 +147,7 @@ static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums
         gckpti_add_to_grad(to, c, sums[c]);
 }
 
-/* Image by image: computes its sums, adds them to dgain and dbias, and computes its dx. */
+/* For each image: computes sums over pixels, adds them to dgain and dbias, and computes dx. */
 static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_channel_state *s = (const gckpti_channel_state *)context;
@@ -159,7 +159,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
     for (int64_t b = 0; b < s->images; b++) {
         gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
         if (!x->grad && !(o->gain && call->in[o->gain].grad))
-            p.t = NULL; /* then x and saved may be NULL */
+            p.t = NULL; /* no t required: x and saved may be NULL */
         for (int64_t c = first; p.t && c < end; c += s->m) {
             p.mean[c] = saved[b * s->groups + c / s->m];
             p.rstd[c] = saved[(s->images + b) * s->groups + c / s->m];
@@ -178,7 +178,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Adds the batch's statistics, times rows, to the running statistics. */
+/* Adds the batch's mean and variance, times rows, to the sums of the running statistics. */
 static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 {
     float *sums = (float *)s->call->workspace;
@@ -217,7 +217,7 @@ GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-/* Computes to = the sums over pixels of x - mean, its squares, g, or g h. */
+/* Sets to[c] to the sum over pixels of x - mean, of its square, of g, or (if `h`) of g h. */
 static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
                                      int h, float *to)
 {
@@ -273,7 +273,7 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
 GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
 GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
 
-/* A bias without gain reads less than declared here. */
+/* With a bias and no gain, the gradients read less than declared here. */
 GCKPTI_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);

@@ -6,9 +6,9 @@
  * One side of both is the image, with c channels; the other has o channels per window.
  * down (forward; dx of the transpose): from +0, the bias or the old value, a chain over taps
  *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 outside the image.
- * up (dx; forward of the transpose): a chain over taps and the group's o channels: window w, over
- *   the taps by which a window covers this pixel; a window after the last is 0 and takes part,
- *   positions between two windows (strides) do not.
+ * up (dx; forward of the transpose): a chain over the taps at which windows cover this pixel, and
+ *   the group's o channels: window w. A window after the last takes part as 0; positions between
+ *   two windows (strides) take no part.
  * dw: a chain over rows and their windows ascending: image[tap] window; 0 outside the image. */
 
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
@@ -43,18 +43,18 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
         if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
             return gckpt_fail(call, GCKPT_E_ARG,
                               "%s: stride %i x %i, padding %i x %i, dilation %i x %i, %i groups: "
-                              "none may be negative",
+                              "none may be negative (0 means the default)",
                               op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
                               w->dilation[0], w->dilation[1], w->groups);
         if (w->size[i])
             return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: a window of size %i x %i: leave it 0, the size is w's", op,
+                              "%s: window size %i x %i: leave it 0, since w has the size", op,
                               w->size[0], w->size[1]);
         int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
         if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: output_padding %i x %i: transposed convolutions take 0 to %i",
-                              op, w->output_padding[0], w->output_padding[1], limit - 1);
+                              "%s: output_padding %i x %i must be 0, or (transposed) 0 to %i", op,
+                              w->output_padding[0], w->output_padding[1], limit - 1);
     }
     return GCKPT_OK;
 }
@@ -90,7 +90,7 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     return GCKPT_OK;
 }
 
-/* Sets the scratch that the products of the fast kernels need. */
+/* Sets the workspace of the fast kernels' products. */
 static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
@@ -141,7 +141,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     return result;
 }
 
-/* The map of an axis for DOWN. */
+/* Returns the map of an axis for DOWN: results are windows, elements are pixels. */
 static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
     const gckpt_window *w = &z->window;
@@ -158,7 +158,7 @@ static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis
     return r;
 }
 
-/* The map of an axis for UP, for the pixels phase, phase + stride, ... */
+/* Returns the map of an axis for UP: results are the pixels phase, phase + stride, .. */
 static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
 {
     const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
@@ -194,8 +194,8 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
 
-/* Adds the terms of tap `tap` of w, for all groups, to d: a result's chains or (dw) those of all
- * of w. x: the channels of the image or (up) of a window; if step is 0, x is a single 0. */
+/* Adds the terms of tap `tap` of w, in all groups, to d: the chains of one result, or (DW) of dw.
+ * x: channels of the image or (UP) of a window, `step` apart (if 0, each is *x, a 0). */
 GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
                                                  int64_t tap, const float *w, float *d)
 {
@@ -300,7 +300,7 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(windows) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
-/* Zeros of the padding take part: rows of them give the same bits. */
+/* Padding takes part as zeros: a row tile with rows of zeros there gives the same bits. */
 static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     gckpti_conv2d *a = (gckpti_conv2d *)attr;
@@ -315,7 +315,7 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
 GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* Returns the parameter whose axes w has (reshaped, or element by element), or NULL. */
+/* Returns the parameter from which reshapes and elementwise ops made w, or NULL. */
 static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 {
     const int64_t elements = gckpti_elements(&w->shape);
@@ -330,7 +330,7 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
 }
 
-/* Returns 1 if a signal's sizes are given for its single line, as PyTorch's conv1d has them. */
+/* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
 {
     const int first =
@@ -338,7 +338,7 @@ static int gckpti_conv_is_misplaced(const gckpt_window *w)
     return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
 }
 
-/* axes: 2 of images, 1 of signals, which are images of one line. */
+/* Adds a convolution to the graph. axes: 2 for images, 1 for signals (images of one line). */
 static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window, int transposed, int axes)
 {

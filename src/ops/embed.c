@@ -1,8 +1,8 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row. gather: the same,
- * each sample with its own table. */
+/* ---- embed: out[r] = table[index[r]]; backward: dtable[index[r]] += g[r], row by row. gather: the
+ * same, but each sample has its own table. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -67,7 +67,7 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
 GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
 
-/* Input i holds row indices into input i - 1, or into its sample there. */
+/* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     const gckpt_shape *table = &call->in[i - 1].shape;

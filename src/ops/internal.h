@@ -3,7 +3,7 @@
 
 /* Declarations shared by the files of ops; no other folder includes this header. */
 
-/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+/* Flops for each element of the first input; a transcendental function counts as 20 additions. */
 #define GCKPTI_FLOPS(count)                                                                        \
     static inline uint64_t gckpti_flops_##count(const gckpt_call *call)                            \
     {                                                                                              \
@@ -16,15 +16,15 @@ GCKPTI_FLOPS(13)
 GCKPTI_FLOPS(20)
 #undef GCKPTI_FLOPS
 
-/* Types of the table entries that only planning calls. */
+/* Types of the functions in an op descriptor that only the planner calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
-/* Defines gckpti_op_<name> (of a listed op): its kernels are gckpti_<name>_forward and _backward;
- * the last arguments are what each input's gradient reads. */
+/* Defines gckpti_op_<name>, the descriptor of a listed op, with kernels gckpti_<name>_forward and
+ * _backward; the last arguments are what each input's gradient reads. */
 /* clang-format off */
 #define GCKPTI_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,      \
                        flags, ...)                                                                 \
@@ -73,9 +73,9 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* Attention of bf16 plans. Scores of query `at` and keys first..end-1 of the head at `key`; adds p
- * times these keys' values to out; adds a head's gradients, of all rows (dk and dv stay in scratch
- * until the last head that reads the same keys). */
+/* Attention of bf16 plans: writes the scores of the query at element `at` and of keys first..end-1,
+ * counted from element `key`; adds p times these keys' values to out; adds the gradients of one
+ * head (dk and dv stay in scratch until the last head that reads the same keys is done). */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
                                    int64_t end, float *out);
@@ -100,34 +100,34 @@ static inline void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, fl
 #endif
 
 /* ---- ops/losses.c ---- */
-/* Floats of a chunk of bf16 logits. */
+/* Floats of scratch for a chunk of bf16 logits that is widened to f32. */
 enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 
-/* A block of rows, a chunk of their classes. */
+/* The state of a loss, which processes one block of rows and one chunk of classes at a time. */
 typedef struct {
     const gckpt_call *call;
     gckpti_loss_kernels kernels;
     int backward;
-    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
-                                       v in all */
-    int64_t counted;                /* rows that are not left out */
-    const int32_t *targets;         /* of all rows; NULL: */
-    const float *soft;              /* (.., V) */
-    /* of all rows; over classes: weights, one per `per_weight` rows, and delta, the smoothing */
+    int64_t row, rows, first, n, v; /* block of the call: `rows` rows from `row` on, n of v classes
+                                     * from class `first` on */
+    int64_t counted;                /* rows that count: those with target >= 0 */
+    const int32_t *targets;         /* target class of each row of the call, or NULL */
+    const float *soft;              /* (..,V): target of each class of all rows, or NULL */
+    /* data of a loss of elements; over classes, the weights of rows and delta, the smoothing */
     gckpti_element_loss e;
-    int64_t begin;          /* rows of x and d before the block's */
-    const float *x;         /* logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL if not required */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    int64_t begin;          /* index in x and d of the block's first row */
+    const float *x;         /* logits (rows,n), or NULL */
+    float *d;               /* gradient of the logits in the backward, or NULL; may be x */
+    const uint16_t *x_bf16; /* bf16 logits instead of x; their gradient instead of d */
     uint16_t *d_bf16;
-    float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
+    float *saved; /* (rows,2): each row's max and log(sum); NULL in a forward that need not save */
     int accumulate;
-    float cap; /* of logits; 0 means none */
-    /* By row: running maximum, running sum (at the end its log), target's logit (then loss). */
+    float cap; /* softcap of the logits; 0 means none */
+    /* Of each row: running maximum; running sum, then its log; target's logit, then the loss. */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
 
-/* Accessors that are constants in a build without these losses. */
+/* Accessors of a loss; they return constants in a build without soft targets and weights. */
 static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
@@ -166,14 +166,14 @@ typedef struct {
 #endif
 
 /* ---- ops/recurrent.c ---- */
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
 
 typedef struct {
-    int gates;       /* 3: gru, 4: lstm */
-    int bias, state; /* which input; of two the first; 0 means none */
+    int gates;       /* 3 in a gru, 4 in an lstm */
+    int bias, state; /* index of the bias, and of h0 (c0 is the next input); 0 means none */
 } gckpti_recurrent;
 
-/* The op of a loss with weights; NULL where GCKPT_NO_LOSSES leaves it out. */
+/* Pointer to the descriptor of a loss with weights, or NULL if GCKPT_NO_LOSSES leaves it out. */
 #ifndef GCKPT_NO_LOSSES
 #define GCKPTI_WEIGHTED_OP(name) (&gckpti_op_##name)
 #else
@@ -181,7 +181,7 @@ typedef struct {
 #endif
 
 #ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files that are compiled separately, as in tests. Definitions have the comments. */
+/* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
 
 /* ops/unary.c */
 extern const gckpt_op gckpti_op_detach;
@@ -198,7 +198,7 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call);
 
-/* Makes u's quantised data (NULL means none) an operand; bf16 is quantised if operands are f32. */
+/* Makes u's quantised data an operand (u may be NULL); bf16 counts as quantised in f32 plans. */
 GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
                                         gckpti_operand *x);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);

@@ -1,22 +1,22 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
- * (in bf16 plans its logits are not rounded: manual, 5l) ----
+/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans with the same
+ * bits (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
- * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
- * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded in the products.
+ * classes, dw += d x over the rows. Ignored rows (target < 0) take part with d = +0, as in the two
+ * ops: otherwise a -0 could stay in dw, or an infinity in w stay hidden. The products round d.
  * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is complete.
  * Its lowering (gckpti_set_lowering) is a number of rows: the backward computes loss and gradient
- * of that many rows at a time, and their logits only once; the forward only counts. */
+ * of that many rows at a time, and their logits only once; the forward only counts rows. */
 typedef struct {
-    int64_t block, chunk;            /* rows, classes at a time */
-    int64_t logits, dx, saved, size; /* offsets in workspace, its size: in floats */
+    int64_t block, chunk;            /* rows and classes per pass */
+    int64_t logits, dx, saved, size; /* offsets in the workspace, and its size, in floats */
 } gckpti_loss_layout;
 
-/* workspace: scratch of the products, where they expect it; the logits of a block of rows (one in a
- * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block; `saved` if the
- * call has none. A bf16 backward takes whole blocks of dw's terms, up to 32 rows. */
+/* The workspace has: scratch of the products; logits of a block of rows (one row in a plain plan)
+ * and a chunk of classes, or of all classes; in bf16 plans dx of the block; `saved` if the call has
+ * none. A bf16 backward takes whole blocks of dw's terms: up to 32 rows. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -81,8 +81,8 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     loss->kernels.cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
-/* For each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is in workspace,
- * since it is rounded once, after the last class. */
+/* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is
+ * in the workspace, since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
 {
     const gckpt_call *call = loss->call;
@@ -170,7 +170,7 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
            (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
-/* Smaller blocks of logits, which are (re)computed here, read and write w and dw more often. */
+/* Smaller blocks, whose logits the backward computes, cost more: it reads w and dw more often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
     const uint64_t block = (uint64_t)gckpti_linear_loss_block(call);
@@ -214,7 +214,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 }
 
 /* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
-/* Adds a loss with weights or smoothing. */
+/* Adds a loss with weights or label smoothing to the graph. */
 static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
                                           gckpt_tensor *weights, const float *smoothing)
 {

@@ -3,28 +3,28 @@
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay separate, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
- * Rows with target < 0 are left out. saved (rows,2): max, log(sum); 0, 0 for rows left out.
- * dx_j = put(p_j - (j == target), loss_scale), p_j = exp((x_j - max) - log(sum)); rows left out
- * store +0 or add nothing.
+ * Rows with target < 0 are ignored. saved (rows,2): max, log(sum); 0, 0 for ignored rows.
+ * dx_j = put(p_j - (j == target), scale), scale = loss_scale, p_j = exp((x_j - max) - log(sum));
+ * for ignored rows, +0 is stored or nothing added.
  * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
- * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
- * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
- * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
- * ..). A row's weight w multiplies its loss and loss_scale; with a weight of 0 the row's loss and
- * dx are 0, whatever its logits are; the row counts. dw = put(sum by lanes of the losses that the
- * weight multiplies, loss_scale). */
-/* ---- losses of elements, each a product a b; count = elements ----
+ * smoothing e: loss fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V,
+ * scale), of the target put(p_j - ((1 - e) + e / V), scale). soft targets t: loss by lanes,
+ * fma(t_j, s_j, lane); t_j = 0 adds nothing even if s_j is infinite; dx_j = put(fma(p_j, sum of t,
+ * -t_j), scale), dt_j = put(s_j, scale). A row's weight w multiplies its loss and scale; if w = 0,
+ * loss and dx are 0, whatever its logits are, and the row counts. dw = put(sum by lanes of the
+ * losses that w multiplies, loss_scale). */
+/* ---- losses of elements, each a product a b of factors a and b; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
  *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
  *                         delta (|d| - delta/2)
  *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
  *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
- * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; 0 adds
- * +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over its elements,
- * loss_scale). */
-/* Returns whether a loss's input 2, if any, has the first axes of `all`. */
+ * dy = -dx, in binary_cross_entropy -x. A sample's sum is by lanes, lane = fma(w a, b, lane); sums
+ * of samples are added in double; gradients are put(w dx, loss_scale). Without weights w is 1; w =
+ * 0 adds +0 and gives a gradient 0, whatever x and y are. dw = put(sum by lanes of a b over the
+ * elements of this weight, loss_scale). */
+/* Fails unless a loss's input 2 (weights), if it has one, has the first axes of `all`. */
 static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
@@ -98,7 +98,7 @@ static void gckpti_plain_element_grads(const gckpti_element_loss *e, int64_t row
     const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
     float scale = e->call->loss_scale;
     for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float p = e->x ? e->x[i] : 0.0f, w = gckpti_element_weight(e, i); /* sum_loss has no data */
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_element_weight(e, i); /* sum_loss has no x */
         float d = gckpti_element_deriv(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
@@ -134,13 +134,13 @@ GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
 
 /* ---- rows of losses over classes ---- */
 
-/* Returns the target of the block's row r (the row is ignored if < 0), or 0 without targets. */
+/* Returns the target of row r of the block (if < 0, ignored), or 0 if there are no targets. */
 static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 {
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* Returns a row's loss without its weight. Reads x, its classes, for soft or smoothed targets. */
+/* Returns the unweighted loss of row r. x: its logits, read for soft or smoothed targets only. */
 static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
                                 float max, float log_sum)
 {
@@ -194,8 +194,8 @@ static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float 
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* Computes d of n classes from x. If `target` is element `at` of them, its term is added
- * separately to the old value of d (which may be x). */
+/* Computes the gradient d of n logits x. If the target class is element `at` of them, its gradient
+ * is computed separately, from the old d[at] (d may be x). */
 static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
                                   const float *x, float *d, int64_t n, int64_t at)
 {
@@ -212,7 +212,7 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
     gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
-/* Processes the row's n classes at once or, where logits or their gradient are bf16, in chunks. */
+/* Computes row r's gradient: n classes at once or, if logits or gradient are bf16, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
@@ -226,7 +226,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     (void)worker;
     if (gckpti_loss_soft(loss)) {
         c.targets = loss->soft + (loss->row + r) * loss->v;
-        c.target_sum = w == 0.0f ? 0.0f : gckpti_sum(c.targets, loss->v); /* no such row is read */
+        c.target_sum = w == 0.0f ? 0.0f : gckpti_sum(c.targets, loss->v); /* not read if w = 0 */
         if (loss->call->in[1].grad)
             gckpti_loss_soft_row(loss, x + begin,
                                  loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
@@ -260,7 +260,7 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
         loss->value[r] = loss->kernels.element.sum(&loss->e, loss->row + r);
 }
 
-/* Computes the gradient of weight k, the sum of the losses that it multiplies; loss is at row 0. */
+/* Computes the gradient of weight k: the sum of the losses it multiplies; loss->row is 0. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
@@ -290,7 +290,7 @@ GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t r
         loss->counted += gckpti_loss_target(loss, r) >= 0;
 }
 
-/* Adds up the losses of the block's rows (of elements: value[]), and writes `saved`. */
+/* Adds the losses of the block's rows, value[], to the call's sum, and writes `saved`. */
 GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
     const gckpt_call *call = loss->call;
@@ -304,7 +304,7 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
 
-/* Runs `body` for each row, block by block; backward, then the gradient of weights. */
+/* Runs `body` for each row, block by block; in a backward, then computes the weights' gradient. */
 static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_row_fn *body)
 {
     const gckpt_call *call = loss->call;

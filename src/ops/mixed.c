@@ -6,7 +6,7 @@ GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
     return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
 }
 
-/* ---- elements of the matrix products of bf16 plans (manual, 5l) ---- */
+/* ---- elements of matrix products in bf16 plans (manual, 5l) ---- */
 GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step)
 {
     const int narrow = gckpti_has_bf16(x->bf16);
@@ -49,7 +49,7 @@ GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b
     return element;
 }
 
-/* ---- products, element by element (see ops/products) ---- */
+/* ---- matrix products, element by element (see ops/products.c) ---- */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -84,7 +84,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
         t->c_bf16[at] = gckpti_to_bf16(d);
 }
 
-/* Computes column j of at most GCKPTI_STRIP rows with a quantised b, dequantised once for all. */
+/* Computes column j of up to GCKPTI_STRIP rows; a quantised b is dequantised once for them. */
 static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 {
     float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
@@ -126,8 +126,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
         }
 }
 
-/* ---- attention (see ops/attention). A result that is a zero becomes +0, since a backend may
- * include masked terms as zeros. */
+/* ---- attention (see ops/attention.c). A result that is a zero becomes +0, since a backend may add
+ * masked terms as zeros. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
 {
@@ -156,8 +156,8 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t
     }
 }
 
-/* Returns the elements of n rows of a gradient, or NULL if not required: in place, or, d apart,
- * in `scratch`, which it fills unless `loaded`. gckpti_mixed_put_grad rounds them to bf16. */
+/* Returns n rows of a gradient in f32, or NULL if it is not required: in place or, if it is bf16,
+ * in `scratch`, d apart, filled unless `loaded`. gckpti_mixed_put_grad rounds them to bf16. */
 static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
                                      float *scratch, int loaded)
 {
@@ -183,7 +183,7 @@ static void gckpti_mixed_put_grad(const gckpt_arg *arg, int64_t at, int64_t n, i
     }
 }
 
-/* Returns D elements of either array, bf16 widened into `scratch`. */
+/* Returns D elements from `at` on: of x or, widened into `scratch`, of x_bf16. */
 static const float *gckpti_mixed_f32_row(const gckpti_attn *h, const float *x,
                                          const uint16_t *x_bf16, int64_t at, float *scratch)
 {
@@ -198,7 +198,7 @@ static int64_t gckpti_clamp_count(int64_t x, int64_t most)
     return x < 0 ? 0 : gckpti_min(x, most);
 }
 
-/* Ranges of the block's keys that query r sees, and of its queries that see key r. */
+/* Return ranges of a block: the keys that its query r sees, the queries that see its key r. */
 static int64_t gckpti_tile_visible_keys(const gckpti_attn_tile *s, int64_t r, int64_t *from)
 {
     *from = gckpti_attn_masked(s->h, s->i + r, s->j, s->n);
@@ -212,7 +212,7 @@ static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r,
     return gckpti_clamp_count(first, s->m);
 }
 
-/* Computes p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; scratch: two head rows. */
+/* Computes p and ds of a block in bf16, in rows of GCKPTI_K_BLOCK; scratch: two rows of a head. */
 static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds, float *scratch)
 {
     const gckpti_attn *h = s->h;
@@ -241,7 +241,7 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *d
     }
 }
 
-/* Adds positions first..end-1 of p times rows of x to a row of a gradient. */
+/* Adds terms first..end-1 of p, times rows of x, to one row (d elements) of a gradient. */
 static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
                                  const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
 {

@@ -2,14 +2,14 @@
 #include "graph/graph.h"
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
- * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
- * d = (x - c) - mean(x - c), which has all digits however large the row, or its first element, is.
+ * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact if all elements are
+ * equal, then d = (x - c) - mean(x - c), which has all digits even if the row or x_0 is large.
  * rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
- * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
+ * Means are sums by lanes, then / n. y is fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
  * saved (rows): c, mean(x - c) (layernorm only) and rstd.
- * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
- *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
- * dgain sums g h (rounded) and dbias g, row by row, compensated. */
+ * Backward, u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx is rstd (u - a -
+ * h b), = put(rstd, fma(-h, b, u - a)); lanes of a: lane + u, of b: fma(u, h, lane).
+ * dgain sums g h (rounded) and dbias sums g, row by row, compensated. */
 
 static float gckpti_mean_from(const float *x, int64_t n, float c)
 {
@@ -19,7 +19,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
-/* gain and bias have the size of the last axis. saved: for the backward. */
+/* Shape rule: gain and bias have the size of the last axis. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -37,7 +37,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Computes row by row: c and mean (layernorm), rstd, then y. If out is NULL, only saved. */
+/* For each row: c and mean (layernorm only), rstd, then y. If out is NULL, only `saved`. */
 GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -69,7 +69,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
     }
 }
 
-/* Row by row, adds to dbias and dgain, then computes dx. */
+/* For each row: adds to dbias and dgain, then computes dx. */
 GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -110,14 +110,14 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 
 GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
-/* A bias without gain reads less than declared here. */
+/* With a bias and no gain, the gradients read less than declared here. */
 GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
 GCKPTI_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
-/* in: x, gain, bias, of which both may be NULL. */
+/* Adds a norm to the graph. in: x, gain, bias; gain and bias may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
 {
     gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };

@@ -6,14 +6,14 @@
  * images: convolutions, pools, norms of images; gather; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
- * pixels of a window, with w (kernel rows, kernel columns, channels): chains in that order.
+ * pixels of one window, with w (kernel rows, kernel columns, channels); its chains have that order.
  * ============================================================================================== */
 
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
- * Taps of a window, by rows, as far as they are within x. max: y is the first tap x that no other
- * exceeds, or the first NaN. saved (B,P,Q,C): its index, 16 bits. average: the chain of additions
- * over taps from +0, / size (zeros of the padding count). Gradients: windows in order, dx += g at
- * the saved tap, or g / size at each tap; from +0, or the old value. */
+ * Of a window, only taps within x are read, row by row. max_pool: y is the first tap that no other
+ * exceeds, or the first NaN; saved (B,P,Q,C) is its index, 16 bits. average_pool: a chain of
+ * additions over taps from +0, / size (padding counts as zeros). Gradients, windows in order: dx +=
+ * g at the saved tap, or g / size at each tap; from +0, or the old value. */
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -38,7 +38,7 @@ GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_
     return *first < 0 ? -*first : 0;
 }
 
-/* Each window has a tap within x: the padding is less than the window, which fits into x. */
+/* Each window has a tap within x: padding is less than the window, which fits into padded x. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -48,8 +48,8 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
     for (int i = 0; i < 2; i++)
         if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: window.size %i, stride %i, padding %i: size must be given, "
-                              "padding less than it",
+                              "%s: window.size %i, stride %i, padding %i: size and "
+                              "stride must be 1 or more, padding 0 to size - 1",
                               name, o->size[i], o->stride[i], o->padding[i]);
     gckpti_pool_state s = gckpti_pool_state_of(call);
     for (int i = 0; i < 2; i++)
@@ -108,7 +108,7 @@ static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, 
     }
 }
 
-/* An item is a row of windows of an image (forward), an image (backward). */
+/* A work item is a row of windows of an image (forward), or an image (backward). */
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_pool_state *s = (const gckpti_pool_state *)context;
@@ -161,7 +161,7 @@ GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_
     gckpti_run_pool(call, &s, backward);
 }
 
-/* Adds x's taps to y or, backward, g / size to them (without `add`, divided at each tap). */
+/* Forward: y is the mean of taps of x. Backward: taps of dx += g / size. `add` may be NULL. */
 static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
                                         int64_t worker)
 {
@@ -221,7 +221,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps outside x are -inf for a maximum, and +0 for an average, which counts them. */
+/* Taps outside x count as -inf for a maximum, as +0 for an average. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {

@@ -4,10 +4,10 @@
 /* =================================================================================================
  * layers: embed, matmul, linear, norms, attention, rotary, losses
  *
- * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
- * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
- * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
- * "Mixed": of bf16 plans, whose products have operands rounded to bf16 and chains in f32.
+ * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
+ * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;
+ * "lanes": the 32 partial sums of gckpti_sum; "put(a, b)": gckpti_put_product, d = a b or d += a b;
+ * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
  * ============================================================================================== */
 
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
@@ -38,7 +38,7 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
     return (rows + GCKPTI_PANEL) * terms / 2 + partial;
 }
 
-/* Either, as the call's plan needs it; in floats for all threads. */
+/* Returns the floats of workspace for a product in this call's plan (f32 or bf16), all threads. */
 GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (gckpti_is_plain(call))
@@ -65,7 +65,7 @@ GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate)
 }
 
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
- * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
+ * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
  * serves all leading indices, over all their rows in order. */
 
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
@@ -79,7 +79,7 @@ GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a 
     return s;
 }
 
-/* Leading sizes agree unless one b serves all; inner sizes agree. */
+/* Shape rule: inner sizes agree, and leading sizes agree unless one b serves all. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
@@ -125,7 +125,7 @@ GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, in
     return x;
 }
 
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x) /* transposed */
+GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x)
 {
     gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
     return y;
@@ -141,7 +141,7 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
         x->quant = u;
 }
 
-/* Sets all of t except a, b, k_period and k_offset. */
+/* Sets all fields of t except a, b, k_period and k_offset. */
 static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                                int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -185,7 +185,7 @@ GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
     return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
 
-/* The b of matmul, and w of linear. */
+/* Returns the operand b of a matmul, w of a linear op. */
 static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
 {
     gckpti_operand b = gckpti_arg_operand(&call->in[1], 0, 1, s->n, s->n * s->k);
@@ -231,7 +231,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
         run(call, &t);
 }
 
-/* The bias's (input 2's) gradient, row by row; also of convolutions. */
+/* Sums the rows of g into the bias's gradient (input 2); convolutions call it as well. */
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -254,7 +254,7 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-/* x's rows, where one w serves all. */
+/* A row of the result needs the same row of x, if one w serves all. */
 static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
@@ -286,13 +286,13 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
- * the chains of out start at the bias; dbias sums g, row by row, compensated. */
+ * chains of out start at the bias; dbias sums g, row by row, compensated. */
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
     int transposed = *(const int *)call->attributes;
     if (x->n < 1 || w->n != 2)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two", x, w);
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two axes", x, w);
     int64_t inner = w->d[transposed], outputs = w->d[1 - transposed];
     if (gckpti_last(x) != inner)
         return gckpt_fail(call, GCKPT_E_SHAPE, "linear%s: x %S, w %S: inner sizes %I and %I differ",

@@ -2,15 +2,17 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
- * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
+/* ---- gru, lstm: inputs p (B,T,G), which is x wx + bias of a linear op, wh (H,G), bias (G) or
+ * none, h0 [, c0] (B,H) or none for 0; output of gru, G = 3H: h (B,T,H); of lstm, G = 4H: h, c
+ * (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
  *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
- * saved (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
- * passes to h [and c], +0 at first, and u [and e] grad_out's. x by y: da = x y, rounded, and dp =
- * put(x, y); s' = fma(-s, s, s) is sigmoid's derivative, n' = fma(-n, n, 1) tanh's:
+ * saved (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending; u [, e] is grad_out of h [,
+ * c], D [, E] the gradient that t + 1 adds to u [, e], at first +0. "q: x by y" is da_q = x y,
+ * rounded, dp_q = put(x, y). Derivatives: s' = fma(-s, s, s) of sigmoid, n' = fma(-n, n, 1) of
+ * tanh.
  *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
  *         r, rounded;  D = chains of da wh over G, from U z
  *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
@@ -40,7 +42,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
     return s;
 }
 
-/* Floats of scratch. The fast backward has wh transposed, h of the previous step, and da. */
+/* Returns floats of workspace. A fast backward also keeps wh transposed and h before each step. */
 static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
     gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
@@ -85,7 +87,7 @@ static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
     return gates * (2 * (uint64_t)call->in[1].shape.d[0] + 20);
 }
 
-/* Chains of the previous step, required in any case. */
+/* The chains of D are always computed, those of dwh only if that gradient is required. */
 static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 {
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
@@ -119,7 +121,6 @@ static void gckpti_lstm_gates(const gckpti_cell *s)
     }
 }
 
-/* Sets da = x deriv, and dp. */
 GCKPTI_INLINE void gckpti_gate_backward(const gckpti_cell *s, int64_t at, float x, float deriv)
 {
     s->da[at] = x * deriv;
@@ -163,7 +164,6 @@ static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
 }
 
-/* Computes an item's rows of the block, through all steps. */
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -197,7 +197,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Returns h, or c, of row b before step t. */
+/* Returns h (if c is 0) or c (if c is 1) of row b before step t. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
     const gckpt_arg *initial = c ? s->c0 : s->h0;
@@ -206,7 +206,7 @@ static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, in
     return initial ? initial->data + b * s->units : s->zero;
 }
 
-/* The backward of the item, without dwh and dbias. */
+/* Computes the backward of item i, except dwh and dbias. */
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -317,7 +317,7 @@ GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
-/* If in[2] is h0 and not the bias, it reads less than declared here. */
+/* If in[2] is h0 and not the bias, its gradient reads less than declared here. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,

@@ -1,15 +1,14 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- rotary: x (B,T,C), D = C / heads; in each head pairs x_i, x_j, j = i + R/2, of the first R
- * columns (R <= D) are rotated; the other columns pass ----
- * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
- * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
- * backward does so to g, with -sin. workspace (T,2,R/2): cos, sin.
- * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact (base 1 and
- * more).
- * Frequency 0 is 2^64 / 2 pi, the next is always the last times base^(-2/R), in binary64, or f_i
- * times 2^64 / 2 pi in binary64; then each is cut to an integer and taken modulo 2^64. */
+/* ---- rotary: x (B,T,C), D = C / heads; in each head the first R columns (R <= D) are rotated, as
+ * pairs x_i, x_j with j = i + R/2; the other columns pass unchanged ----
+ * Pair i at position t turns by the angle t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i,
+ * cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin). A given scale multiplies cos and sin, rounded.
+ * The backward turns g by the negative angle. workspace (T,2,R/2): cos, sin.
+ * Angles are integers in units of 2^-64 turn: t times a frequency modulo 2^64 is exact (base >= 1).
+ * Frequency 0 is 2^64 / 2 pi, each next one is the last times base^(-2/R), in binary64; a given f_i
+ * is multiplied by 2^64 / 2 pi in binary64. Each is then cut to an integer, modulo 2^64. */
 
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
@@ -21,7 +20,7 @@ GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
     return r;
 }
 
-/* Whole heads, an even number of rotated columns; workspace is the table of cosines and sines. */
+/* Shape rule: whole heads, an even number of rotated columns. Workspace: table of cos and sin. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -77,7 +76,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
             const float *table = (const float *)call->workspace + row % t * cols,
                         *from = p.from + at;
-            float *to = p.to + at; /* may be `from` */
+            float *to = p.to + at; /* may equal `from` */
             for (int64_t i = 0; i < half; i++, table++) {
                 float a = from[i], b = from[i + half];
                 gckpti_put(&to[i], gckpti_fma(a, table[0], -(b * table[half])), p.accumulate);
@@ -99,7 +98,7 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
         float frequency[GCKPTI_ROTARY_MAX];
     } a;
     if (!x || !desc)
-        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: a desc is needed");
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: x or desc is NULL");
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
@@ -112,11 +111,11 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     size_t bytes =
         desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
     if (desc->position < 0 || desc->position > INT32_MAX)
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; it must be 0 to %i",
                            desc->position, INT32_MAX);
     if (!(scale > 0.0f && scale <= FLT_MAX) || (f && columns > 2 * GCKPTI_ROTARY_MAX))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "rotary: scale %g must be positive, frequencies at most %i, not %I",
+                           "rotary: scale %g must be positive, and frequencies at most %i, not %I",
                            (double)scale, GCKPTI_ROTARY_MAX, f ? columns / 2 : 0);
     a.o = o;
     if (f || columns != d || scale < 1.0f || scale > 1.0f) {
@@ -126,7 +125,7 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     for (int64_t i = 0; f && i < columns / 2; i++) {
         if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
             return gckpti_fail(x->graph, GCKPT_E_ARG,
-                               "rotary: frequency %I is %g; 0 and more is possible", i,
+                               "rotary: frequency %I is %g; it must be finite and >= 0", i,
                                (double)f[i]);
         a.frequency[i] = f[i];
         bytes += sizeof *f;
@@ -134,15 +133,15 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
 }
 
-/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add ---- */
+/* ---- positions: y = x + table[first..first+T-1], made of a slice and gckpt_add ---- */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
 {
     if (!x || !table)
         return NULL;
     gckpt_graph *g = x->graph;
     if (!table->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG, "positions: %T depends on inputs; the table may not",
-                           table);
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "positions: the table %T must not depend on inputs", table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(g, GCKPT_E_SHAPE,

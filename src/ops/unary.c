@@ -1,8 +1,8 @@
 #include "ops/internal.h"
 
-/* ---- elementwise ops of one input: y = f(x); dx = g times the derivative at x or at y, g over it
- * (the inverse function's), or g where it is above 0, else +0. o: the attributes. Kernels go
- * element by element: out may be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x). The rule of dx, with a derivative f' at x or y: g f'
+ * (product); g / f', f' of the inverse function (quotient); g if f' > 0, else +0 (masked). o: the
+ * attributes. out may be in's buffer, and grad grad_out's. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -31,15 +31,15 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
-/* Descriptor and builder of an op without attributes. */
+/* Defines the descriptor and the builder of an op without attributes. */
 #define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
     GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, which is taken at `needs`; rule:
- * product, quotient or masked. */
+/* Defines kernels from gckpti_value_<name> and gckpti_deriv_<name>, a function of x or y (`needs`);
+ * rule: product, quotient or masked. */
 #define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
     GCKPTI_OP_KERNELS(name, backward ? gckpti_unary_backward(call, needs, gckpti_deriv_##name,     \
                                                              gckpti_put_##rule)                    \
@@ -52,7 +52,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     GCKPTI_UNARY_KERNELS(name, rule, needs)                                                        \
     GCKPTI_SIMPLE_OP(name, gckpti_unary_shape, flops, GCKPTI_IS_ELEMENTWISE, needs)
 
-/* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
+/* Formulas are in num/formulas.h. relu: dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu_deriv(float y) { return y; }
 GCKPTI_UNARY_OP(relu, masked, NULL, GCKPT_OUT)
 
@@ -62,7 +62,7 @@ GCKPTI_UNARY_OP(silu, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_UNARY_OP(tanh, product, gckpti_flops_20, GCKPT_OUT)
 GCKPTI_UNARY_OP(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
-/* exp: derivative y */
+/* exp: the derivative is y */
 GCKPTI_INLINE float gckpti_exp_deriv(float y) { return y; }
 GCKPTI_UNARY_OP(exp, product, gckpti_flops_20, GCKPT_OUT)
 
@@ -80,7 +80,7 @@ GCKPTI_UNARY_OP(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_UNARY_OP
 #undef GCKPTI_WITHOUT_ATTRIBUTES
 
-/* pow: y = x^e, derivative e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
+/* pow: y = x^e; the derivative is e x^(e - 1), e - 1 being rounded; if e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
@@ -94,7 +94,7 @@ GCKPTI_INLINE float gckpti_deriv_pow(float x, const float *e)
 }
 static void gckpti_pow_gradient(const gckpt_call *call)
 {
-    if (*(const float *)call->attributes == 0.0f) /* then no derivative is above 0 */
+    if (*(const float *)call->attributes == 0.0f) /* x^0 is constant: masked gives +0 */
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_masked);
     else
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_product);
@@ -107,8 +107,8 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
 }
 
-/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) o: low, high */
+/* clamp: y = min(max(x, low), high); NaN and -0 stay; dx = g where low < x < high, else +0. o: low,
+ * high. (In bf16 plans y is rounded; it can lie between low and high where x does not.) */
 static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
@@ -135,7 +135,7 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
     return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
 }
 
-/* leaky_relu: y = x where x > 0, else slope x;  derivative 1 where y > 0, else slope. o: slope */
+/* leaky_relu: y = x if x > 0, else slope x;  derivative 1 if y > 0, else slope. o: slope */
 static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
 {
     const float slope = *(const float *)call->attributes;
@@ -169,7 +169,7 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
 }
 
-/* from_u8: y = fma(x, scale, shift), x a byte; no gradient. o: scale, shift */
+/* from_u8: y = fma(x, scale, shift) of a byte x, without a gradient. o: scale, shift */
 static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
@@ -194,8 +194,8 @@ GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g) =
- * fma(-exp(y), sum, g). A row's sums come first, so the buffers may coincide here too. */
+ * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
+ * sum, g). Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
 static void gckpti_softmax_rows(const gckpt_call *call, int log)
 {
     int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
@@ -225,7 +225,7 @@ static void gckpti_softmax_gradients(const gckpt_call *call, int log)
 }
 static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 {
-    call->mixes_rows = call->in[0].shape.n < 2; /* then its only axis is the batch */
+    call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
 GCKPTI_OP_KERNELS(softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 0))
@@ -249,9 +249,9 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
 }
 
-/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask computed again:
- * puts of (1 / (1 - p)) x or g, and of +0. u is uniform in [0,1), four to a Philox block, numbered
- * by the element in the whole batch (5j). */
+/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, with the mask computed
+ * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
+ * numbered by the element's index in the whole batch (manual, 5j). */
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
 {
     float p = *(const float *)call->attributes;
@@ -265,7 +265,7 @@ static void gckpti_run_dropout(const gckpt_call *call, int backward)
     const gckpti_dropout d = gckpti_dropout_of(call, backward);
     const gckpti_io io = d.io;
     uint32_t block[4] = { 0, 0, 0, 0 };
-    if (!gckpti_is_training(call)) { /* only training plans have a backward */
+    if (!gckpti_is_training(call)) { /* inference has no backward */
         gckpti_detach_forward(call);
         return;
     }

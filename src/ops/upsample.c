@@ -2,18 +2,18 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_IMAGES
-/* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller ----
- * As in PyTorch, in binary32, row i of P reads row p of H, columns likewise: nearest: p = floor(i
- * (H/P)); bilinear: p = max((H/P) (i + 0.5) - 0.5, 0), aligned p = i ((H-1)/(P-1)): at floor(p),
- * weight 1 - f, and the next, or the last again, f = p - floor(p), if that is not 0. y: x there, or
- * chains of fma from +0 over these rows and, in a row, columns: x times the product of both
- * weights. dx: results in order, each with its taps in that order: fma(weight, g, dx). */
+/* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller, as in PyTorch, in binary32 ----
+ * Row i of P reads x at row p (columns likewise). nearest: p = floor(i (H/P)); bilinear: p =
+ * max((H/P) (i + 0.5) - 0.5, 0); aligned: p = i ((H-1)/(P-1)). With f = p - floor(p), row floor(p)
+ * has weight 1 - f and, if f > 0, the next one (or the last) weight f. y: x at p (nearest), or
+ * chains of fma from +0 over these rows and, in a row, columns: x times both weights. dx: results
+ * in order, each with its taps in that order: fma(weight, g, dx). */
 typedef struct {
     const gckpt_call *call;
     gckpti_scaled_add add;
 } gckpti_upsample_state;
 
-/* An item is a row of results (forward), an image (backward). */
+/* A work item is a row of results (forward), or an image (backward). */
 static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_upsample_state *s = (const gckpti_upsample_state *)context;

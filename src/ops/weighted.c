@@ -1,7 +1,7 @@
 #include "ops/internal.h"
 
 #ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (losses.c) ---- */
+/* ---- cross_entropy_with, soft_cross_entropy: formulas in ops/losses.c ---- */
 static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
     float smoothing = *(const float *)call->attributes;
@@ -35,7 +35,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: formulas in ops/losses.c ---- */
 GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
                     GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_XY(GCKPT_IN(2)),

@@ -48,11 +48,11 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
         gckpti_emit(p, ~p->backward[r]);
         last_group = this_group;
     }
-    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
-/* Returns the segment directly inside `segment` (or the body, if -1) that has p->body[index] (of a
- * staged parameter: its first reader), or -1. group: <= 0, as in gckpti_build_segments. */
+/* Returns the segment directly inside `segment` (inside the body, if -1) that has p->body[index]
+ * (or, of a staged parameter, its first reader), or -1. group is gckpti_build_segments's, <= 0. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {
     int child = -1;
@@ -77,7 +77,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
         return;
     gckpti_segment_frame *stack = p->segment_stack;
     gckpti_emit_forwards(p, 0, p->body_count);
-    int depth = 1, high = p->body_count; /* the latest forwards end at high */
+    int depth = 1, high = p->body_count; /* the last emitted forwards end before `high` */
     stack[0].segment = -1;
     stack[0].begin = 0;
     stack[0].last = p->body_count - 1;
@@ -116,7 +116,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
                     in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %i is not the id of an op's result", i,
+                            "schedule: instruction %i: id %i is no op that its kind can run", i,
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->node_of[in.id] : -1;
     if (u >= p->prologue && p->node[u].backward_index >= 0 &&
@@ -129,9 +129,9 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
         !p->node[p->node_of[in.id]].can_offload)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: no "
-                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
-                            "function of parameters only",
+                            "schedule: instruction %i: %T cannot be offloaded: desc.offload_bytes "
+                            "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
+                            "it depends on parameters only",
                             i, t);
     return GCKPT_OK;
 }
@@ -159,7 +159,7 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
         int u = p->node_of[in.id];
         if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
             gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
-        if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
+        if (in.kind >= GCKPT_OFFLOAD) /* reloads imply the offloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
@@ -225,8 +225,8 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
     return i < ops ? (int)group : -(int)group;
 }
 
-/* Finds the uniform segmentation of the least arena: p->best. An arena is never below its peak, so
- * they are placed by increasing peak, until the next peak is no less than the least arena. */
+/* Sets p->best to the uniform segmentation of the least arena. As no arena is below its peak,
+ * places segmentations by increasing peak, until the next peak is no less than the least arena. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->top_segments;
@@ -257,7 +257,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     }
     if (result != GCKPT_OK || least < SIZE_MAX)
         return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* reports that none can be addressed */
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* sets the error: none can be addressed */
 }
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)

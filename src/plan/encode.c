@@ -6,7 +6,7 @@
 GCKPTI_COLD_BEGIN
 
 /* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
-/* Extends a hash by a node. name: of an input, parameter (in the store) or constant. */
+/* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
 static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
                                    const gckpt_shape *shape, const void *attributes,
                                    const char *name)
@@ -28,13 +28,13 @@ static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     }
     for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
         hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags, above the public ones, are for the cost model */
+    if (q->op) /* private flags (above the public ones) only serve the cost model */
         hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* Returns a node without the parts in other arrays of its plan: name, attributes, shape, index. */
+/* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
     gckpti_plan_node node;
@@ -82,8 +82,8 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
 }
 
 /* ---- from lowered plan to plan; a plan's block ---- */
-/* Copies an array of a plan to a plan's block after *used bytes; NULL only reserves it. If block
- * is NULL, only adds its bytes to *used. */
+/* Copies n elements to a plan's block after its first *used bytes, and adds their bytes to *used.
+ * If `from` is NULL, only reserves the bytes; if block is NULL, only counts them. */
 static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
     size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
@@ -108,13 +108,13 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     return n;
 }
 
-/* Returns an array in the block of a plan that is being written, without const. */
+/* Returns, without const, an array in the block of a plan that is being written. */
 static void *gckpti_writable(gckpt_plan *plan, const void *part)
 {
     return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
 }
 
-/* Appends a name to the plan's, or only counts it if the plan has no block. Returns its offset. */
+/* Appends a name to plan->names, or only counts it if the plan has no block. Returns its offset. */
 static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
 {
     size_t offset = plan->name_bytes, size = strlen(name) + 1;
@@ -124,7 +124,7 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return offset;
 }
 
-/* Returns a tensor among the last 256 with which tensor i shares its shape, else i. */
+/* Returns the id of one of the 256 tensors before i that has the same shape as i, else i. */
 static int gckpti_shared_shape(const gckpti_planner *p, int i)
 {
     for (int k = i - 1; k >= 0 && k >= i - 256; k--)
@@ -153,7 +153,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
             const char *param_name =
-                p->g->store->params[t->index].p.name; /* t's may have changed */
+                p->g->store->params[t->index].p.name; /* t's own name may have changed */
             int updated = gckpti_is_updated(p, i), uses = 0;
             for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
                 k = p->target[k].next;
@@ -205,8 +205,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* Returns the first op that mixes rows, itself or through a view it reads, or -1; preferably one
- * that always does if possible, then batch norm that needs two rows. */
+/* Returns the first op that mixes rows (itself or in a view that it reads), or -1. Prefers an op
+ * that always does to one that only batch norm's need of two rows makes mix. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
     int measures = -1, single = 0;
@@ -279,7 +279,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
         return plan;
     size_t size = gckpti_plan_copy(NULL, plan);
     plan->memory.used = 0;
-    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* fits, as the plan is above it */
+    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* fits: the plan is above it */
     gckpti_plan_copy(first, plan);
     return (gckpt_plan *)first;
 }
@@ -313,7 +313,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
     return 2 + (int)(hash & 0x3fffffff);
 }
 
-/* Sets the scalars of the plan of a lowered plan. */
+/* Sets the scalars of the plan that is made from a lowered plan. */
 static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
 {
     const gckpt_plan_desc *desc = p->desc;
@@ -331,7 +331,7 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->threads = p->threads;
     plan->backend_id = gckpti_backend_id(desc->backend, p->plain);
     plan->precision = desc->precision;
-    plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
+    plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* a graph without inputs counts as one row */
     plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
     plan->alignment = p->alignment;
     plan->arena = d->arena;
@@ -351,7 +351,7 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
-    plan->ins = d->ins; /* copied into its block */
+    plan->ins = d->ins; /* gckpti_plan_copy copies it into the block */
     plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
@@ -396,7 +396,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         const gckpt_tensor *t = p->tensors[id];
         gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
         call.plain = 1;
-        (void)t->op->shape(&call); /* it fits: its graph was built */
+        (void)t->op->shape(&call); /* cannot fail: it succeeded when the graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted_input(t->op) && call.elements_per_count > 1
                                    ? call.elements_per_count

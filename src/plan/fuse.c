@@ -5,7 +5,7 @@
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
-/* Replaces the last op of a group by gckpti_op_fused; the others get attributes for row tiles. */
+/* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
 {
     gckpti_planner *p = r->p;
@@ -68,14 +68,14 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     p->has_fused = 1;
 }
 
-/* ---- which groups: the cheapest split of a stretch within the least bytes or `least` ---- */
+/* ---- which groups to fuse: the cheapest split of a stretch of ops within some bytes ---- */
 typedef struct {
-    int64_t live_bytes; /* the peak */
+    int64_t live_bytes; /* most live bytes */
     uint64_t extra_cost;
-    int from; /* of a split: where its last op or group begins */
+    int from; /* of the best split of the first j ops: index at which its last op or group begins */
 } gckpti_split;
 
-/* split[i * GCKPTI_FUSED_OPS + k]: a group of ops i to i + k; best[j]: of the first j ops. */
+/* Sets best[n] to the cheapest split. split[i * GCKPTI_FUSED_OPS + k] groups ops i to i + k. */
 static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t cap, gckpti_split *best)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -139,7 +139,7 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
     gckpti_fused_builder *r = (gckpti_fused_builder *)gckpti_scratch_alloc(&temp, 1, sizeof *r);
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
-    int64_t least = 0; /* the most bytes of an op outside groups: a lower bound of any peak */
+    int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
     p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
         memset(p->fused_into, 0xff, n * sizeof *p->fused_into);

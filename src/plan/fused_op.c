@@ -6,9 +6,9 @@ GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
 /* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
- * Only ops of the group read the results of all but the last one. Rows that their readers still
- * need move to the front when new rows are computed, so no row is computed twice. Padding rows are
- * stored like others, with indices below 0, or `height` and above. */
+ * Only the last op's result is read outside the group. When a step computes new rows, old rows that
+ * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
+ * stored as rows with indices below 0, or `height` and above. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges,
                                 int32_t end)
@@ -20,7 +20,7 @@ GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_st
     }
     for (int i = group->steps; i-- > 0;) {
         gckpti_row_range *q = &ranges[i];
-        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* it has no more readers */
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads its rows any more */
         q->high = q->high < q->drop ? q->drop : q->high;    /* nobody reads the rows in between */
         q->need = q->need < q->high ? q->high : q->need;
         const int32_t first = gckpti_tile_first(q), stop = gckpti_tile_end(&step[i], q);
@@ -50,7 +50,7 @@ GCKPTI_DATA const gckpt_op gckpti_op_fused = {
 };
 
 /* ---- which ops may be in a group ---- */
-/* Returns whether input k of an op has rows, or is the same for all rows. */
+/* Returns whether input k of an op has rows, or is the same for all rows of the output. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const gckpt_shape *q = &t->in[k]->shape;
@@ -61,7 +61,7 @@ static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *r
            (t->op->receptive_field || q->d[1] == t->shape.d[1]);
 }
 
-/* Finds which rows an op reads; leaves o->rows 0 if it cannot run in row tiles. */
+/* Finds which input rows an op reads (o->rows); leaves o->rows 0 if it cannot run in row tiles. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
     gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
@@ -88,7 +88,7 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
         o->rows = rows;
 }
 
-/* Finds the ops that may be in a group, the last readers, and the live bytes at each op. */
+/* Finds the ops that may be in a group, each op's last reader, and the live bytes before it. */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
 {
     gckpti_planner *p = r->p;
@@ -153,7 +153,7 @@ static int gckpti_reads_padding(const gckpt_tensor *t, const gckpt_receptive_fie
     return rows->padding > 0 || end > t->in[k]->shape.d[1];
 }
 
-/* Adds an op, after steps that copy inputs it pads. Returns 0 if it cannot be in the group. */
+/* Adds an op to the group, after steps that copy inputs it pads. Returns 0 if it does not fit. */
 static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
@@ -168,7 +168,7 @@ static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
             return 0;
         if (from[k] >= 0 || q->batch_invariant || !gckpti_reads_padding(t, rows, k))
             continue;
-        if (q->type == GCKPT_U8) /* copies are words */
+        if (q->type == GCKPT_U8) /* copy steps copy 4-byte words */
             return 0;
         const int m = from[k];
         for (int i = 0; i < r->header.steps; i++)
@@ -199,7 +199,7 @@ static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
     return 1;
 }
 
-/* Lets a step run in place of its input where it is the only reader and works row by row. */
+/* Lets a step write over its input's rows if it is their only reader and works row by row. */
 static void gckpti_fused_in_place(gckpti_fused_builder *r)
 {
     for (int i = 0; i < r->header.steps; i++) {
@@ -262,7 +262,7 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
     return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
 }
 
-/* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or all ranges (2 * steps). */
+/* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or r->range (id 2 * steps). */
 static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
 {
     gckpt_buffer *b = &r->buffers[r->buffer_count];
@@ -271,7 +271,7 @@ static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int 
     r->buffer_count += size > 0;
 }
 
-/* Adds a group's buffers; r->workspace: their peak. Returns 0 if it is too large. */
+/* Adds a group's buffers; sets r->workspace to their peak. Returns 0 if that is too large. */
 static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
 {
     const int n = r->header.steps;
@@ -303,7 +303,7 @@ static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
     return r->workspace <= INT32_MAX;
 }
 
-/* Builds a group of n ops, or returns 0. Fast kernels get 64 positions or a quarter of the rows. */
+/* Builds a group of n ops, or returns 0. Fast kernels get 64 positions or a quarter of all rows. */
 GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
 {
     const gckpt_tensor *out = r->p->tensors[id[n - 1]];

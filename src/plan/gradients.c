@@ -3,11 +3,11 @@
 
 /* ---- the model's gradients: their uses, sums and memory, for a fixed order of backwards ---- */
 /* Returns whether t's gradient is a sum over uses (manual, 5f): t is batch-invariant. Each use has
- * an accumulator in a plan that accumulates; else each use but the first has scratch. */
+ * an accumulator in a plan that accumulates; in others each use after the first has scratch. */
 GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t) { return t->batch_invariant; }
 
-/* Numbers the targets, and lists those of one tensor's gradient in the contract's order: users that
- * depend on the batch, then others, both in reverse order; inputs of one op ascending. */
+/* Numbers the targets, and links those of one tensor's gradient in order of addition (5f): of users
+ * that depend on the batch, then of others, both in reverse order; inputs of one op ascending. */
 GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
@@ -56,8 +56,8 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* Returns a backward after `index` that adds to the gradient of `id`: of an activation the next, of
- * a sum over uses one in the body if there is any. INT32_MAX: none does, or id is -1. */
+/* Returns a backward after `index` that adds to `id`'s gradient (of an activation the next one; of
+ * a sum over uses one in the body if possible), else INT32_MAX (also for id -1). */
 static int gckpti_next_write(const gckpti_planner *p, int id, int index)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
@@ -66,7 +66,7 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int index)
     return INT32_MAX;
 }
 
-/* Finds the backwards of the body that are followed by REDUCEs: the last ones of a gradient. */
+/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     size_t n = (size_t)p->n;
@@ -85,7 +85,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = p->reductions++; /* the largest last, to overlap the next backward */
+            int k = p->reductions++; /* the largest last: it overlaps the next backward */
             for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, q->id); k--)
                 p->reduction[k] = p->reduction[k - 1];
             p->reduction[k] = sum;
@@ -96,7 +96,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
     }
 }
 
-/* Adds a sum that lives through the whole step. */
+/* Adds a gradient that lives through the whole step. Returns its index. */
 static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
 {
     int v = gckpti_gradient_new(p, t, size, 0);
@@ -105,8 +105,8 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
     return v;
 }
 
-/* Adds the gradients of a plan that accumulates: an accumulator for each use, and the partial sums
- * of the reduction over virtual ranks. */
+/* Adds the gradients that live all step in a plan that accumulates: an accumulator for each use,
+ * and the partial sums of the reduction over virtual ranks. */
 static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -132,10 +132,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             p->total[id] = p->target[p->first_use[id]].gradient;
 }
 
-/* Finds where node u's backward writes the gradient of input i of its op t. If the plan
- * accumulates, a sum over uses has its accumulator already. Else the first use defines the gradient
- * (set to zero if it is such a sum). A later use adds to it in place, or is scratch that is added
- * to it (total) if it is part of such a sum or the input occurs twice. */
+/* Finds where the backward of node u writes the gradient of input i of its op t. If the plan
+ * accumulates, a sum over uses has an accumulator already. Else the first use defines the gradient
+ * (set to zero if it is a sum over uses). A later use adds in place, or, in a sum over uses or if
+ * the op has the input twice, is scratch that is added to the gradient (total). */
 static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i]->base;
@@ -168,9 +168,9 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     p->gradient[*total].last = u->backward_index;
 }
 
-/* Gives gradient v, which begins at backward `index`, the bytes of w if they have the same size. If
- * copy is 1, the op passes the values of w on: all gradients with these bytes may live on until one
- * of them is written again; by then the others must be dead. If 0, all must end at `index`. */
+/* Lets gradient v, which begins at backward `index`, share w's bytes if they have one size. If copy
+ * is 1, the op passes w's values on: gradients with these bytes may live until one of them is
+ * written again; by then the others must be dead. If 0, all must end at `index`. */
 static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, int copy)
 {
     gckpti_gradient *all = p->gradient;
@@ -181,7 +181,7 @@ static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, in
     gckpti_gradient *root = &all[all[w].alias_root];
     if (!copy && root->last_use != index)
         return;
-    while (copy && all[root->first_live].last < index) /* nobody writes to it any more; w lives */
+    while (copy && all[root->first_live].last < index) /* dead, as nobody writes it any more */
         root->first_live = all[root->first_live].next_alias;
     for (int m = root->first_live; copy && m >= 0; m = all[m].next_alias)
         if (all[v].last >= gckpti_next_write(p, all[m].owner, index) ||
@@ -304,7 +304,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         for (int i = 0; i < t->inputs; i++)
             gckpti_find_target(p, u, t, i);
     }
-    for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
+    for (int i = 0; i < p->n; i++) /* an update at the end of the step reads it */
         if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
             p->gradient[p->total[i]].last = p->backwards - 1;
     gckpti_add_recv_buffers(p);

@@ -4,40 +4,40 @@
 /* Declarations shared by the files of plan/; no other folder includes this file. */
 
 /* ---- plan/model.c ---- */
-/* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+/* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
-enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* overhead of an instruction */
+enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction besides its flops and bytes */
 
 /* ---- plan/place.c ---- */
-/* Orders of the initial priorities; AREA is size x lifetime. */
+/* By which number buffers are sorted for their initial priorities; AREA is size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
-/* A level of the skyline (place.c), stored at its first and its last instruction. */
+/* A level of the skyline (place.c), stored at its first and at its last instruction. */
 typedef struct {
     size_t height;  /* at the first instruction */
     int begin, end; /* begin at the last instruction, end at the first */
 } gckpti_skyline_level;
 
-/* A tree node: over the buffers below it that have no offset yet, the latest start, the earliest
- * end, the first priority. */
+/* A node of the tree of buffers: the latest start, the earliest end and the first priority among
+ * the buffers below it that have no offset yet. */
 typedef struct {
     int start, end;
     uint32_t priority;
 } gckpti_branch;
 
 typedef struct {
-    gckpt_buffer *buffer; /* buffer->offset is the best so far */
+    gckpt_buffer *buffer; /* buffer->offset is that of the best iteration so far */
     size_t offset;        /* in this iteration */
     uint32_t priority;
 } gckpti_placement;
 
 typedef struct {
-    size_t n, length, alignment, visited; /* visited: tree nodes and levels, the effort */
+    size_t n, length, alignment, visited; /* visited: tree nodes and levels so far (effort) */
     size_t goal;                          /* greatest sum of live sizes, each rounded up */
-    size_t resident;              /* bytes that are live all the time; not in n, goal and offsets */
-    gckpti_skyline_level *level;  /* by instruction */
-    gckpti_branch *tree;          /* 1 is the root, n + i belongs to placement i */
-    gckpti_placement *placements; /* in Z-order */
+    size_t resident;                      /* bytes of workspace */
+    gckpti_skyline_level *level;          /* by instruction */
+    gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
+    gckpti_placement *placements;         /* in Z-order */
     int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
@@ -65,19 +65,19 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #ifndef GCKPT_NO_TILES
 enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
 
-/* An op that may be in a fused group. */
+/* State of an op that may be in a fused group. */
 typedef struct {
     gckpt_receptive_field rows; /* rows.inputs 0 means it cannot be in a group */
     void *attributes;           /* for row tiles */
-    int last_reader;            /* the last op that reads it; p->n: the program does */
-    int step;                   /* in the group that is being built, or -1 */
+    int last_reader;            /* id of the last op that reads it; p->n if the program reads it */
+    int step;                   /* index of its step in the group that is being built, or -1 */
     int64_t live_bytes;         /* bytes live before it that it or later ops read */
 } gckpti_row_op;
 
 typedef struct {
-    int32_t rows, new_rows;        /* the most rows, and the most that one tile computes */
-    int keeps_rows;                /* some rows stay from one tile to the next */
-    int first_writer, last_reader; /* steps */
+    int32_t rows, new_rows;        /* most rows at a time; most rows that one tile computes */
+    int keeps_rows;                /* nonzero if some rows stay from one tile to the next */
+    int first_writer, last_reader; /* first step that writes it; last step that reads it */
     int readers, has_padding;
 } gckpti_step_buffer;
 
@@ -93,7 +93,7 @@ typedef struct {
     const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* results of steps */
     gckpt_buffer buffers[2 * GCKPTI_FUSED_STEPS + 1];
     int buffer_count;
-    uint64_t extra_cost; /* compared with the ops outside a group */
+    uint64_t extra_cost; /* cost of the group minus the cost of its ops outside a group */
     int64_t workspace;   /* bytes */
 } gckpti_fused_builder;
 

@@ -17,7 +17,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
         offloads += i >= 0 && d->sched.offload_parts[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* addends; updates, offloads */
+    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* of addends; updates, offloads */
     size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->tree_depth);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
@@ -44,8 +44,8 @@ static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
     ins->uses = 1;
 }
 
-/* Adds the updates of parameters whose last use is the entry at position x, but not before position
- * `counted`, where all losses have counted the divisor of gradients (they may run late). */
+/* Adds an UPDATE of each parameter last used at position x, but none before position `counted`,
+ * where all losses have counted the divisor of gradients (losses may run late). */
 static void gckpti_add_updates_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted,
                                      int *last)
 {
@@ -87,7 +87,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
     if (early && last)
         counted = gckpti_find_last_uses(p, d, last);
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
-    d->body = (size_t)p->prologue; /* each runs once and is needed */
+    d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
         int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
@@ -136,8 +136,8 @@ static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
     d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
-/* Returns the buffer of a gradient (its own or its alias root's), or -1 for gradient -1. A new one
- * begins at instruction x. */
+/* Returns the buffer of a gradient (or of its alias root), or -1 if `gradient` is -1. If there is
+ * none yet, adds a buffer that begins at instruction x. */
 static int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
                                       int x)
 {
@@ -210,10 +210,10 @@ static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int 
 }
 
 /* Appends addends of a tensor's gradient to an instruction's operands: if `others` is 0 the first
- * (-1 of a loss), else the further ones, which batch-invariant tensors have in accumulating plans;
- * a REDUCE adds up those of the body. Returns 1 + the number of further ones (the ins' `uses`). */
+ * (-1 for a loss), else the further ones (of batch-invariant tensors in plans that accumulate; for
+ * a REDUCE the body's). Returns 1 + their number (the ins' `uses`). */
 static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
-                               int x)
+                                 int x)
 {
     int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
     int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
@@ -269,7 +269,7 @@ static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, i
         gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->total, x), x);
     }
     ins->uses = (gckpti_id)gckpti_append_addends(p, d, u->id, 1, x);
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs after it */
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* REDUCEs after it use these */
         gckpti_get_or_add_gradient(p, d, p->reduction[k].recv, x);
         gckpti_get_or_add_gradient(p, d, p->reduction[k].shard, x);
     }
@@ -321,10 +321,10 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
             gckpti_append_addends(p, d, ins->id, 0, y);
             ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, y);
         }
-        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* gckpti_encode_copies */
+        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* see gckpti_encode_copies */
             gckpti_add_operand(d, -1, y);
     }
-    for (int v = 0; v < p->gradients; v++) { /* some live longer than instructions use them */
+    for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
         if (b >= 0 && d->buffers[b].end < last_use)
             d->buffers[b].end = last_use;
@@ -357,7 +357,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
         estimates[b->start] += (double)b->size;
         estimates[b->end + 1] -= (double)b->size;
         change[b->start] += b->size;
-        change[b->end + 1] -= b->size; /* wraps, and back when summed */
+        change[b->end + 1] -= b->size; /* unsigned wrap-around, undone by the sum */
     }
     for (int x = 0; x <= (int)d->length; x++) {
         estimate += estimates[x];
@@ -377,7 +377,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
         int gathered = b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t);
         int kind = gathered ? GCKPT_BYTES_GATHERED : gckpti_bytes_kind(b->kind);
         d->kind_bytes[kind] += b->size;
-        if (kind == GCKPT_BYTES_GRADIENTS && b->size < full) /* a shard */
+        if (kind == GCKPT_BYTES_GRADIENTS && b->size < full) /* this buffer is a shard */
             d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
     }
     if (d->peak < SIZE_MAX)
@@ -413,7 +413,7 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     gckpti_build_buffers(p, d);
     if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes; desc.offload_bytes is %z",
+                            "schedule: it offloads %z bytes, but desc.offload_bytes is only %z",
                             d->offloaded, p->desc->offload_bytes);
     return gckpti_sum_live(p, d);
 }

@@ -37,7 +37,7 @@ static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int bf
     return p->rounding[t->base->id] & bf16_flag;
 }
 
-/* Returns whether an op can run in strips: no broadcast input; of a row op only input 0 is bf16. */
+/* Returns whether op t can run in strips: no broadcast input; if rowwise, only input 0 is bf16. */
 static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const int rows = gckpti_has_builtin_flag(t->op, GCKPTI_IS_ROWWISE);
@@ -102,8 +102,8 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     return bytes;
 }
 
-/* Writes the copies of an instruction into a plan's operands. A gradient that the op passes on is
- * the incoming one. The rest of the workspace, if any, is the op's own. */
+/* Writes the offsets of an instruction's copies into a plan's operands. Where the op passes a
+ * gradient on, the copy of the incoming gradient serves. The rest of the workspace is the op's. */
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];

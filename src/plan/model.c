@@ -31,8 +31,8 @@ static int gckpti_model_memory(gckpti_planner *p)
     return !p->failed;
 }
 
-/* Finds which tensors get a gradient: they reach a loss, and their gradient is fetched, or they are
- * or depend on a trainable parameter or such a tensor. A backward runs if an input gets one. */
+/* Finds which tensors get a gradient: a loss depends on them, and they are, or depend on, a
+ * trainable parameter or a tensor with a fetched gradient. A backward runs if an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -69,8 +69,8 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
     return x / b * a + x % b * a / b;
 }
 
-/* Returns the cost of op t, a lowering, from desc.costs, which are of the graph as it was built:
- * that of the ops it replaces, scaled by the ratio of the model's costs. */
+/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
+ * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
@@ -111,7 +111,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
     if (gckpti_is_loss(t) && t->op->flags & GCKPTI_BACKWARD_LOSS && gckpti_linear_loss_block(call))
-        cost.forward = 0; /* the backward does it all */
+        cost.forward = 0; /* this lowering computes all in the backward */
     cost.forward += GCKPTI_INSTRUCTION_COST;
     if (gradients == 0)
         return cost;
@@ -121,7 +121,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Queries op t for its workspace at this thread count and its cost. */
+/* Queries op t for its workspace with p->threads threads, and for its cost. */
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
@@ -148,10 +148,10 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
             result = b->workspace(b->context, t->op, &call);
         if (result != GCKPT_OK || precision != GCKPT_BF16_FAST || call.precision == precision)
             break;
-        precision = GCKPT_BF16; /* once more: the backend declines it */
+        precision = GCKPT_BF16; /* the backend has no fast kernel: query again */
     }
     if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
+        return gckpti_error(p->g, result, "%T: backend %s has no plan for this op or its shapes", t,
                             p->desc->backend->name);
     p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
                             call.workspace_backward > PTRDIFF_MAX / 4;
@@ -229,7 +229,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
     }
 }
 
-/* Adds an edge to a node, unless it is among those from `first` on. Returns its index there. */
+/* Adds an edge to `node` unless there is one from index `first` on. Returns its index - first. */
 static int gckpti_add_edge(gckpti_planner *p, int first, int node)
 {
     int index = first;
@@ -240,7 +240,7 @@ static int gckpti_add_edge(gckpti_planner *p, int first, int node)
     return index - first;
 }
 
-/* Adds the edges of node u, an op: what its forward and its backward read, and may overwrite. */
+/* Adds the edges of node u, an op: nodes that its forward and backward read; sets u->in_place. */
 static void gckpti_add_edges(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t)
 {
     unsigned mask = p->active[u->id] & GCKPTI_HAS_BACKWARD ? gckpti_backward_needs(p, t) : 0;
@@ -330,7 +330,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 unless it is an op */
+        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for tensors that are no ops */
         sum = gckpti_add_cost(sum, p->cost[i].backward);
         if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
             sum = gckpti_add_cost(
@@ -373,9 +373,9 @@ static void gckpti_find_nodes(gckpti_planner *p)
 }
 
 /* Finds p->late, the body's forwards, each as late as possible: before the first backward that
- * needs it (p->needed_by), and right before its first reader if that is far away. So the values of
- * one loss are dead before the next loss is computed. Side effects keep their order, as do losses
- * that updates wait for. */
+ * needs it (p->needed_by), and right before its first reader if that is more than APART nodes away.
+ * So the values of one loss are dead before the next loss is computed. Side effects keep their
+ * order, as do losses that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
 {
     enum { APART = 8 }; /* a first reader more than this many nodes away is far */
@@ -392,14 +392,14 @@ static void gckpti_find_late(gckpti_planner *p)
         reader[u] = before[u] = u;
         p->needed_by[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* read by a backward */
+    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
         const gckpti_node *q = &p->node[u];
         for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
             gckpti_set_min(&p->needed_by[p->edges[k]], q->backward_index);
         if (q->backward_index >= 0 && (q->side_effect || q->reads_saved))
             gckpti_set_min(&p->needed_by[u], q->backward_index);
     }
-    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* read by such a node */
+    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* nodes that a needed node reads */
         const gckpti_node *q = &p->node[u];
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))

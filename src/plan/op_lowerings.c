@@ -5,9 +5,9 @@
 GCKPTI_COLD_BEGIN
 
 /* ---- alternative lowerings of an op: the same bits, with other bytes and another cost ---- */
-/* Turns t, a copy of a loss, into a lowering of it; returns 0 if there is no such lowering. Those
- * of cross entropy compute each logit of a linear layer once, `rows` rows at a time; the last one
- * twice. */
+/* Turns t, a copy of a loss, into its lowering number `lowering`; returns 0 if it has none.
+ * Lowerings of a cross entropy compute each logit of a linear layer once, `rows` rows at a time;
+ * the last one computes each logit twice. */
 static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
 {
     enum { LAST = GCKPTI_LOWERINGS - 1 };
@@ -37,15 +37,15 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
     return 1;
 }
 
-/* Returns whether `alt` may run instead of t. The input that it replaces is not computed: it
- * may have no other user, and no rounding. Gradients of that input's inputs then come from t, so no
- * op in between may add to them. */
+/* Returns whether `alt` may run instead of t. The input of t that alt does not read is then not
+ * computed: nothing else may read it, and it must not be rounded. Gradients of that input's inputs
+ * then come from t, so no op in between may add to them. */
 static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *alt)
 {
     const gckpt_tensor *replaced = t->in[0]->base;
     if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) ||
         p->desc->precision == GCKPT_BF16_FAST)
-        return 0; /* a backend's fast kernels have one lowering */
+        return 0; /* fast kernels of a backend have no other lowering */
     if (alt->in[0]->base == replaced)
         return 1;
     if (replaced->must_save || replaced->must_recompute || p->rounding[replaced->id])
@@ -64,7 +64,7 @@ static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, cons
     return 1;
 }
 
-/* Replaces ops by their lowering of the planner's variant, or their last one if they have fewer. */
+/* Replaces ops by the lowering number of p->variant, or by their last one if they have fewer. */
 GCKPTI_FN void gckpti_take_lowering(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && !p->failed; i++) {

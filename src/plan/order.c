@@ -16,11 +16,11 @@ typedef struct {
 } gckpti_edge;
 typedef struct {
     gckpti_planner *p;
-    int *wait_count, *first_edge;         /* by node: predecessors left; its first edge */
+    int *wait_count, *first_edge;         /* by node: backwards it waits for; its first edge */
     int *reads_left;                      /* by node: backwards that have yet to read its value */
-    gckpti_edge *edge;                    /* to nodes that wait for it */
+    gckpti_edge *edge;                    /* edges to nodes that wait for it */
     unsigned char *has_gradient;          /* by id: its gradient exists */
-    int *ready;                           /* nodes without predecessors left */
+    int *ready;                           /* nodes that wait for no backward */
     int edges, ready_count, count_values; /* count_values: bytes of values count */
 } gckpti_ordering;
 
@@ -34,7 +34,7 @@ static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
     o->wait_count[to]++;
 }
 
-/* Resets the ordering: the edges among the body's backwards, and which are ready. */
+/* Resets the ordering: finds the edges among the body's backwards, and which of them are ready. */
 static void gckpti_order_begin(gckpti_ordering *o)
 {
     const gckpti_planner *p = o->p;
@@ -73,8 +73,8 @@ static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t
     return gckpti_is_loss(t) || fixed ? 0 : gckpti_model_size(p, gckpti_gradient_bytes(p, t));
 }
 
-/* Returns how many bytes the backward of node u frees. *peak: how many more are live while it runs,
- * including the values it reads if those do not count. */
+/* Returns how many bytes the backward of node u frees. *peak: how many more bytes are live while it
+ * runs than before, including the values it reads unless count_values already counts them. */
 static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak)
 {
     const gckpti_planner *p = o->p;
@@ -95,7 +95,7 @@ static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak
     return gckpti_order_bytes(p, t) - added + (o->count_values ? last : 0);
 }
 
-/* Runs the backward of node u. */
+/* Runs the backward of node u: updates which gradients exist, reads_left and ready. */
 static void gckpti_order_run(gckpti_ordering *o, int u)
 {
     const gckpti_node *q = &o->p->node[u];
@@ -123,8 +123,8 @@ static int gckpti_order_choose(const gckpti_ordering *o)
     return best;
 }
 
-/* Finds an order, or measures `order` if given is 1. *most: its peak, above the bytes at the start.
- * Returns whether there was a choice. */
+/* Finds an order; if `given` is 1, only measures `order`. *most: its peak above the bytes at the
+ * start. Returns whether there was a choice. */
 static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order,
                              int64_t *most)
 {
@@ -167,7 +167,7 @@ static void gckpti_order_user(gckpti_ordering *o)
             p->backward[n++] = u;
 }
 
-/* Finds the model's order, or for order 0 which others may take fewer bytes. */
+/* Finds the variant's order, or for order 0 which others may take fewer bytes (p->orders). */
 static void gckpti_order_compare(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
@@ -187,7 +187,7 @@ static void gckpti_order_compare(gckpti_ordering *o)
     }
 }
 
-/* Orders the backwards: sets backward_index. */
+/* Orders the backwards: sets p->backward and backward_index. */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;

@@ -1,22 +1,22 @@
 #include "plan/internal.h"
 
 /* ---- place: offsets ----
- * The tops of the buffers placed so far, over all instructions, form a skyline. A level of it (a
- * range of instructions of one height) that is lower than both neighbours gets, of the buffers that
- * live within it, the one of the first priority; if there is none, it rises to its lower neighbour
- * and joins it: best fit on a skyline (Burke, Kendall and Whitwell 2004; for tensors Sekiyama and
- * others 2018, "Profile-guided memory optimization for deep neural networks"). The first priority
- * is size x lifetime, so nested lifetimes (forwards and their backwards) are stacked without holes.
- * While buffers end above the greatest sum of live bytes, their priority value is halved and all
- * are placed again (squeaky wheel: Joslin and Clements 1999); then from two other orders. Buffers
- * that are live all the time come first and take no part.
+ * The tops of the buffers placed so far, over all instructions, form a skyline. A level is a range
+ * of instructions of one height. A level that is lower than both neighbours gets the buffer of
+ * first priority among those that live within its range; without such a buffer it rises to its
+ * lower neighbour and joins it: best fit on a skyline (Burke, Kendall and Whitwell 2004; for
+ * tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep neural networks").
+ * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
+ * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
+ * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999); then the same
+ * from two other orders. Buffers that are live all the time are placed first and take no part.
  *
- * Filling one valley changes no other, so each is filled when the search, always downhill, gets
- * there. Near-linear: a buffer divides a level into at most three and every rise removes one, so
- * there are at most 3 n of each. Where few buffers begin, they are scanned; else a tree finds the
- * buffer. Its leaves are in Z-order of (start, end) (Morton 1966), so lifetimes below a node are
- * similar, and nodes without a buffer that fits and precedes the best one are skipped. The effort
- * is counted, not timed, so that the result is the same on every machine.
+ * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
+ * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
+ * into at most three, every rise removes one, so there are at most 3 n of each. If few buffers
+ * begin in a range, they are scanned; else a tree finds the buffer. Its leaves are in Z-order of
+ * (start, end) (Morton 1966), so lifetimes below a node are similar, and nodes without a better
+ * buffer that fits are skipped. Effort is counted, not timed: all machines get one result.
  *
  * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
  * live ranges. */
@@ -29,7 +29,7 @@ static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t heigh
     s->level[begin].height = height;
 }
 
-/* Updates tree node i from its children. Returns 0 if it did not change. */
+/* Updates tree node i from its children. Returns 0 if that did not change it. */
 static int gckpti_update_branch(gckpti_skyline *s, size_t i)
 {
     const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
@@ -42,7 +42,7 @@ static int gckpti_update_branch(gckpti_skyline *s, size_t i)
 }
 
 /* Removes from the tree the buffer of the first priority among those that live within begin..end.
- * Returns NULL if there is none. Where few begin, they are scanned. */
+ * Returns NULL if no buffer does. Scans the buffers if few begin there. */
 static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
@@ -58,7 +58,7 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
             continue;
-        if (i < s->n) { /* the child with the first priority is visited first */
+        if (i < s->n) { /* visits the child with the first priority first */
             int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
@@ -135,7 +135,7 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     return arena;
 }
 
-/* Sets priorities by an order, the greatest first. Ties: as before; at first the last to die. */
+/* Sets priorities, greatest first. Ties keep their order; at first that is by end, latest first. */
 GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -147,12 +147,12 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
                                                                      : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) /* widely spaced, so that halved values differ */
+    for (size_t i = 0; i < s->n; i++) /* spread widely, so that halved values differ */
         s->placements[s->keys[i].value].priority =
             (uint32_t)(i + 1) * (uint32_t)(UINT32_MAX / (s->n + 1));
 }
 
-/* Interleaves the bits of both. */
+/* Returns the bits of `first` and `second`, interleaved (Z-order). */
 static uint64_t gckpti_interleave(int first, int second)
 {
     static const uint64_t mask[5] = { UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff),
@@ -227,7 +227,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
-        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* visited nodes */
+        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* effort limit: visited nodes */
         int iterations = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_set_priorities(&s, order);
         s.visited = 0;
@@ -256,6 +256,6 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
     if (p->failed || d->arena < SIZE_MAX)
         return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: found no layout of %z live bytes that this machine can address",
+                        "plan: no layout of %z live bytes fits this machine; use fewer rows",
                         d->peak);
 }

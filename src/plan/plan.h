@@ -59,7 +59,7 @@
  * ============================================================================================== */
 
 /* ---- plan/types.c ---- */
-/* Numbers in plans: flags, ids, array indices. They are small where only compiled plans run. */
+/* Types of flags, ids and indices in plans: small in builds that only run compiled plans. */
 #if GCKPTI_IS_SMALL
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
@@ -68,28 +68,28 @@ typedef uint16_t gckpti_offset;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_offset;
 #endif
-typedef int64_t gckpti_extent; /* of an axis; the name in plans that are printed as C */
+typedef int64_t gckpti_extent; /* size of an axis; plans printed as C use this name */
 #define GCKPTI_NAMELESS ((gckpti_offset)GCKPTI_NO_OFFSET)
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of a constant; of a fused group the gckpt_op of its last op */
+    const void *data; /* values of a constant; in a fused group the gckpt_op of its last op */
     size_t saved_bytes;
     gckpti_offset attributes, attribute_bytes; /* attributes: index of the first word */
     gckpti_offset shape;                       /* index into `sizes`; with all rows */
     gckpti_offset name;                        /* offset into `names`, or GCKPTI_NAMELESS */
     gckpti_id base;
-    gckpti_id index; /* of the parameter or input; -1 for an op that does not run */
+    gckpti_id index; /* index of the parameter or input; -1 for an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batch_invariant, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpti_byte compensated; /* bit i: the gradient of input i is a compensated sum */
 } gckpti_plan_node;
 
-/* More about a node. Running a plan needs only host_value and host_saved. */
+/* More about a node. The executor reads only host_value and host_saved. */
 typedef struct {
     gckpt_cost cost;
     size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
-    uint64_t hash;                 /* of the graph as it was built, up to this node */
+    uint64_t hash;                 /* hash of the graph as it was built, up to this node */
 } gckpti_node_info;
 
 typedef struct {
@@ -110,25 +110,25 @@ GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
 typedef struct {
     unsigned char kind;  /* gckpt_kind */
-    unsigned char first; /* the first forward of its tensor */
-    /* Bit i: adds to the gradient of input i; sets it to zero first. In a REDUCE, accumulate is 1
-     * if each rank needs only its shard of the sum. */
+    unsigned char first; /* nonzero for the first forward of the tensor */
+    /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
+     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
-    gckpti_id uses;         /* number of accumulators to add up first */
+    gckpti_id uses;         /* number of accumulators that it adds up first */
     gckpti_offset operands; /* index of its first operand (gckpti_operands_of) */
 } gckpti_ins;
 
 /* The operands of an instruction: offsets into the arena (in a lowered plan: indices of buffers),
- * or GCKPTI_NO_OFFSET. After a REDUCE, UPDATE and BACKWARD add up only the epilogue's uses. */
+ * or GCKPTI_NO_OFFSET. After a REDUCE, UPDATE and BACKWARD add up only uses in the epilogue. */
 typedef struct {
     size_t out, saved;
     size_t workspace; /* REDUCE: receive buffer */
     size_t gradient;  /* of the output; UPDATE: of the parameter, or its shard; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t shard;     /* REDUCE: where this rank's shard of the sum goes; none: it stays in place */
+    size_t shard;     /* REDUCE: destination of this rank's shard of the sum, if it is moved */
     struct {
-        size_t value, gradient, total; /* if there is a total, `gradient` is scratch added to it */
+        size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
     const size_t *addends; /* the other uses - 1 accumulators; REDUCE: followed by the partial */
 } gckpti_operands;         /* sums of the virtual ranks (gckpti_tree_depth) */
@@ -142,38 +142,38 @@ typedef struct {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Returns the fp32 copies for the kernel of a FORWARD or BACKWARD in a bf16 plan (plan/mixed.c): of
- * input i's value [2 * i], its gradient [2 * i + 1], the output's last; none if it takes bf16. */
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (plan/mixed.c): input
+ * i's value [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
 /* Attributes of gckpti_op_fused (plan/fused_op.c), which replaces the last op of a fused group: ops
- * that run together, a tile of rows at a time. Steps, edges and the last op's own attributes follow
- * them. The op's inputs are those of the group except parameters. */
+ * that run together, a tile of rows at a time. In memory, the steps, the edges and the last op's
+ * own attributes follow this struct. The op's inputs are those of the group except parameters. */
 typedef struct {
     int32_t steps, edges, tile_rows;
-    int32_t ranges_offset;       /* of gckpti_row_range[steps] in the workspace */
+    int32_t ranges_offset;       /* offset of gckpti_row_range[steps] in the workspace */
     int32_t inputs, last_offset; /* last_offset: of the last op's attributes */
     int32_t last_inputs, last_in[GCKPT_MAX_INPUTS]; /* of the last op as it was built */
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
     int32_t id;            /* node, or -1 if the step copies an input of the group */
-    int32_t height, width; /* rows; floats of a row */
-    int32_t offset;        /* of its rows in the workspace; ~i: in the place of step i */
+    int32_t height, width; /* number of rows; floats in a row */
+    int32_t offset;        /* offset of its rows in the workspace; ~i: the rows of step i */
     int32_t workspace;     /* offset of its kernel's workspace */
-    int32_t edge, edges;   /* first and number: inputs that have rows or are the group's */
+    int32_t edge, edges;   /* first edge and number: inputs with rows or of the group */
     uint32_t padding;      /* value of padding rows, bits of a float */
 } gckpti_fused_step;
 typedef struct {
     int32_t input;                 /* index among the op's inputs */
     int32_t from;                  /* a step, or ~index of an input of the group */
-    int32_t stride, before, reach; /* gckpt_receptive_field; reads all rows if reach is 0 */
+    int32_t stride, before, reach; /* gckpt_receptive_field; all rows if reach is 0 */
 } gckpti_fused_edge;
 typedef struct {
-    int32_t low, high;  /* the rows present */
+    int32_t low, high;  /* rows from low to high - 1 are present */
     int32_t drop, need; /* the next tile drops rows below `drop` and needs those below `need` */
 } gckpti_row_range;
 /* Bytes for a gckpt_call at the start of the workspace, since stacks of firmware are small. */
@@ -181,7 +181,7 @@ enum { GCKPTI_FUSED_CALL = 1536 };
 typedef char
     gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
 
-/* Returns the first row that is missing, and the end of the rows computed for the next tile. */
+/* Return the first row that is missing, and the end of the rows that the next tile computes. */
 static inline int32_t gckpti_tile_first(const gckpti_row_range *range)
 {
     return range->high > 0 ? range->high : 0;
@@ -191,10 +191,10 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* The choices before there is a schedule. All 0 means the graph as it was built. */
+/* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* of ops that have several (gckpti_take_lowering) */
-    int order;      /* of backwards; 0 means reverse order of creation */
+    int lowering;   /* lowering of the ops that have several (gckpti_take_lowering) */
+    int order;      /* order of backwards; 0 means reverse order of creation */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -212,8 +212,8 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; numbers of lowerings (0 is as built); the most virtual
- * ranks (their square fits into 32 bits). */
+/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built); the most
+ * virtual ranks (their square fits into 32 bits). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
@@ -222,7 +222,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * section is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; of the ops that run */        \
+    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; hash of the ops that run */     \
     X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
     X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
     X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
@@ -233,12 +233,12 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
     X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
     X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
     X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1 if no REDUCE */    \
+    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1 if no REDUCE */      \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
     X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
-    X(int, quantised, 0)                 /* some parameter is */                                   \
+    X(int, quantised, 0)                 /* nonzero if some parameter is quantised */              \
     X(int, mixer, 0)                     /* a node that mixes rows, or -1 */                       \
-    X(int, body, 0) X(int, epilogue, 0)  /* first instructions of these parts */                   \
+    X(int, body, 0) X(int, epilogue, 0)  /* first instruction of body, epilogue */                 \
     X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
     X(size_t, offloaded, PTRDIFF_MAX / 2) /* bytes of slower memory */                             \
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)   \
@@ -289,23 +289,23 @@ struct gckpt_plan {
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-/* Which features the plans that this build runs may have. */
+/* Nonzero if this build can run plans with the feature. */
 enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_RANKS = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
     GCKPTI_RUNS_FUSED = GCKPTI_WITH_TILES,
-    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time; else constants only */
+    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time, not only constants */
 };
 
-/* Returns the node of an instruction; of an update its parameter's. */
+/* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Returns the bytes of a node's value in the arena, or as it is fed. */
+/* Returns the bytes of a node's value in the arena; for an input, the bytes that are fed. */
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* Return a node's shape and its elements, with all rows of the micro-batch. */
+/* Return a node's shape and its number of elements, with all rows of the micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q);
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q);
 
@@ -324,13 +324,13 @@ GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
 /* Returns how many rows of a step a virtual rank has. */
 GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
-/* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
+/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
 GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
 
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Extend a hash by a tensor of a graph, by a node of a plan as it runs (plan->check), and by the
+/* Each extends a hash: by a tensor of a graph; by a node of a plan as it runs (plan->check); by the
  * number of virtual ranks, on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
@@ -343,14 +343,14 @@ typedef struct {
     int in, inputs;     /* edges[in..]: nodes whose values the forward reads, each once */
     int read, reads;    /* edges[read..]: nodes whose values the backward reads */
     int backward_index; /* -1 if it has no backward */
-    int target;         /* target[target..]: its backward's gradients, by input */
+    int target;         /* target[target..]: where its backward writes gradients, by input */
     int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
-    uint64_t cost;                  /* of the forward */
-    int reduce, reduces;            /* reduction[reduce..]: those that follow its backward */
+    uint64_t cost;                  /* cost of the forward */
+    int reduce, reduces;            /* reduction[reduce..]: the REDUCEs that follow its backward */
     unsigned char accumulate, zero; /* as in gckpti_ins */
     unsigned char reads_saved;      /* the backward reads `saved` */
-    unsigned char runs_once;        /* must_save, a side effect, or in the prologue */
-    unsigned char side_effect;      /* the first forward stays, even if nobody reads it */
+    unsigned char runs_once;        /* runs once: must_save, a side effect, or in the prologue */
+    unsigned char side_effect;      /* its first forward stays, even if nobody reads it */
     unsigned char must_recompute;   /* recomputed for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
@@ -363,27 +363,27 @@ typedef struct {
     int id;
     int partials; /* the first of p->tree_depth partial sums */
     int recv;     /* receive buffer, shared by all REDUCEs after one backward */
-    int shard;    /* this rank's shard of the sum, if that is stored apart */
+    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
 } gckpti_reduction;
 
-/* The memory of a gradient. It depends on the order of backwards only, not on the schedule. */
+/* The memory of a gradient: it depends on the order of backwards, but not on the schedule. */
 typedef struct {
-    int id, owner;   /* its tensor; the activation whose complete gradient it is, or -1 */
+    int id, owner;   /* tensor; owner: activation whose complete gradient this is, or -1 */
     int first, last; /* backward_index of the first write and of the last use; last may be */
                      /* p->backwards (end of the body) or p->backwards + 1 (end of the step) */
     int resident;    /* lives through the whole step */
     /* Gradients that share their bytes form a list, in the order they begin. */
     int alias_root, next_alias; /* first gradient of the list, itself if alone; the next one */
-    int last_alias, first_live; /* of the root: the last of its list; the first still in use */
+    int last_alias, first_live; /* root: the list's last gradient; its first one still in use */
     int last_use;               /* of the root: the last use of the whole list */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
 
-/* Where the backward of a node writes the gradient of an input. Indices of gradients, or -1. */
+/* Where a node's backward writes the gradient of an input. Fields are indices, or -1. */
 typedef struct {
     int node, gradient;
-    int total; /* if >= 0, `gradient` is scratch that is added to it */
+    int total; /* if >= 0, `gradient` is scratch that is added to this gradient */
     int next;  /* the next target of the same tensor's gradient, in the order of addition, or -1 */
 } gckpti_target;
 
@@ -391,21 +391,21 @@ typedef struct {
 typedef struct {
     int *entry, length;
     int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
-    int *offload_parts;         /* of a forward: GCKPTI_VALUE, .. that are offloaded after it; */
-                                /* of an offload_done: those it keeps live */
+    int *offload_parts;         /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
+                                /* of an offload_done: the parts that it keeps live */
     int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
     uint64_t recompute_cost;    /* of all forwards but the first of each node */
     uint64_t transfer_cost;     /* of offloads and reloads */
-    uint64_t overhead;          /* of both, transfers scaled by p->copy_cost */
+    uint64_t overhead;          /* recompute_cost + transfer_cost scaled by p->copy_cost */
     int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
 
-/* A compressed schedule consists of spans: `count` entries, each 1 more than the one before. */
+/* A compressed schedule consists of spans: entries first, first + 1, .., first + count - 1. */
 typedef struct {
     int first, count;
 } gckpti_span;
 
-/* State of a node during a pass over a schedule; about its current definition, -1 if none. */
+/* State of a node in a pass over a schedule, about its current definition (-1 if none). */
 typedef struct {
     int64_t out, saved;       /* bytes */
     int64_t stamp;            /* search: the stamp of the last closure that visited it */
@@ -413,8 +413,8 @@ typedef struct {
     int value_end, saved_end; /* last uses */
     int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
-    int touched;              /* search: the moves chosen so far compute or read it */
-    int persistent;           /* in the prologue, and every micro-batch reads its value */
+    int touched;              /* search: a move chosen so far computes or reads it */
+    int persistent;           /* it is in the prologue, and every micro-batch reads its value */
     int reload_parts;         /* parts that a later reload copies back */
     int offload_parts;        /* parts that are ever offloaded */
     int dropped;              /* its result was dropped (must_recompute) */
@@ -424,8 +424,8 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule sched;
-    int *entry_ins;    /* by position, and of the schedule's end: the instruction */
-    int *backward_ins; /* by backward_index: the instruction; then the body's last, and the end */
+    int *entry_ins;    /* by position, and for the schedule's end: first instruction */
+    int *backward_ins; /* by backward_index: the instruction; then the body's last, the end */
     gckpti_ins *ins;
     size_t *live_bytes;            /* by instruction */
     size_t length, body, epilogue; /* number of instructions; first ones of these parts */
@@ -433,7 +433,7 @@ typedef struct {
     size_t buffer_count;
     size_t *operands; /* indices of buffers */
     size_t operand_count;
-    int *value, *saved, *gradient; /* buffers by position (gradient: by gradient), or -1 */
+    int *value, *saved, *gradient; /* buffer by position (gradient: by gradient), or -1 */
     int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double peak_estimate;           /* the peak even if it exceeds the address space */
@@ -442,7 +442,7 @@ typedef struct {
 } gckpti_lowered;
 
 typedef struct {
-    int segment, begin, last; /* the body's ops that have yet to be written */
+    int segment, begin, last; /* indices of the body's ops in it that are not written yet */
 } gckpti_segment_frame;
 
 typedef struct gckpti_planner {
@@ -452,8 +452,8 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t base_cost, forward_cost; /* of a step without recomputes; of its forwards */
-    uint64_t least_cost;              /* of a step without recomputes, over all variants */
+    uint64_t base_cost, forward_cost; /* cost of a step without recomputes; of its forwards */
+    uint64_t least_cost;              /* least cost of all variants without recomputes */
     uint64_t fast_cost;               /* if nonzero, a failed search lowers fast_bytes */
     size_t fast_bytes;                /* least arena known to have a plan of at most fast_cost */
     int term_count, n, threads;       /* n: tensors */
@@ -478,7 +478,7 @@ typedef struct gckpti_planner {
     int copy_cost;                      /* weight of copies in the search (gckpti_scaled_cost) */
     int *node_of;                       /* node by id, or -1 */
     int *edges, edge_count;
-    int *backward, backwards, body_backwards; /* nodes by backward_index; how many; in the body */
+    int *backward, backwards, body_backwards; /* nodes by backward_index; all; in the body */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -487,12 +487,12 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;   /* in the order of their backwards */
     int reductions, *reduction_of; /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
-    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL until computed */
+    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
     int *first_use;             /* by id: the first target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
     int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
-    int *late, *late_index;     /* nodes in the late order (gckpti_find_late); by node: position */
+    int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
     gckpti_node_state *state;
@@ -501,16 +501,16 @@ typedef struct gckpti_planner {
     gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the enclosing segments */
     int *entries;                        /* output of a builder: the body of a schedule */
     size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
-    gckpti_lowered lowered, best;        /* the latest; the best so far */
-    gckpti_scratch temp;                 /* for one pass; the next one that needs it clears it */
+    gckpti_lowered lowered, best;        /* the latest lowered plan; the best one so far */
+    gckpti_scratch temp;                 /* memory for one pass; the next pass clears it */
     double store_all_peak;               /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
-/* Returns whether t is a parameter that ops read in the arena: a gathered one, any if
- * desc.stage_parameters, or a quantised one unless the CPU kernels of all its readers take it. */
+/* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
+ * desc.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Returns whether the tensor is a parameter that a step changes. */
@@ -523,7 +523,7 @@ enum {
     GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
     GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (run/mixed.c) */
     GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* times the op's gckpt_precision */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
 };
 
 static inline gckpt_precision gckpti_precision_of(int rounding)
@@ -534,7 +534,7 @@ static inline gckpt_precision gckpti_precision_of(int rounding)
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
-/* Floats of an operand's strip, of the strips of all (at most six; three of rows), of a row. */
+/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
 enum {
     GCKPTI_STRIP_FLOATS = 2048,
     GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
@@ -542,8 +542,8 @@ enum {
 };
 
 /* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
- * one instruction computes it; the compensation is in the workspace. IN_STEP (a plan that
- * accumulates): it continues through the step; the compensation follows the accumulator. */
+ * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
+ * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
 /* ---- plan/mixed.c ---- */
@@ -562,7 +562,7 @@ static inline size_t gckpti_required_bytes(const gckpt_plan *p)
     return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
 }
 #ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and that copy's bytes. */
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
@@ -570,18 +570,18 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 /* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 
-/* Return the parts of a definition that have a last use (not -1), and the bytes of such parts. */
+/* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
 
-/* Returns the cost of copying `bytes` bytes, rounded up: one copy never costs more than two. */
+/* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
-/* Returns the cost of an offload or a reload of such parts of a node. */
+/* Returns the cost of an offload or a reload of these parts of a node. */
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
 
-/* Returns what copies count in a search for less time: a / (8 - a) of their cost at copy_cost a. */
+/* Returns the cost of copies as searches for time count it: times a / (8 - a) at copy_cost a. */
 enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
 static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 {
@@ -595,7 +595,7 @@ static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
     return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
 }
 
-/* Returns whether the variant differs: some op has its lowering, some group is fused. */
+/* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
 {
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
@@ -606,7 +606,7 @@ GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p
 
 /* ---- plan/fused_op.c ---- */
 #ifndef GCKPT_NO_TILES
-/* Finds the rows that each step drops and needs for the next tile, to row `end` of the output. */
+/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *range,
                                 int32_t end);
@@ -616,13 +616,13 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
 #endif
 
 /* ---- plan/order.c, plan/model.c ---- */
-enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
+enum { GCKPTI_ORDER_COUNT = 3 }; /* number of orders of backwards; 0 is reverse of creation */
 
-/* The largest peak of store-all that is searched below, so that sums of bytes stay below 2^63. */
+/* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
-/* Build a planner's model: first the lowering of ops, which tensors get gradients, and each op's
- * bytes and cost (skipped if no op has the lowering); then nodes, gradients and the late order. */
+/* Build a planner's model: first the lowering of ops, the tensors with gradients, each op's bytes
+ * and cost (skipped if no op has the lowering); then nodes, gradients and the late order. */
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p);
 
@@ -685,9 +685,9 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
  * rest of the schedule. Sizes are rounded up to the alignment. */
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s);
 
-/* One step of a scan from the end, at entry i and position x: of nodes from `first` on, what i
- * reads has its last use here unless it has one already. Adds these bytes to *live. Returns whether
- * the result of i may take over the bytes of a value that dies here. */
+/* One step of a scan from the end, at entry i and position x. Each value of a node >= `first` that
+ * entry i reads has its last use here, unless it has a later one. Adds the bytes of such values to
+ * *live. Returns whether the result of i may take over the bytes of a value that dies here. */
 static inline int gckpti_mark_uses(const gckpti_planner *p, int first, int i, int x, int64_t *live)
 {
     gckpti_node_state *state = p->state;
@@ -709,7 +709,7 @@ static inline int gckpti_mark_uses(const gckpti_planner *p, int first, int i, in
     return in_place & 1;
 }
 
-/* Ends a live range, where the scan has reached its definition. Returns its bytes. */
+/* Ends the live range of v's definition, reached by the scan from the end. Returns its bytes. */
 static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
 {
     int64_t bytes = (v->value_end < 0 ? 0 : v->out) + (v->saved_end < 0 ? 0 : v->saved);
@@ -735,14 +735,14 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
  * if the peak is more than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
 
-/* Does the same for a schedule of `length` entries in spans. */
+/* Lowers a schedule of `length` entries, given as spans, as gckpti_lower_schedule does. */
 GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length);
 
 /* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);
 
-/* Lowers the schedule of a mode; modes that recompute nothing take that of store-all, which sets
- * p->store_all_peak. group: as in gckpti_build_segments, for SQRT. */
+/* Lowers the schedule of a mode. Modes that recompute nothing have store-all's schedule, which also
+ * sets p->store_all_peak. group: for SQRT, as in gckpti_build_segments. */
 GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
 /* Returns whether a result only means that this schedule exceeds the address space. */
@@ -772,7 +772,7 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
  * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, .., or above these a hash of the name. */
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
@@ -787,10 +787,10 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 
-/* Returns indices of buffers by end, then size, the youngest first; NULL if out of memory. */
+/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
-/* Returns the input whose elements a loss counts; of an i32 input those that are not ignored. */
+/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
 /* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */

@@ -5,7 +5,7 @@
 /* In the model, collectives run one after another and overlap computation, which waits at the first
  * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
 typedef struct {
-    int from, to;    /* position of its entry; position before which to move it */
+    int from, to;    /* position of the gather; position before which it moves */
     uint64_t latest; /* latest start at which no reader waits */
 } gckpti_gather;
 
@@ -34,7 +34,7 @@ static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, 
 static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
 {
     const gckpti_schedule *s = &p->best.sched;
-    uint64_t deadline = UINT64_MAX; /* when the next gather starts */
+    uint64_t deadline = UINT64_MAX; /* latest start of the gather after it */
     int n = 0;
     for (int x = 0; x < s->length; x++) {
         const int i = s->entry[x], u = gckpti_entry_node(p, i);

@@ -26,7 +26,7 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
 }
 
 /* Extends live ranges of the prologue's values, which every micro-batch reads, to the end of the
- * body, where the scan is now. Returns the bytes. */
+ * body, which the scan has reached. Returns the bytes. */
 static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
 {
     int64_t bytes = 0;
@@ -38,8 +38,8 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Adds the offload after the forward of node u at position x, for later reloads: its cost and its
- * use of the parts. Returns the bytes of those without another use. */
+/* Adds the offload after the forward of node u at position x of the parts that are reloaded later:
+ * its cost, and its use of these parts. Returns the bytes of parts that have no other use. */
 static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];
@@ -53,8 +53,8 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u
     return gckpti_parts_bytes(&p->node[u], only_reload);
 }
 
-/* Begins a definition, where the scan meets a forward or a reload at position x: its cost, its last
- * uses. Returns the bytes whose live range begins here. */
+/* Begins a definition where the scan from the end meets its forward or reload at position x: adds
+ * its cost and records its last uses. Returns the bytes whose live range begins here. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
 {
     gckpti_node_state *v = &p->state[u];
@@ -91,7 +91,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
     s->peak = s->host_bytes = 0, s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
     for (int u = 0; u < p->nodes; u++)
-        if (p->node[u].fetched) { /* read at the end */
+        if (p->node[u].fetched) { /* fetched: the program reads it at the end */
             p->state[u].value_end = kept;
             live += p->state[u].out;
         }
@@ -171,8 +171,8 @@ GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry
             entry[x++] = span->first + k;
 }
 
-/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of those
- * that these read in turn. */
+/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
+ * values that these forwards read. */
 static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
 {
     int count = 0, reads;
@@ -198,8 +198,8 @@ static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedu
         s->entry[s->length++] = p->queue[i];
 }
 
-/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once, and with
- * recomputes of values that gckpt_recompute drops, which the last first forward precedes. */
+/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. From the
+ * first backward on, recomputes values of gckpt_recompute for readers, unless `entries` does. */
 static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
                                 gckpti_schedule *s)
 {

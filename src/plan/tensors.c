@@ -40,8 +40,8 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* Returns what t's backward reads, as GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. A backward may read
- * indices that an op computed without declaring it, since fed indices are always there. */
+/* Returns what t's backward reads, as bits GCKPT_IN, GCKPT_OUT, GCKPT_SAVED. It includes indices
+ * that an op computes, which a backward may read without a declaration. */
 GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
@@ -54,7 +54,7 @@ GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_te
     return mask;
 }
 
-/* Returns whether input i is also an earlier input of the op: its gradient is computed apart. */
+/* Returns whether input i is also an earlier input of the op (its gradient is scratch first). */
 GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i)
 {
     for (int k = 0; k < i; k++)
@@ -63,7 +63,7 @@ GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i)
     return 0;
 }
 
-/* Returns bytes, rounded up, and at most GCKPTI_SEARCH_LIMIT, so that sums do not overflow. */
+/* Returns bytes, rounded up to the alignment, but at most GCKPTI_SEARCH_LIMIT against overflow. */
 GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 {
     const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCH_LIMIT) : SIZE_MAX / 2;
@@ -88,7 +88,7 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return gckpti_tensor_bytes(p, t, GCKPTI_BF16_GRADIENT);
 }
 
-/* Adds space for as many floats as t has to *bytes. Returns its offset. */
+/* Adds space for a float for each element of t to *bytes. Returns the offset of this space. */
 GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
     size_t offset = gckpti_round_up(*bytes, 64);
@@ -100,7 +100,7 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 {
     const gckpt_tensor *q = t->in[i];
     const int rows = q->batch_invariant && !t->batch_invariant; /* a sum over the batch */
-    const int one = /* one addend; not gru's bias (3 H) for 3 steps, which has as many elements */
+    const int one = /* one addend; not so a GRU's bias (3 H) with an output of 3 steps */
         gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
         gckpti_last(&q->shape) == gckpti_last(&t->shape);
     if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))

@@ -6,12 +6,12 @@
  * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
 typedef struct {
     const gckpti_planner *p;
-    gckpti_schedule *sched, *out;   /* out: gets sched with offload_done entries; or NULL */
-    int64_t limit;                  /* of live bytes, with buffers of offloads that are kept */
+    gckpti_schedule *sched, *out;   /* out: receives sched with offload_done entries; or NULL */
+    int64_t limit;                  /* limit of live bytes, buffers of pending offloads included */
     uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
-    uint64_t free_at;               /* when released bytes are free */
+    uint64_t free_at;               /* time at which released bytes are free */
     gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
-    int count;                      /* of in_flight */
+    int count;                      /* length of in_flight */
 } gckpti_timeline;
 
 /* Returns the last position at which the offloaded parts of the forward at x are all live. */
@@ -19,7 +19,7 @@ static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *
 {
     int until = s->offload_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
     int end = s->offload_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
-    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be written in place there */
+    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be overwritten there */
         const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
         const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
         for (int k = 0; k < count; k++)
@@ -28,7 +28,7 @@ static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *
     return end < until ? end : until;
 }
 
-/* Returns the bytes of an offload that are live at position x only if an offload_done follows. */
+/* Returns the bytes of the offload at `from` that are live at x only if an offload_done follows. */
 static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 {
     const gckpti_schedule *s = c->sched;

@@ -2,7 +2,7 @@
 #include "store/store.h"
 #include "graph/graph.h"
 
-/* Checks term i of a request. */
+/* Checks loss term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
@@ -66,7 +66,7 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     return GCKPT_OK;
 }
 
-/* Checks a desc without its graph. */
+/* Checks the fields of a desc that can be checked without the graph. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
@@ -119,15 +119,15 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (gckpti_check_desc(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (count < 0 || (count > 0 && !terms))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i",
+        return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i; give both",
                             terms ? "there" : "NULL", count);
     if (d->fetches > 0 && !d->fetch)
         return gckpti_error(g, GCKPT_E_ARG, "plan: desc.fetches is %i, desc.fetch is NULL",
                             d->fetches);
     if (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: GCKPT_SCHEDULE needs desc.schedule and desc.instructions; they "
-                            "are %s and %i",
+                            "plan: GCKPT_SCHEDULE needs desc.schedule and, as its length, "
+                            "desc.instructions; they are %s and %i",
                             d->schedule ? "there" : "NULL", d->instructions);
     if (!inference && d->batch && d->batch < g->rows)
         return gckpti_error(g, GCKPT_E_ARG,
@@ -167,7 +167,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     return GCKPT_OK;
 }
 
-/* Reports why a fetched tensor has no gradient. seen[id], initially 0, marks what depends on it. */
+/* Reports why the tensor of fetch i has no gradient. seen[id], first 0, marks its dependants. */
 static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
 {
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;

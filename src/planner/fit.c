@@ -4,7 +4,7 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_FIT
-/* ---- the micro-batch, chosen together with the plan ---- */
+/* ---- gckpt_fit: the micro-batch size is chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
     gckpt_build_fn build;
@@ -13,17 +13,17 @@ typedef struct {
     gckpt_plan_desc desc;
     int64_t least_rows; /* minimum rows of a micro-batch */
     gckpt_plan *best;
-    uint64_t key;        /* of the first graph; 0 before that */
-    size_t param_count;  /* parameters in the store after the first graph was built */
-    size_t min_bytes;    /* least bytes in which some size has a plan */
-    uint64_t least_cost; /* of a step, over all sizes */
-    size_t fast_bytes;   /* in which some size costs at most gckpti_fast_cost(least_cost) */
-    int unproven;        /* proven bounds of the best are not set yet */
-    int phase;           /* if nothing fits: 1 finds min_bytes, 2 finds fast_bytes */
-    int counted;         /* min_bytes accounts for all plans of the last size */
-    int too_large;       /* some size has more bytes than are addressable */
+    uint64_t key;        /* key of the first graph (gckpti_graph_key); 0 before it is built */
+    size_t param_count;  /* number of the store's parameters after the first graph */
+    size_t min_bytes;    /* least bytes in which some micro-batch size has a plan */
+    uint64_t least_cost; /* least cost of a step, over all sizes */
+    size_t fast_bytes;   /* in which some size costs <= gckpti_fast_cost(least_cost) */
+    int unproven;        /* the best plan's proven bounds are not set yet */
+    int phase;           /* if no plan fits: 1 finds min_bytes, 2 finds fast_bytes */
+    int counted;         /* all plans of the last size are counted in min_bytes */
+    int too_large;       /* some size needs more bytes than can be addressed */
     char mixer[64];      /* an op that rules out some size, or "" */
-    int other_rows;      /* gckpt_graph.depends_on_rows of some size, with error_text */
+    int other_rows;      /* a size had gckpt_graph.depends_on_rows: see error_text */
     char error_text[GCKPTI_TEXT_BYTES];
 } gckpti_fit_state;
 
@@ -40,7 +40,7 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* Returns a nonzero hash of the tensors by kind, op and inputs; attributes may depend on rows. */
+/* Returns a nonzero hash of the tensors' kinds, ops and inputs (attributes may depend on rows). */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -58,8 +58,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
- * that a backward reads and writes (at the start or end of a buffer), and the resident bytes. */
+/* Returns bytes that every plan of a graph needs: the resident bytes, and the most that a backward
+ * of the lowered store-all plan uses in buffers that start or end there. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -81,15 +81,15 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan is invalid: an op mixes rows, and a micro-batch is not a whole virtual
- * rank (if there is one, the batch), or the op would normalise a single value per channel. */
+/* Returns whether a plan is invalid: an op mixes rows, but a micro-batch is not a whole virtual
+ * rank (the batch, if there is only one), or batch norm would see a single value per channel. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
                              gckpti_has_single_norm(p, p->batch));
 }
 
-/* Keeps a plan if it is the best so far: least cost, then fewest bytes without copies. */
+/* Keeps a plan if it is the best so far: by cost, then by bytes without copies; else frees it. */
 static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
@@ -102,19 +102,19 @@ static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
     f->unproven = better || f->unproven;
 }
 
-/* Returns whether bounds, of cost by the store-all plan and of bytes, exclude every plan of p. */
+/* Returns whether bounds of cost (from the store-all plan) or of bytes exclude every plan of p. */
 static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
     most = f->phase == 2 ? f->fast_bytes - 1 : most;
-    int no_repeats = p->best.cost == p->base_cost; /* unless gckpt_recompute demands more */
+    int no_repeats = p->best.cost == p->base_cost; /* false if gckpt_recompute demands more */
     return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
            gckpti_cannot_split(plan) ||
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
- * returns whether even the store-all plan is too slow. */
+/* Updates least_cost. In phase 2, lets the planner search for the bytes of a fast step, and returns
+ * whether even the store-all plan costs more than a fast step. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
@@ -131,7 +131,7 @@ static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_pl
     return cost > most;
 }
 
-/* Plans the request of an open planner, in its variant. */
+/* Plans the request of an open planner, with the planner's variant. */
 static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
@@ -164,7 +164,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
     return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
 }
 
-/* Builds the graph of a micro-batch size. *count is the number of terms, negative if refused. */
+/* Builds the graph of a micro-batch size. *count: the number of loss terms, negative if refused. */
 static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
                                      gckpt_term *terms, int *count)
 {
@@ -172,10 +172,10 @@ static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_
     if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->depends_on_rows)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
-        gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
+        gckpti_error(g, GCKPT_E_ARG, "build returned %i loss terms; at most %i are allowed", *count,
                      GCKPT_MAX_TERMS);
     else if (g->rows != rows)
-        gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
+        gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows, not of %I", g->rows, rows);
     else if (f->key && (f->key != gckpti_graph_key(g) || f->param_count != f->store->count))
         gckpti_error(g, GCKPT_E_ARG,
                      "build made other tensors or parameters than for the batch's other "
@@ -188,7 +188,7 @@ static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_
     return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
 }
 
-/* Plans a graph with each possible update rule. */
+/* Plans a graph with each possible update rule (with and without updates in the backward). */
 static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
                                      int count)
 {
@@ -284,7 +284,7 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     return GCKPT_OK;
 }
 
-/* Reports why no size has a plan. */
+/* Sets the store's error: why no micro-batch size has a plan. */
 static void gckpti_report_no_fit(const gckpti_fit_state *f)
 {
     const int64_t batch = f->desc.batch;
@@ -329,7 +329,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
         return NULL;
     if (desc)
         f.desc = *desc;
-    unsigned char counted[1536 / 8] = { 0 }; /* bits by divisor, descending; no batch has more */
+    unsigned char counted[1536 / 8] = { 0 }; /* a bit per divisor, descending; none has more */
     int sizes = 0;
     size_t before = store->count;
     gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);

@@ -28,7 +28,7 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Returns the most arena bytes, up to `budget`, in which a variant may improve on the points. */
+/* Returns the largest arena, up to `budget`, in which a variant may improve on existing points. */
 static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
@@ -40,8 +40,8 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* Finds the next point in `budget` bytes or fewer, down to `least`: the fewest bytes in which the
- * bound is not higher by more than s->margin / 2, since points need not be closer. */
+/* Finds the next point in `budget` bytes or fewer, not below `least`: prefers the fewest bytes in
+ * which the bound is at most s->margin / 2 higher, since points need not be closer. */
 static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
@@ -74,7 +74,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             fewest = f->solutions[i].point.bytes - f->resident;
     gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
     if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
-        result = GCKPT_E_MEMORY; /* no plan is addressable; the error text is set */
+        result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
     size_t least_bytes = budget < fewest ? budget : fewest;
     for (budget = SIZE_MAX; result == GCKPT_OK;) {
         budget = gckpti_frontier_next(f, p, budget);
@@ -143,7 +143,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     f->resident = gckpti_resident_bytes(&f->p, NULL);
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
-    for (; p && result == GCKPT_OK; p = next) { /* the usual winners first */
+    for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
@@ -158,7 +158,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         result = gckpti_frontier_merge(f);
     if (result == GCKPT_OK)
         result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
-    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* it also fits in fewer bytes */
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* bounds hold in fewer bytes */
         if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
             f->points[i - 1].proven_cost = f->points[i].proven_cost;
     return result;
@@ -245,10 +245,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     }
     gckpti_allocator memory = f->memory;
-    gckpti_planner p = *f->solutions[i].p; /* shares the model and the state of passes */
+    gckpti_planner p = *f->solutions[i].p; /* a copy that shares the model and the arrays */
     p.memory = &memory;
     p.next = NULL;
-    p.failed = 0; /* at most a proof ran out of memory */
+    p.failed = 0; /* if set, only a proof ran out of memory */
     gckpti_planner_reset(&p);
     gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
     if (result == GCKPT_OK)

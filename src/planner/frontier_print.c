@@ -2,7 +2,7 @@
 
 #if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
-/* Returns the largest of 1, 1024, .. that is at most `bytes`, and its name. */
+/* Returns the largest power of 1024 that is at most `bytes` (at least 1), and its name (KiB). */
 static double gckpti_byte_unit(double bytes, const char **name)
 {
     static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
@@ -52,7 +52,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* higher only where nothing else fits */
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* the scale ends at 1 to 60 % */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
@@ -74,7 +74,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         double proven = p->overhead - (double)(p->cost - p->proven_cost) / least,
                part = p->overhead / top, proven_part = proven / top;
         if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
-            continue; /* many points: the least of each group */
+            continue; /* many points: prints one of each group */
         bar[part < 1 ? (int)(part * 27 + 0.5) : 27] = 0;
         memset(bar, '#', (size_t)(proven_part < 1 ? (int)(proven_part * 27 + 0.5) : 27));
         bar[26] = part > 1.0001 ? '>' : bar[26];

@@ -1,7 +1,7 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Returns the plan's cost above `least`, relative to the least cost. */
+/* Returns (plan's cost - least) / plan's least cost. */
 static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 {
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
@@ -42,7 +42,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
     gckpti_operands o;
-    size_t planned = 0; /* rounded up, for gckpti_transfer_cost */
+    size_t planned = 0; /* bytes rounded up, for gckpti_transfer_cost */
     out->moved = 0;
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
@@ -69,7 +69,7 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* those of one rank; the only micro-batch of one counts whole */
+    if (plan->virtual_ranks > 1) { /* of one rank; a virtual rank's only micro-batch counts whole */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
@@ -79,12 +79,12 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
         int gathers =
             plan->ranks > 1 && !u.once && plan->nodes[plan->ins[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
-        const uint64_t repeats = gathers ? micro_batches : 1; /* for any number of rows */
+        const uint64_t repeats = gathers ? micro_batches : 1; /* of any number of rows */
         *sum = gckpti_add_cost(*sum, u.cost > UINT64_MAX / repeats ? UINT64_MAX : u.cost * repeats);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
-    body -= plan->hidden; /* then a short micro-batch counts in proportion */
+    body -= plan->hidden; /* so that a short micro-batch counts in proportion */
     body = body / rows * batch + body % rows * batch / rows;
     return gckpti_add_cost(once, body);
 }

@@ -2,24 +2,24 @@
 #include "planner/planner.h"
 #include "search/search.h"
 
-/* Shared by the files of planner/; no other folder includes it. */
+/* Declarations shared by the files of planner/; no other folder includes this file. */
 
 /* ---- planner/frontier.c ---- */
-/* The origin of a point: a schedule of a variant. */
+/* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    gckpti_span *span; /* its entries */
-    int length;        /* number of steps of the schedule */
+    gckpti_span *span; /* the schedule's entries, compressed */
+    int length;        /* number of entries */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* first of the variants, whose models are kept for the plans */
+    gckpti_planner p;     /* the first variant; its `next` are the others; models are kept */
     gckpt_plan_desc desc; /* with copies of the arrays it points to */
     gckpt_point *points;
-    gckpti_solution *solutions; /* of the points */
+    gckpti_solution *solutions; /* one for each point */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
     size_t proven_bytes;
     int complete;

@@ -9,7 +9,7 @@ GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
     p->best = p->lowered;
 }
 
-/* Frees everything except the model. */
+/* Frees the memory of schedules and lowered plans, but not the model. */
 GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
 {
     gckpti_delete(p->memory, p->entries, p->entry_capacity, sizeof *p->entries);
@@ -101,7 +101,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     return result == GCKPT_OK ? gckpti_build_model(p) : result;
 }
 
-/* Appends the planner of one more variant of p's request if it applies and may be better. */
+/* Appends the planner of variant v of p's request to the list, if v applies and may be better. */
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
@@ -129,7 +129,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
-/* Returns 0 if no ops can be fused over row tiles; an exact check would need memory. */
+/* Returns 0 if no ops can be fused over row tiles, 1 if perhaps (certainty would take memory). */
 static int gckpti_may_fuse(const gckpti_planner *p)
 {
     int ops = 0;
@@ -162,7 +162,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     v.fused = GCKPTI_RUNS_FUSED;
     for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
          lowering = lowering->next) {
-        v.lowering = lowering->variant.lowering; /* as built, or those of fewest bytes */
+        v.lowering = lowering->variant.lowering; /* of 0 (as built) and the two of fewest bytes */
         if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
         if (lowering == end)
@@ -201,7 +201,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, the least that suffices, and the bytes of a fast step. */
+/* Reports that a budget is too small, with the least budget and the bytes of a fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {

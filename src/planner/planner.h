@@ -33,10 +33,10 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 
 /* ---- planner/fit.c ---- */
 #ifndef GCKPT_NO_FIT
-/* Does gckpt_fit for micro-batches of at least least_rows. (The program passes the other six.) */
+/* Runs gckpt_fit, which has the other six parameters, for micro-batches of at least least_rows. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);
 #endif
 
-GCKPTI_COLD_BEGIN /* to run */
+GCKPTI_COLD_BEGIN /* ends in run/run.h */

@@ -95,7 +95,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
-/* Live bytes by kind of buffer, for a window of instructions: one pass over buffers for each. */
+/* Live bytes by kind of buffer, in a window of instructions. Each window is a pass over buffers. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
@@ -185,7 +185,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         const size_t *live = gckpti_live_by_kind(plan, &window, (size_t)x);
         const char *phase = u.recompute ? "recompute" : phases[plan->ins[x].kind];
         int id = gckpti_ins_node(plan, &plan->ins[x]);
-        u.cost += !u.cost; /* so that the bar is visible */
+        u.cost += !u.cost; /* a bar of cost 0 would be invisible */
         gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
                      phase, phase);
         gckpti_print_label(&k, plan, id);

@@ -18,7 +18,7 @@ static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
     return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
 }
 
-/* Returns the variant of least proven cost. Opens all bounds. */
+/* Returns the variant of least proven cost (opens the bounds of all variants). */
 static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
                                              size_t arena)
 {
@@ -69,9 +69,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                 *result = has_store_all ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 bytes = p->best.arena;
                 if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
-                    first->fast_bytes = bytes; /* among variants, as nothing is searched */
+                    first->fast_bytes = bytes; /* least of the variants: none is searched */
             }
-            if (gckpti_is_too_large(p, *result)) { /* more bytes than are addressable */
+            if (gckpti_is_too_large(p, *result)) { /* it needs more bytes than can be addressed */
                 bytes = SIZE_MAX;
                 too_large = 1;
             } else if (*result != GCKPT_OK) {
@@ -99,8 +99,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     return plan;
 }
 
-/* Sets the cost that is proven for all schedules within the bytes of each of n points, and *least,
- * the bytes proven necessary: the minimum over all variants. */
+/* Sets, for each of n points, the cost that no schedule within the point's bytes can undercut, and
+ * *least, the bytes that every schedule needs: the minimum over all variants. */
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least)
 {
@@ -120,8 +120,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Sets the proven bounds of a plan for its budget (or its bytes, if 0). If out of memory, uses
- * bounds that hold for every plan, since the plan itself is complete. */
+/* Sets a plan's proven bounds for `budget` (if 0, for the plan's own bytes). If out of memory, sets
+ * weak bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };

@@ -73,7 +73,7 @@ static inline int gckpti_is_data_parallel(const gckpt_plan *p)
 }
 
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
- * (invariant 2 of run.h). Their text is in the executor or, during creation, in its store. */
+ * (invariant 2 of run.h). The text is in e (in the store while e is being created). */
 
 /* Allocates e->group with its tables. */
 GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump);

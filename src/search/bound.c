@@ -36,7 +36,7 @@
  * The least bytes of any schedule are the maximum over: all points, with the closure that keeps
  * least; all backwards; all forwards with their inputs and their result in the arena.
  * ============================================================================================== */
-/* Most values with bits; most cuts after a node, on hulls and in all; most nodes for all cuts. */
+/* Limits of values with bits; of cuts after a node, on hulls and in all; of nodes for all cuts. */
 enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024, GCKPTI_MAX_FULL = 16384, GCKPTI_FULL_N = 256 };
 
 /* Sets the flags of the nodes at a point. */
@@ -68,7 +68,7 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Assigns bits to values that only recomputation reads; a value for which none is left is free. */
+/* Assigns bits to values that only recomputes read. Without a bit a value counts as free. */
 static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
 {
     unsigned taken = 0;
@@ -101,8 +101,8 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends a cut with more bytes to a list if it costs less than all there. If `hull` is nonzero,
- * removes cuts that are no longer corners. */
+/* Appends cut q, which has more bytes, to list v if it costs less than all cuts there. If `hull` is
+ * nonzero, removes cuts that are no longer corners. Returns the new length. */
 static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
@@ -116,7 +116,7 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
     return n + 1;
 }
 
-/* Merges `more`, shifted by the bytes and cost of a node, into a list; numbered from `first`. */
+/* Merges into `to` the cuts of `more` (numbered from `first`) plus a node's bytes and cost. */
 static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti_cut_list *more,
                               int64_t bytes, uint64_t cost, uint32_t first)
 {
@@ -136,14 +136,14 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
 
-/* The lists before or after a node, by state: a subset of the bits `open`. */
+/* The lists of cuts before or after a node, indexed by state: a subset of the bits `open`. */
 typedef struct {
     gckpti_cut_list list[1 << GCKPTI_MAX_OPEN];
     unsigned open;
 } gckpti_cut_states;
 
-/* Merges into `to`, state y after node i, the lists of all states before it that the node can turn
- * into y: its own value is no longer needed, and its inputs are if it runs again. */
+/* Merges into `to`, the list of state y after node i, the lists of all states before i that i can
+ * turn into y. Then i's own value is not needed any more, and i's inputs are if i runs again. */
 static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, int i,
                                const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
 {
@@ -192,7 +192,7 @@ static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
     return !b->p->failed;
 }
 
-/* Computes the cuts of a point; the table stays empty if they are too many. */
+/* Computes the cuts of a point. The table stays empty if there are too many. */
 static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
                              gckpti_cut_table *table)
 {
@@ -212,7 +212,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
             !gckpti_reserve(b->scratch, &table->parent, used + branches * n, sizeof(uint32_t)))
             return;
         n = 0;
-        do { /* lists are contiguous, so that cuts are numbered through */
+        do { /* lists are contiguous, so cuts have one numbering */
             next->list[y].cut = cut + n;
             next->list[y].n = 0;
             gckpti_extend_cuts(b, point, i, front, y, &next->list[y]);
@@ -231,8 +231,8 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.n = b->p->failed ? 0 : (int)n;
 }
 
-/* Returns a table of a point, computed on demand. Tables with cheaper copies offload more: a cut
- * counts each recomputation once, too few where values must be recomputed one after another. */
+/* Returns a table of a point, computed on demand. With cheaper copies, cuts offload more: useful,
+ * since a cut counts a recompute once, which is not enough if a value is recomputed repeatedly. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     int found = point->computed >> which & 1, all = which == GCKPTI_FULL;
@@ -244,7 +244,7 @@ GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point 
     return &point->table[which];
 }
 
-/* Returns the index of the last cut that keeps at most `space` bytes, or -1 if there is none. */
+/* Returns the index of the last cut that keeps at most `space` bytes, or -1 if none does. */
 GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space)
 {
     int low = -1, high = v->n - 1;
@@ -281,7 +281,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
 {
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
-        return 0; /* it had too many corners: nothing is proven */
+        return 0; /* the hull had too many corners */
     if (i < 0 || i == hull->n - 1)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
@@ -292,8 +292,8 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     return off < cost ? a->cost - off : z->cost;
 }
 
-/* Returns the least recomputation cost of any schedule within `limit` live bytes by the hulls, or
- * UINT64_MAX if there is no such schedule. *decider is the index of the deciding point. */
+/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes from the
+ * hulls, or UINT64_MAX if none fits. *decider is the index of the deciding point. */
 GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider)
 {
     uint64_t most = 0;
@@ -323,8 +323,8 @@ GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decide
     return cost > most ? cost : most;
 }
 
-/* Returns bytes that are live in every schedule at an entry. read[u] is nonzero if the value of u
- * is read; not used for backwards. */
+/* Returns bytes that are live in every schedule while an entry runs. For a forward, read[u] is
+ * nonzero if the value of u is ever read; backwards ignore `read`. */
 static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigned char *read)
 {
     const gckpti_node *u = &p->node[entry < 0 ? ~entry : entry];
@@ -332,19 +332,19 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     const int *edges = gckpti_entry_reads(p, entry, &count);
     int64_t bytes = u->reads_saved ? u->saved : 0;
     if (entry >= 0 && !u->in_place && read[entry] && u->out > bytes)
-        bytes = u->out; /* two definitions may exist: the value of one, `saved` of the other */
+        bytes = u->out; /* one definition's value and another's `saved` may live */
     bytes += entry < 0 ? p->gradient_at[u->backward_index] : p->gradient_between[0] + u->workspace;
     while (count-- > 0)
         bytes += p->node[edges[count]].out;
     return bytes;
 }
 
-/* Computes base_cost, min_bytes by entry, and padding. */
+/* Computes base_cost, min_bytes from single entries (not yet from points), and padding. */
 static void gckpti_sum_bounds(gckpti_bound *b)
 {
     const gckpti_planner *p = b->p;
     unsigned char *read = (unsigned char *)gckpti_scratch_alloc(b->scratch, (size_t)p->nodes, 1);
-    size_t sizes = p->alignment; /* their OR has the lowest set bit of all */
+    size_t sizes = p->alignment; /* the OR of all sizes: its lowest set bit is theirs */
     for (int i = 0; i < p->edge_count && read; i++)
         read[p->edges[i]] = 1;
     for (int i = 0; i < p->gradients; i++)
@@ -389,7 +389,7 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (int k = 0; k < b->points; k++) { /* the first ones, then evenly spaced to the last */
+    for (int k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
         const int first = GCKPTI_POINTS / 2 - 1;
         int offset =
             (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));

@@ -19,16 +19,16 @@
  * checkpoints, and the table has their least cost for each amount of memory. It is an estimate,
  * since options may peak at different times; its schedules are initials, evaluated like all. */
 enum {
-    GCKPTI_MAX_ROWS = 40000,   /* most rows times stages; beyond, stages are merged */
+    GCKPTI_MAX_ROWS = 40000,   /* most rows x stages; with more, stages are merged */
     GCKPTI_MEMORY_STEPS = 256, /* steps of memory; up to EXACT_STEPS if a step is the grain */
     GCKPTI_EXACT_STEPS = 1024,
-    GCKPTI_EFFORT = 300000, /* entries examined to find options, of all stages */
+    GCKPTI_EFFORT = 300000, /* entries examined to find options, in all stages */
     /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) or 1/1000 of a step's cost */
     GCKPTI_SPACING = 11000
 };
 
-/* ---- its table ---- */
-/* Returns the steps for some bytes; a small part of a step does not count. */
+/* ---- the table of the chain programme ---- */
+/* Returns the memory steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
     int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
@@ -40,7 +40,7 @@ static size_t gckpti_cells(const gckpti_chain *c, int rows)
     return (size_t)rows * ((size_t)c->steps + 1);
 }
 
-/* Returns by how many steps a range that ends with stage k may exceed one that ends with b. */
+/* Returns by how many memory steps a range of stages up to k may exceed one up to b. */
 static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
 {
     int64_t more = c->stage[b].base - c->stage[k].base;
@@ -49,16 +49,16 @@ static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
                                        : (int)(more / c->step);
 }
 
-/* A way to run stages a to b: option i of a, or for larger i a checkpoint before a later stage. In
- * m >= need steps it costs cost + later[m - kept] + sooner[m + more], rows of the table. */
+/* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage. In
+ * m >= need memory steps it costs cost + later[m - kept] + sooner[m + more] (table rows). */
 typedef struct {
     int a, b, i, need, kept, more;
     const uint64_t *later, *sooner;
     uint64_t cost, forward_cost;
-    int64_t forward_peak; /* most bytes in the forward */
+    int64_t forward_peak; /* most live bytes in the forward */
 } gckpti_choice;
 
-/* Moves to the next way to run w->a to w->b, from i = -1. Returns 0 if there is none. */
+/* Advances w to the next way to run stages w->a to w->b (first: i = -1). Returns 0 at the end. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
     const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
@@ -101,7 +101,7 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
     return 1;
 }
 
-/* Fills in the row of stages a to b: checkpoints only where options cost more than the least. */
+/* Fills in the row of stages a to b. Tries checkpoints where options cost more than the least. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
@@ -125,7 +125,7 @@ static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
         ++*fewest;
 }
 
-/* Chooses a step for up to `most` bytes (the grain, or a divisor of the smallest large result). */
+/* Chooses a step for up to `most` bytes: the grain, or a divisor of the smallest large result. */
 static void gckpti_choose_step(gckpti_chain *c, int64_t most)
 {
     const gckpti_planner *p = c->s->p;
@@ -152,12 +152,12 @@ static void gckpti_choose_step(gckpti_chain *c, int64_t most)
         }
 }
 
-/* Emits the schedule of all stages in m steps. */
+/* Emits the schedule of all stages in m memory steps. */
 static void gckpti_emit_table(gckpti_chain *c, int m)
 {
     gckpti_planner *p = c->s->p;
     struct {
-        int a, b, m; /* b < 0 stands for the backwards of stage a, by option m */
+        int a, b, m; /* b < 0 means the backwards of stage a, by option m */
     } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
     todo[0] = now;
     for (int count = 1; count > 0;) {
@@ -191,12 +191,12 @@ static void gckpti_emit_table(gckpti_chain *c, int m)
     }
 }
 
-/* Adds the schedules for amounts of memory from `least` to `most` as initials. */
+/* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. */
 static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t most)
 {
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one row of zeros */
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* an extra row is zeros */
     int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N, many = s->p->nodes > GCKPTI_LARGE_N;
     gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows, sizeof(int));
@@ -214,7 +214,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last not dense */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        int equal = small && c->step == s->grain && cost == apart; /* it may need fewer bytes */
+        int equal = small && c->step == s->grain && cost == apart; /* may need fewer bytes */
         int chosen =
             (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
         int dense = !chosen && !many && cost < last - (s->p->base_cost + cost) / 1000;
@@ -228,7 +228,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     }
 }
 
-/* Adds initials of the chain programme for a kind of borders. Returns 0 if there are no stages. */
+/* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages. */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most)
 {
     gckpti_planner *p = s->p;

@@ -3,12 +3,12 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- placing a candidate ---- */
-/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. An arena
- * too large to address is SIZE_MAX, not an error. */
+/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
+ * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
 GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
-    gckpti_release(&s->scratch, &s->move); /* frees memory for lowering, which needs no moves */
+    gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
     gckpti_release(&s->scratch, &s->sorted);
     gckpti_release(&s->scratch, &s->key);
     gckpti_release(&s->scratch, &s->pool);
@@ -22,7 +22,7 @@ GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate
     return large ? GCKPT_OK : result;
 }
 
-/* ---- candidates that count for a budget ---- */
+/* ---- the candidates that are considered for a budget ---- */
 /* Returns whether no error has occurred. */
 static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
@@ -33,7 +33,7 @@ static void gckpti_place_once(gckpti_search *s, gckpti_candidate *candidate)
         s->result = gckpti_place_candidate(s, candidate);
 }
 
-/* Returns the least time of a schedule above base_cost, if all its copies overlap. */
+/* Returns the least time above base_cost of a schedule with these costs: all copies overlap. */
 static uint64_t gckpti_min_time(const gckpti_search *s, uint64_t overhead, uint64_t recompute_cost)
 {
     return s->p->overlap ? recompute_cost : overhead;
@@ -44,14 +44,14 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
 {
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = gckpti_min_time(s, candidate->overhead, candidate->recompute_cost);
-    const int64_t least = candidate->peak - s->bound->padding; /* bytes of its arena */
+    const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
     return least > (int64_t)most || (old->length && !s->minimise_bytes && cost > old->time) ||
            (old->length && least >= (int64_t)old->arena &&
             (s->minimise_bytes || cost == old->time));
 }
 
-/* Makes a candidate the winner if it has `lower` to `most` bytes, and less time or, of equal time,
- * fewer bytes. With s->minimise_bytes only bytes count. */
+/* Makes a candidate the winner if its arena has `lower` to `most` bytes and it takes less time or,
+ * in equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -75,9 +75,9 @@ static size_t gckpti_min_budget(const gckpti_search *s, int k)
     return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
 }
 
-/* Solves level k and places its schedule. If the arena exceeds the limit, places also the same with
- * its peak reduced further, if that costs no less: levels that cannot win are never placed, and a
- * cheaper schedule must not be missed. */
+/* Solves level k and places its schedule. If its arena exceeds the limit, places also (`tight`) a
+ * copy with a further reduced peak, if that costs no less: levels that cannot win are never placed,
+ * and a cheaper schedule must not be missed. */
 static void gckpti_place_level(gckpti_search *s, int k)
 {
     gckpti_solve_level(s, k);
@@ -106,7 +106,7 @@ static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate
         gckpti_consider(s, candidate->hidden, lower, most);
 }
 
-/* Returns whether a schedule of level k, which is placed, fits its own limit. */
+/* Returns whether level k's schedule, or its tight one, has an arena within the level's limit. */
 static int gckpti_level_fits(const gckpti_search *s, int k)
 {
     const gckpti_candidate *level = &s->level[k], *tight = level->tight ? level->tight : level;
@@ -114,7 +114,7 @@ static int gckpti_level_fits(const gckpti_search *s, int k)
     return (level->length && level->arena <= most) || (tight->length && tight->arena <= most);
 }
 
-/* Considers the initials within level k's limit; if `alone` is 1, not those within the next's. */
+/* Considers initials within level k's limit; if `alone` is 1, none within level k + 1's limit. */
 static void gckpti_consider_initials(gckpti_search *s, int k, int alone, size_t most)
 {
     const int64_t high = s->tiny ? INT64_MAX : s->level[k].limit;
@@ -128,8 +128,8 @@ static void gckpti_consider_initials(gckpti_search *s, int k, int alone, size_t 
         }
 }
 
-/* Considers level k: its schedule, unless that fits the next lower level; and if it is not
- * near-optimal or one of the lowest, the initials between the two. */
+/* Considers level k's schedule, unless it also fits the next lower level. If it is not near-optimal
+ * or k is one of the lowest levels, considers the initials between the limits of both levels. */
 static void gckpti_consider_level(gckpti_search *s, int k, int lowest, size_t most)
 {
     gckpti_candidate *level = &s->level[k];
@@ -145,8 +145,8 @@ static void gckpti_consider_level(gckpti_search *s, int k, int lowest, size_t mo
         gckpti_consider_initials(s, k, 1, most);
 }
 
-/* Returns bytes that a cut may keep though they are not live at its point: of nodes that first run
- * later, that gckpt_recompute drops, or that are offloaded in part. */
+/* Returns bytes that a cut may count as kept although they are not live at its point: of nodes that
+ * first run later, that gckpt_recompute drops, or that are offloaded in part. */
 static int64_t gckpti_absent_bytes(const gckpti_planner *p, int backward_index)
 {
     int64_t bytes = 0;
@@ -178,20 +178,20 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
             continue;
         known[e].peak = gckpti_try_cut(s, cuts, e);
         if (!s->late && s->now.overhead < gckpti_cut_cost(point, e))
-            known[e].peak = INT64_MAX; /* less is offloaded: it is another cut, or does not count */
+            known[e].peak = INT64_MAX; /* offloads less than the cut: another cut, or useless */
         if (known[e].peak > limit || s->p->failed)
             continue;
         gckpti_candidate_store(s, &s->trial, &s->now);
         int64_t lower = all->cut[e].bytes + point->base - absent - s->bound->padding;
-        /* with fewer bytes it would not be this cut */
+        /* with fewer bytes the schedule would belong to another cut */
         gckpti_consider(s, &s->trial, lower > 0 ? (size_t)lower : 0, most);
         known[e].arena = s->trial.arena;
         if (s->winner.span == s->trial.span)
-            memset(&s->trial, 0, sizeof s->trial); /* the winner owns the spans */
+            memset(&s->trial, 0, sizeof s->trial); /* now the winner owns the spans */
     }
 }
 
-/* Considers the cuts of all points that decide for some level; not for time, which cuts ignore. */
+/* Considers cuts of points that decide for some level; none if copies overlap (cuts ignore it). */
 static void gckpti_consider_points(gckpti_search *s, size_t most)
 {
     for (int index = 0; index < s->bound->points && gckpti_is_ok(s) && !s->p->overlap; index++)
@@ -199,15 +199,15 @@ static void gckpti_consider_points(gckpti_search *s, size_t most)
             gckpti_consider_cuts(s, index, most);
 }
 
-/* Returns whether level k fits its limit, within which no schedule is better than the winner. */
+/* Returns whether level k fits its limit and no schedule within it is better than the winner. */
 static int gckpti_is_level_beaten(const gckpti_search *s, int k)
 {
     return s->winner.length && gckpti_level_fits(s, k) &&
            s->winner.time <= gckpti_bound_time(s->p, s->level[k].limit, 1);
 }
 
-/* Considers the initials of the lowest levels, which always count: from the last level up to the
- * first that fits its own limit (from i on, else from k), unless one is proven no better. */
+/* Considers, for every budget, the initials of the lowest levels: from the last level up to the
+ * first that fits its own limit (from i on, else from k). None if a level is proven no better. */
 static void gckpti_consider_lowest(gckpti_search *s, int k, int i, size_t most)
 {
     int low = -1;
@@ -238,7 +238,7 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
         k++;
     k = s->tiny || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_time(s->p, limit, 1);
-    gckpti_consider(s, &s->store_all, 0, most); /* as cheap as some with larger arenas */
+    gckpti_consider(s, &s->store_all, 0, most); /* may equal the cost of larger candidates */
     int i = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->levels && !proven && gckpti_is_ok(s); i++) {
         if (s->level[i].limit <= limit)

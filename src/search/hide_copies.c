@@ -4,8 +4,8 @@
 #ifndef GCKPT_NO_SEARCH
 /* ---- overlapping copies with computation: offloaded values stay live until copied, and
  * reloads start early, as far as the limit allows (plan/time) ---- */
-/* Returns how early the reload at position x may start: where by the clock (s->saving) it ends
- * before it is due, `start`, or as far as the limit allows. Adds its bytes to those positions. */
+/* Returns the position to which the reload at position x moves: where, by the clock s->saving, it
+ * starts at time `start`, or later if the limit demands it. Adds its bytes from there on. */
 static int gckpti_place_reload(gckpti_search *s, int x, uint64_t start, int64_t limit)
 {
     const gckpti_planner *p = s->p;
@@ -25,8 +25,8 @@ static int gckpti_place_reload(gckpti_search *s, int x, uint64_t start, int64_t 
     return to;
 }
 
-/* Sets s->next to the current schedule with early reloads. From the last reload on, each starts as
- * late as it is done for its reader, and before the next copy, in an ideal execution. */
+/* Sets s->next to the current schedule with earlier reloads. From the last one on, each starts as
+ * late as it still ends before its reader and the next copy, if no copy waited. */
 static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
 {
     const gckpti_planner *p = s->p;
@@ -64,7 +64,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     }
 }
 
-/* Sets candidate->hidden to the schedule with all overlap within `limit`, or leaves it empty. */
+/* Sets candidate->hidden to its schedule with copies overlapped in `limit`, or leaves it empty. */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit)
 {
     candidate->hidden = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);

@@ -2,13 +2,13 @@
 #include "search/search.h"
 #include "base/base.h"
 
-/* Shared by the files of search/; no other folder includes it. */
+/* Declarations shared by the files of search/; no other folder includes this file. */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-/* Flags of gckpti_cut_node. READ: a backward from the point on, or a fetch, reads the value; LIVE:
- * the backward at the point does; .._SAVED: the same of the forward's `saved`; RAN: the node has
- * run before the point; RUNS_ONCE: and may not run again. */
+/* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
+ * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
+ * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
 enum {
     GCKPTI_READ = 1,
     GCKPTI_LIVE = 2,
@@ -18,14 +18,14 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* A cut's action on a node: recompute, offload some or all results, or keep them (0). */
+/* A cut's action on a node: recompute it, offload some or all of its results, or (0) keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
-/* In lists of all cuts late nodes cost up to 2^-14 more, so that ties keep them. */
+/* In lists of all cuts late nodes cost up to 2^-14 more, so that ties prefer to keep them. */
 enum { GCKPTI_TIE_SHIFT = 14 };
 
 /* ---- search/reduce_peak.c ---- */
-#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* added to a score, it doubles it */
+#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* adding this to a score doubles it */
 
 /* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
 static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
@@ -34,69 +34,69 @@ static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t by
                               2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
 }
 
-/* Kinds of moves: insert a closure; remove recomputations or reloads; turn them into reloads. */
+/* Kinds of moves: insert a closure; remove recomputes or reloads; turn recomputes into reloads. */
 enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REMOVE, GCKPTI_MOVE_RELOAD };
 
 /* ---- search/levels.c ---- */
-/* gckpti_candidate.state of a level */
+/* Values of gckpti_candidate.state of a level. */
 enum { GCKPTI_LEVEL_NEW, GCKPTI_LEVEL_BEGUN, GCKPTI_LEVEL_DONE };
 
-/* Largest graphs, in nodes, for which .. */
+/* The most nodes of a graph for which the search does this: */
 enum {
-    GCKPTI_TINY_N = 64,    /* every candidate counts for every budget */
-    GCKPTI_SMALL_N = 100,  /* levels are perturbed; each node may be a stage */
-    GCKPTI_MEDIUM_N = 400, /* memory-poor initials (a quadratic list) */
-    GCKPTI_LARGE_N = 1000  /* fine level grids and many initials of the chain */
+    GCKPTI_TINY_N = 64,    /* considers every candidate for every budget */
+    GCKPTI_SMALL_N = 100,  /* perturbs levels; lets each node be a stage */
+    GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
+    GCKPTI_LARGE_N = 1000  /* uses fine level grids and many initials of the chain */
 };
 
 /* ---- search/stages.c ---- */
-enum { GCKPTI_MAX_STAGES = 257, GCKPTI_DROP_CHOICES = 4 }; /* most, of a chain; per node */
-/* Most bytes of an option before the rest of the chain runs and after it; bytes kept during it. */
+enum { GCKPTI_MAX_STAGES = 257, GCKPTI_DROP_CHOICES = 4 }; /* most in a chain; per node */
+/* Bytes of an option: kept DURING the rest of the chain's run; the most BEFORE and AFTER it. */
 enum { GCKPTI_DURING, GCKPTI_BEFORE, GCKPTI_AFTER, GCKPTI_PHASES };
-#define GCKPTI_REST          INT32_MAX /* entry of a stage's list: the rest of the chain runs */
+#define GCKPTI_REST          INT32_MAX /* in a stage's list: the rest of the chain runs here */
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
-/* A way to run a stage. Bytes count its own values, and gradients above those already live. */
+/* A way to run a stage. Bytes count its own values, and gradients above those that are live. */
 typedef struct {
     int64_t bytes[GCKPTI_PHASES];
-    int64_t steps[GCKPTI_PHASES]; /* the bytes in steps of the current table */
+    int64_t steps[GCKPTI_PHASES]; /* `bytes`, in memory steps of the current table */
     uint64_t cost;
-    int drop, expanded; /* its drop counts, in c->drop; expanded: its neighbours were tried */
-    int dominated;      /* another is as good, counted in steps */
+    int drop, expanded; /* index of its drop counts in c->drop; if its neighbours were tried */
+    int dominated;      /* another option is as good in cost and steps */
 } gckpti_stage_option;
 
 typedef struct {
-    int first, end, backward, backward_end; /* nodes, and backwards by index */
-    uint64_t inside_hash, hash; /* of its nodes; of its nodes and outputs */
-    int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
-    int option, options;        /* of the owner */
-    int64_t base;               /* bytes of gradients live when its backwards begin */
-    int64_t forward_peak; /* most bytes inside it when it runs forward keeping only its outputs */
+    int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
+    uint64_t inside_hash, hash;             /* hash of its nodes; of its nodes and outputs */
+    int owner, first_equal; /* first stage with equal inside_hash; with equal hash */
+    int option, options;    /* first option and number of options, of the owner */
+    int64_t base;           /* bytes of gradients live when its backwards begin */
+    int64_t forward_peak;   /* most bytes inside it when it runs forward keeping only its outputs */
     uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
 } gckpti_stage;
 
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
-    int *last_reader; /* by node: the last node whose forward or backward reads its value */
-    int64_t *livein;  /* bytes of values from before a node that it or later ones read */
+    int *last_reader; /* by node: last node whose forward or backward reads its value */
+    int64_t *livein;  /* by node: bytes of earlier values that it or later nodes read */
     gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
-    int n, borders;    /* number of stages; of possible borders */
+    int n, borders;    /* number of stages; number of possible borders */
     int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
     gckpti_stage_option *option;
     int options, drops;
-    unsigned char *drop, *trial; /* by node of the stage: of the options; of the one being tried */
-    unsigned char *present, *needed; /* by node: its results are live; backwards read them */
+    unsigned char *drop, *trial;     /* by node of the stage: drop counts of options; of a trial */
+    unsigned char *present, *needed; /* by node: its results are live; backwards read its results */
     int *runs;                       /* by node: forwards so far */
-    int *entry, length, capacity;    /* a stage's list */
+    int *entry, length, capacity;    /* a stage's list of entries */
     int *row, rows;                  /* [a * (n + 1) + b - a]: the table row of stages a to b */
-    int *need;                       /* by row: the fewest steps that suffice */
-    uint64_t *cost;                  /* [row * (steps + 1) + m]: least cost in m steps */
+    int *need;                       /* by row: fewest memory steps that suffice */
+    uint64_t *cost;                  /* [row * (steps + 1) + m], the least cost in m steps */
     int steps;
     int64_t step;
 } gckpti_chain;
 
-/* Borders of stages: between the user's outermost segments; where at most as many bytes cross, and
- * fewer than before; between any two nodes. */
+/* Where stages may begin: between the user's outermost segments (SEGMENTS); where few bytes cross,
+ * and fewer than at the node before (NARROW); between any two nodes (NODES). */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
 
 #ifdef GCKPTI_SEPARATE_TU

@@ -4,8 +4,8 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* Emits a body that runs all nodes as late as they are needed, keeps what `action` does not mark,
- * and recomputes or reloads the rest just before the first backward that needs it. */
+/* Emits a body that runs all nodes as late as they are needed, keeps results that `action` does not
+ * mark, and recomputes or reloads marked results just before the first backward that needs them. */
 static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
 {
     int *stack = p->queue, next = p->prologue;
@@ -35,10 +35,10 @@ static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
         }
         gckpti_emit(p, ~p->backward[r]);
     }
-    gckpti_emit_late(p, &next, INT32_MAX); /* losses, if nothing has a backward */
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
-/* If a cut offloads more than the host limit, recomputes or keeps the cheapest values per byte. */
+/* If a cut offloads more than the host limit, recomputes or keeps the values cheapest per byte. */
 static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
 {
     const gckpti_planner *p = s->p;
@@ -64,7 +64,7 @@ static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
     }
 }
 
-/* Makes the schedule of a cut's actions the current one. Returns its peak, or INT64_MAX. */
+/* Makes the schedule of a cut's actions the current one. Returns its peak; no memory: INT64_MAX. */
 GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
 {
     gckpti_planner *p = s->p;
@@ -73,15 +73,15 @@ GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
     return gckpti_take_built(s) ? s->now.peak : INT64_MAX;
 }
 
-/* Makes the schedule of a cut the current one. Returns its peak, or INT64_MAX without memory. */
+/* Makes the schedule of a cut the current one. Returns its peak; INT64_MAX if out of memory. */
 GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut)
 {
     gckpti_mark_cut(s->bound, table, cut);
     return gckpti_try_actions(s, s->bound->action);
 }
 
-/* Solves a level from all cuts of the deciding point: takes the first that fits. If that is not
- * near-optimal, reduces the peak of one that keeps a little more (three for a small graph). */
+/* Solves a level from all cuts of the deciding point: takes the first schedule that fits. If it is
+ * not near-optimal, reduces the peaks of one (small graphs: three) that keep a little more. */
 static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
                               const gckpti_cut_point *point)
 {
@@ -107,9 +107,9 @@ static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
     }
 }
 
-/* Marks in `out` the recomputed nodes if `bytes` of those that only the upper cut keeps are kept:
- * the last (spacing 0), at distances growing as the root of the bytes freed by backwards (1),
- * evenly (2). */
+/* Marks in `out` the nodes to recompute: those of the lower cut, except `bytes` of nodes that the
+ * upper cut keeps: the last (spacing 0), at distances growing as the root of the bytes freed by
+ * backwards (1), or evenly spaced (2). */
 static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64_t bytes,
                              unsigned char *out)
 {
@@ -134,7 +134,7 @@ static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64
     }
 }
 
-/* Solves a level from the two cuts around it on a hull, keeping a part of their difference. */
+/* Solves a level from the two cuts around it on a hull: keeps some nodes in which they differ. */
 static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *level,
                                  const gckpti_cut_point *point, const gckpti_cut_table *cuts)
 {
@@ -162,7 +162,7 @@ static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *level,
             gckpti_keep_part(s, spacing, total, bytes < total ? bytes : total, s->bound->action);
             excess = gckpti_try_actions(s, s->bound->action) - level->limit;
             if (excess > level->limit / 4)
-                return; /* too far above the limit to be reduced */
+                return; /* the peak is too far above the limit */
             gckpti_improve(s, level, 0);
             if (excess <= 0)
                 break;
@@ -171,7 +171,7 @@ static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *level,
 }
 
 /* ---- initial schedules: built once without a limit (search/search) ---- */
-enum { GCKPTI_REDUCED = 16 }; /* most initials of which a reduced copy is made */
+enum { GCKPTI_REDUCED = 16 }; /* most initials that get a copy with a reduced peak */
 
 /* Orders initials by peak, then cost. */
 static int gckpti_initial_before(const void *first, const void *second, const void *context)
@@ -183,7 +183,7 @@ static int gckpti_initial_before(const void *first, const void *second, const vo
                                         : gckpti_candidate_before(a, b, context);
 }
 
-/* Adds initials with their peak reduced by 1/1000, from which a level may get much further. */
+/* Adds copies of initials with a peak reduced by 1/1000: a level may improve them much further. */
 static void gckpti_reduce_initials(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
@@ -205,8 +205,8 @@ static void gckpti_reduce_initials(gckpti_search *s)
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
 }
 
-/* Finds the initials: store-all, the same with late forwards, uniform segments, the user's, the
- * chain's, memory-poor. The user's and the chain's only for backwards in order 0. */
+/* Finds the initials: store-all, store-all with late forwards, uniform segments, user's segments,
+ * the chain's, memory-poor. The user's and the chain's need order 0 of backwards. */
 GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -237,7 +237,7 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
     gckpti_reduce_initials(s);
 }
 
-/* Most nodes to try every move; initials improved exactly; perturbations; dependent levels. */
+/* Most nodes to try every move; initials improved so; perturbations; levels in a group. */
 enum { GCKPTI_EXACT_N = 32, GCKPTI_EXACT_TRIES = 12, GCKPTI_PERTURBS = 4, GCKPTI_LEVEL_GROUP = 4 };
 
 /* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
@@ -251,11 +251,11 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
         int64_t step = every ? s->grain : (limit - resident) / part, parts = 1;
         const uint64_t cost = gckpti_hulls_cost(s->bound, limit, &decider);
         if (!every && cost > steep_cost)
-            step *= nodes <= 300 ? 2 : 3;  /* few levels where bounds are weak */
-        step = step / s->grain * s->grain; /* as live bytes are */
+            step *= nodes <= 300 ? 2 : 3;  /* fewer levels where bounds are weak */
+        step = step / s->grain * s->grain; /* live bytes are multiples of it */
         step = step > 0 ? step : s->grain;
         next = limit - least > step ? limit - step : limit > least ? least : least - 1;
-        while (fine && next >= least && parts < 8 && /* steep, and no table of all cuts */
+        while (fine && next >= least && parts < 8 && /* steep cost, and no table of all cuts */
                gckpti_hulls_cost(s->bound, next, &decider) - cost > (uint64_t)parts * 2 * s->margin)
             parts *= 2;
         step = (limit - next) / parts / s->grain * s->grain;
@@ -271,7 +271,7 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
             s->decider_bits |= 1u << decider;
 }
 
-/* Begins a level: its bound, and candidates from cuts. Returns 0 if the level is done. */
+/* Begins a level: computes its bound, tries schedules from cuts. Returns 0 if the level is done. */
 static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *level)
 {
     int decider;
@@ -292,7 +292,7 @@ static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *level)
     return level->state == GCKPTI_LEVEL_BEGUN;
 }
 
-/* Returns whether a level starts from the schedule of the one above. */
+/* Returns whether level k also improves the schedule of the level above it (larger limit). */
 static int gckpti_uses_above(const gckpti_search *s, int k)
 {
     return s->tiny ? k > 0 : k % GCKPTI_LEVEL_GROUP != 0;
@@ -322,7 +322,7 @@ static void gckpti_finish_level(gckpti_search *s, int k)
         gckpti_improve(s, level, 0);
     }
     if (gckpti_uses_above(s, k) && s->level[k - 1].length == 0)
-        return; /* nothing was found in more bytes */
+        return; /* not even the level above has one */
     for (uint64_t least = UINT64_MAX; above < s->initials && tried < 4; above++) {
         const gckpti_candidate *initial = &s->initial[above];
         if (!initial->dense && initial->overhead / 8 * 7 <= least &&
@@ -339,7 +339,7 @@ static void gckpti_finish_level(gckpti_search *s, int k)
         gckpti_perturb(s, level, exact ? s->p->nodes : GCKPTI_PERTURBS, exact);
 }
 
-/* Solves level k and those it depends on. If nothing is found, takes that of the level above. */
+/* Solves level k and those it depends on. If none is found, copies the level above's schedule. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     int top = k;

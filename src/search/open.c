@@ -2,10 +2,10 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- opening a search, and the plan for a budget from all strategies ---- */
-/* Strategies: a copy cost, and how many eighths of the bytes that could be copied to the host and
- * back during a step without recomputation may be offloaded, or 0 for no limit but the request's.
- * With a limit, of many similar values some are offloaded and others recomputed. */
+/* ---- opening a search; the plan for a budget, from all strategies ---- */
+/* Strategies: { copy cost, n }: at most n eighths of the bytes may be offloaded that could be
+ * copied to the host and back during a step without recomputes; n = 0 leaves only the request's
+ * limit. Such a limit offloads some of many similar values and recomputes others. */
 static const signed char gckpti_strategies[][2] = {
     { GCKPTI_FULL_COPY_COST, 0 }, { 1, 0 }, { 0, 0 }, { 0, 4 }, { 0, 3 }, { 0, 2 }
 };
@@ -18,7 +18,7 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     const int copy_cost = gckpti_strategies[strategy][0];
-    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* 1024 bytes to the host and back */
+    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* of 1024 bytes there and back */
     const uint64_t offload = p->base_cost / copied * (uint64_t)gckpti_strategies[strategy][1];
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -49,7 +49,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - copy_cost];
-        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* all 0 recomputes nothing */
+        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* actions 0 keep all */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -61,7 +61,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Lowers p->fast_bytes by a bisection of the levels. Solved levels serve all later budgets. */
+/* Lowers p->fast_bytes by a bisection of levels. Levels, once solved, serve all later budgets. */
 static gckpt_result gckpti_find_fast(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -112,7 +112,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             break;
     }
     if (result == GCKPT_OK && *least == SIZE_MAX)
-        result = GCKPT_E_MEMORY; /* no plan is addressable; the error text is set */
+        result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
     return result;
 }
 #endif

@@ -30,7 +30,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
         if (cost == UINT64_MAX || !p->overlap)
             return cost;
         cost = gckpti_add_cost(cost, b->base_cost);
-        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* (8 - k) / 8, rounded up */
+        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, rounded up */
         cost = cost > b->base_cost ? cost - b->base_cost : 0;
         most = cost > most ? cost : most;
     }

@@ -3,12 +3,12 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- moves of gckpti_reduce_peak and gckpti_remove_recomputes: their list, their scores ---- */
-/* Returns (cost + 1) / gain as an integer that orders like a floating-point number: the exponent
- * above 32 bits of mantissa, so that adding GCKPTI_DOUBLE_SCORE doubles it. */
+/* Returns (cost + 1) / gain as an integer that sorts like a floating-point number: an exponent
+ * above 32 bits of mantissa. Adding GCKPTI_DOUBLE_SCORE doubles it. */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
     uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
-    for (int k = 32; k > 0; k /= 2) { /* to 2^62 .. 2^63 */
+    for (int k = 32; k > 0; k /= 2) { /* shifts to 2^62 .. 2^63 */
         if (a >> (63 - k) == 0) {
             a <<= k;
             exponent -= (uint64_t)k;
@@ -18,7 +18,7 @@ GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
             exponent += (uint64_t)k;
         }
     }
-    a /= b >> 33; /* 2^32 .. 2^34 */
+    a /= b >> 33; /* now 2^32 .. 2^34 */
     while (a >= UINT64_C(1) << 33) {
         a >>= 1;
         exponent++;
@@ -52,7 +52,7 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* ---- applying moves to the current schedule, s->now: builds s->next, keeps the better ---- */
+/* ---- applying moves to the current schedule, s->now: builds s->next, accepts it if better ---- */
 /* Sets s->next to s->now with the closures of n moves inserted. Returns 0 if out of memory. */
 static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
 {
@@ -87,7 +87,7 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
     return 1;
 }
 
-/* Sets s->next to s->now with n forwards removed or made reloads. Returns 0 if out of memory. */
+/* Sets s->next to s->now with n recomputes removed or made reloads. Returns 0 if out of memory. */
 static int gckpti_remove_or_reload(gckpti_search *s, int kind, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
@@ -106,7 +106,7 @@ static int gckpti_remove_or_reload(gckpti_search *s, int kind, const int *move, 
     return 1;
 }
 
-/* Sets s->next to s->now changed by n moves, without entries nobody reads; evaluated. */
+/* Sets s->next to s->now changed by n moves, without entries nobody reads, and evaluates it. */
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
@@ -129,8 +129,8 @@ GCKPTI_FN void gckpti_apply_move(gckpti_search *s, int kind, int move)
     gckpti_accept_next(s);
 }
 
-/* Rates s->next, the less the better: by cost per byte taken off the excess of s->now or, without
- * excess, by cost. Returns UINT64_MAX if it is no better than s->now. */
+/* Rates s->next, lower is better: by added cost per byte of excess that it removes from s->now or,
+ * without excess, by cost. Returns UINT64_MAX if it is no better than s->now. */
 static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t excess)
 {
     int64_t gain = excess - gckpti_excess(&s->next, limit);
@@ -140,7 +140,7 @@ static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t 
     return excess == 0 && gain == 0 && cost < before ? cost : UINT64_MAX;
 }
 
-/* Applies n moves, s->chosen, or half of them, and so on until it helps. Returns 0 if none does. */
+/* Applies the n moves in s->chosen, or half of them, and so on, until some help. Else returns 0. */
 GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int n)
 {
     int64_t excess = gckpti_excess(&s->now, limit);
@@ -154,8 +154,8 @@ GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int 
     return 0;
 }
 
-/* Tries moves one at a time, in order, and applies the best; if `exact` is 0, of 8 that help, among
- * the first 200. Returns 0 if none helps. */
+/* Tries moves one at a time, in order, and applies the best. If `exact` is 0, stops after 8 moves
+ * that help or 200 tries. Returns 0 if none helps. */
 GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, int exact)
 {
     const int attempts = exact ? s->moves : 200, most = exact ? s->moves : 8;
@@ -178,20 +178,20 @@ GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, 
 /* ---- reducing the peak below a limit by closing live-range holes (search/search) ---- */
 enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 
-/* Returns whether the current schedule may offload `bytes` more, of a node. */
+/* Returns whether the current schedule may offload `bytes` more bytes, of this node. */
 static int gckpti_can_offload(const gckpti_search *s, int node, int64_t bytes)
 {
     return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes;
 }
 
-/* Kinds of closures. An input that is not live is kept live where that adds no excess, else
- * recomputed, or reloaded if that is cheaper (CHEAPEST); never kept (RECOMPUTED); always kept
- * (KEPT_INPUTS). RELOADED: the node itself is reloaded, and needs no inputs. */
+/* How a closure gets an input that is not live. CHEAPEST: keeps it live where that adds no excess,
+ * else recomputes it, or reloads it if that is cheaper. RECOMPUTED: never keeps it live.
+ * KEPT_INPUTS: always keeps it live. RELOADED: the node itself is reloaded and needs no inputs. */
 enum { GCKPTI_CHEAPEST, GCKPTI_RECOMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_CLOSURES };
 
-/* Finds the closure of m's node before position m->to, where the scan must be: entries in s->pool
- * from `first` on, m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one that could
- * be kept is recomputed or reloaded. If 0, all kinds except RELOADED are equal. */
+/* Finds the closure of m's node before position m->to, where the scan must be: s->pool[first..],
+ * m->cost, m->penalty. Returns bits: 1 if an input is kept live, 2 if one that could be kept is
+ * recomputed or reloaded. If 0, all kinds except RELOADED give this closure. */
 static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int kind)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -240,7 +240,7 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
     return choice;
 }
 
-/* Returns at most how much excess at positions low to x - 1 `size` bytes less remove. */
+/* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
 static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_t size)
 {
     if (low >= x)
@@ -250,8 +250,8 @@ static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_
     return sum < most ? sum : most;
 }
 
-/* Which holes are found: each with its best kind of closure, or (all_kinds) every useful one; only
- * those within twice the best, `worst`, or (any_score) all. */
+/* Which holes are found. all_kinds: with each useful kind of closure (if 0, only the best kind).
+ * any_score: with any score (if 0, only scores within twice the best, that is, up to `worst`). */
 typedef struct {
     int any_score, all_kinds;
     uint64_t worst;
@@ -280,7 +280,7 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x, gckpti_hole_
         return;
     best.key = UINT64_MAX;
     for (int kind = fixed ? GCKPTI_RELOADED : 0; kind < GCKPTI_CLOSURES && !s->p->failed; kind++) {
-        /* RECOMPUTED costs no less than CHEAPEST; KEPT_INPUTS equals it if nothing is recomputed */
+        /* skips kinds that cannot give another or a better closure than an earlier kind */
         if (kind == GCKPTI_RELOADED
                 ? !reload
                 : !(choice & (all_kinds ? 3 : 2)) || (kind == GCKPTI_RECOMPUTED && !all_kinds))
@@ -295,13 +295,13 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x, gckpti_hole_
             gckpti_add_move(s, &m);
     }
     if (all_kinds || best.key == UINT64_MAX || best.key > filter->worst)
-        return; /* e.g. a fixed value when the host limit is reached */
+        return; /* e.g. for a node that runs once, if the host is full */
     if (!filter->any_score && best.key < filter->worst - GCKPTI_DOUBLE_SCORE)
         filter->worst = best.key + GCKPTI_DOUBLE_SCORE;
     gckpti_add_move(s, &best);
 }
 
-/* Lists the holes whose closing would lower the excess, best first (gckpti_hole_filter). */
+/* Lists in s->move the holes whose closing lowers the excess, best first (gckpti_hole_filter). */
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score, int all_kinds)
 {
     gckpti_hole_filter filter = { any_score, all_kinds, UINT64_MAX };
@@ -326,8 +326,8 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
     gckpti_sort_moves(s);
 }
 
-/* Returns the excess that `size` bytes less remove of what moves have left, from number a to b - 1
- * of the positions above the limit, by chunks. If `commit` is nonzero, removes it. */
+/* Returns how much of the excess left by earlier moves `size` fewer bytes remove, by chunks, at
+ * number a to b - 1 of the positions above the limit. If `commit` is nonzero, removes it. */
 static int64_t gckpti_leftover_gain(gckpti_search *s, int a, int b, int64_t size, int commit)
 {
     gckpti_leftover *left = &s->left;
@@ -338,7 +338,7 @@ static int64_t gckpti_leftover_gain(gckpti_search *s, int a, int b, int64_t size
         end = (c + 1) << left->shift;
         end = end < b ? end : b;
         most = size * (end - a);
-        if (end - a < 1 << left->shift) /* in proportion */
+        if (end - a < 1 << left->shift) /* part of a chunk */
             sum = sum * (end - a) >> left->shift;
         sum = sum < most ? sum : most;
         gain += sum;
@@ -349,7 +349,7 @@ static int64_t gckpti_leftover_gain(gckpti_search *s, int a, int b, int64_t size
     return gain;
 }
 
-/* Does the same for all bytes of a move: returns, and if `commit` removes, its relief. */
+/* Returns how much excess left by earlier moves m removes. If `commit` is nonzero, removes it. */
 static int64_t gckpti_relief_of_move(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const int *count = s->excess_count;
@@ -359,7 +359,7 @@ static int64_t gckpti_relief_of_move(gckpti_search *s, const gckpti_move *m, int
            gckpti_leftover_gain(s, count[from], count[m->to], m->value + m->saved, commit);
 }
 
-/* Returns whether the node of an entry or one it reads is touched; if `mark` is 1, touches all. */
+/* Returns whether the entry's node or one it reads is touched. If `mark` is 1, touches all. */
 static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
 {
     int node = gckpti_entry_node(s->p, entry), touched = s->state[node].touched, count;
@@ -389,8 +389,8 @@ static int gckpti_sum_chunks(gckpti_search *s)
     return 1;
 }
 
-/* Chooses holes to close from s->move, in order, that score within twice the best and touch no node
- * of another, until no excess is left. Returns how many. */
+/* Chooses holes to close from s->move, in order, with scores within twice the best and without
+ * common nodes, until no excess is left. Returns how many. */
 static int gckpti_choose_holes(gckpti_search *s)
 {
     int n = 0;
@@ -415,7 +415,7 @@ static int gckpti_choose_holes(gckpti_search *s)
     return n;
 }
 
-/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot or gives up. */
+/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot in its effort. */
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 {
     int64_t first = 0;

@@ -2,8 +2,8 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- removing recomputations; bytes left below the limit by position: a tree of minima, each
- * relative to its parent; leaf width + 1 + x is position x ---- */
+/* ---- removing recomputes; the tree of the bytes left below the limit, by position: each vertex
+ * has the minimum of its leaves, relative to its parent; leaf width + 1 + x is position x ---- */
 static int64_t gckpti_slack_min(const gckpti_slack_tree *tree, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
@@ -19,7 +19,7 @@ static int64_t gckpti_slack_min(const gckpti_slack_tree *tree, int from, int to)
     return left;
 }
 
-/* Restores the minimum of a vertex after its children changed. */
+/* Restores the minimum of the vertex `parent` after its children changed. */
 static void gckpti_slack_update(gckpti_slack_tree *tree, int parent)
 {
     int64_t *child = &tree->min[2 * parent], least = child[0] < child[1] ? child[0] : child[1];
@@ -56,15 +56,15 @@ static int gckpti_slack_build(gckpti_search *s, int64_t limit)
     return 1;
 }
 
-/* Adds (sign 1) or subtracts the bytes of inputs that only the recomputation keeps live. */
+/* Adds (sign 1) or subtracts (-1) the bytes of inputs that only the recompute of m keeps live. */
 static void gckpti_slack_add_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 {
     for (int k = m->first; k < m->first + m->count; k += 2)
         gckpti_slack_add(&s->slack, s->pool[k + 1], m->to, sign * s->state[s->pool[k]].out);
 }
 
-/* Returns whether the previous definition can serve the uses of the recomputation: its bytes must
- * fit in between. If `commit` is nonzero, takes them. */
+/* Returns whether the previous definition can serve the uses of m's recompute: its bytes must fit
+ * between both. If `commit` is nonzero, takes these bytes. */
 static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const gckpti_schedule *now = &s->now;
@@ -94,15 +94,15 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commi
     return fits;
 }
 
-/* Returns the cost to offload and reload the parts of u's definition that are read at x. */
+/* Returns the cost of offloading and reloading the parts of u's definition that are read at x. */
 static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
 {
     int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
     return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
 }
 
-/* Records values that only the recomputation at m->to keeps live: pairs of a node and the position
- * from which its value would be freed. */
+/* Records in s->pool the values that only the recompute at m->to keeps live, as pairs: a node, and
+ * the position from which its value would be free. */
 static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
 {
     m->first = s->pooled;
@@ -119,9 +119,9 @@ static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edg
     m->count = s->pooled - m->first;
 }
 
-/* Lists the recomputations and reloads of the current schedule in s->move, largest saving first;
- * `start` is the previous definition. With a limit, only those that fit. A recomputation takes
- * along those that only it reads; they form a tree, so each is counted once. */
+/* Lists the recomputes and reloads of the current schedule in s->move, largest saving first;
+ * `start` is the previous definition. With a limit, lists only those that fit. A recompute takes
+ * along the recomputes that only it reads: they form a tree, so each is counted once. */
 static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_begin_scan(s, limit) || !gckpti_slack_build(s, limit) ||
@@ -158,7 +158,7 @@ static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Chooses, one by one, all recomputations whose previous definitions fit. Returns their number. */
+/* Chooses, one by one, all recomputes whose previous definitions fit. Returns how many. */
 static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0;
@@ -168,7 +168,7 @@ static int gckpti_choose_recomputes(gckpti_search *s)
     return n;
 }
 
-/* Turns recomputations into cheaper reloads: all, or the half that saves most, and so on. */
+/* Turns recomputes into cheaper reloads: all, or the half with the largest savings, and so on. */
 static void gckpti_reload_recomputes(gckpti_search *s, int64_t limit)
 {
     int n = 0;
@@ -182,7 +182,7 @@ static void gckpti_reload_recomputes(gckpti_search *s, int64_t limit)
     gckpti_apply_moves(s, GCKPTI_MOVE_RELOAD, limit, n);
 }
 
-/* Removes recomputations within the limit; if `exact` is 1, one by one, the best each time. */
+/* Removes recomputes within the limit; if `exact` is 1, one at a time, the best first. */
 static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->can_offload && s->now.overhead > 0)
@@ -197,7 +197,7 @@ static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
     }
 }
 
-/* Makes a candidate's schedule, improved below a limit, the current one. Returns 0 if it cannot. */
+/* Makes a candidate's schedule, reduced to a limit, the current one. Returns 0 if it cannot. */
 GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candidate, int64_t limit)
 {
     s->evaluated = s->examined = 0;
@@ -208,13 +208,13 @@ GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candida
     return !s->p->failed;
 }
 
-/* Reduces the peak of the current schedule if it is not far above a candidate's limit, removes
- * recomputations, and stores it in the candidate if it is better. */
+/* Reduces the peak of the current schedule to a candidate's limit unless it is far above, removes
+ * recomputes, and stores the schedule in the candidate if it is better. */
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int exact)
 {
     if (s->now.peak / 5 * 4 > candidate->limit)
         return;
-    s->started = exact ? -1 : s->evaluated + s->examined / 4; /* an attempt: an eighth of all */
+    s->started = exact ? -1 : s->evaluated + s->examined / 4; /* an attempt: 1/8 of all effort */
     if (gckpti_reduce_peak(s, candidate->limit, exact)) {
         gckpti_remove_recomputes(s, candidate->limit, exact);
         gckpti_candidate_update(s, candidate);
@@ -222,9 +222,9 @@ GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int
     s->started = -1;
 }
 
-/* Removes one recomputation of a candidate's schedule, beyond the limit if need be, and reduces the
- * peak without that node: a way out of local optima. Tries the `count` largest savings; starts
- * again after a success. */
+/* Perturbs a candidate's schedule to leave a local optimum: removes one recompute, even beyond the
+ * limit, and reduces the peak without dropping that node again. Tries the `count` largest savings;
+ * starts again after a success. */
 GCKPTI_FN void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate, int count, int exact)
 {
     for (int i = 0; i < count && candidate->length && !gckpti_is_exhausted(s); i++) {

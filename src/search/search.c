@@ -58,10 +58,10 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
     return grain;
 }
 
-/* Effort limit of a level, per node: entries evaluated, and 1/4 of those examined to find moves. */
+/* Effort limit of a level, per node: evaluated entries, plus 1/4 of those examined for moves. */
 #define GCKPTI_EFFORT_LIMIT INT64_C(700)
 
-/* Returns whether the effort is used up, or an attempt leaves too much of `first`, its excess. */
+/* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;
@@ -74,7 +74,7 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 
 GCKPTI_FN int gckpti_is_exhausted(gckpti_search *s) { return gckpti_should_stop(s, 0, 0); }
 
-/* Computes the live ranges of a schedule, without entries whose results nobody reads. */
+/* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
     s->evaluated += schedule->length;
@@ -82,7 +82,7 @@ GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Returns the bytes by which a schedule exceeds the limit, summed over positions. */
+/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
 GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
 {
     int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
@@ -93,8 +93,8 @@ GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
     return sum;
 }
 
-/* ---- forward passes over the current schedule, with the definitions in s->state ---- */
-/* Advances the pass over position x. */
+/* ---- forward passes (scans) over the current schedule, with definitions in s->state ---- */
+/* Advances the scan past the entry at position x. */
 GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
 {
     const gckpti_schedule *now = &s->now;
@@ -114,7 +114,7 @@ GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
     v->run_count += !gckpti_is_reload(s->p, i);
 }
 
-/* Sums the excess over a limit, and begins a pass. Returns 0 if out of memory. */
+/* Sums the excess over a limit by position, and begins a scan. Returns 0 if out of memory. */
 GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
 {
     const gckpti_schedule *now = &s->now;
@@ -142,7 +142,7 @@ GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
     return 1;
 }
 
-/* Returns whether gckpt_recompute demands that a reader at position x gets a recomputed value: the
+/* Returns whether gckpt_recompute demands a recompute of `node` for a reader at position x: its
  * last definition is from before the backwards, as gckpti_apply_policy sees it. */
 GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
 {
@@ -150,8 +150,8 @@ GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
            s->state[node].start < s->firsts_end;
 }
 
-/* ---- the current schedule, s->now; candidates that store one and improve it ---- */
-/* Emits the current schedule as a builder does. */
+/* ---- the current schedule, s->now, and candidates, which store schedules ---- */
+/* Writes the current schedule's body to p->entries, as a builder does. */
 static void gckpti_emit_now(gckpti_search *s)
 {
     s->p->entry_count = 0;
@@ -159,8 +159,8 @@ static void gckpti_emit_now(gckpti_search *s)
         gckpti_emit(s->p, s->now.entry[x]);
 }
 
-/* Makes a builder's entries the current schedule. Finishes it until that changes nothing, since
- * lowering finishes it again, and dropped entries may change what gckpt_recompute demands. */
+/* Makes a builder's entries the current schedule. Finishes it until that changes nothing: lowering
+ * finishes it again, and removed entries may change what gckpt_recompute demands. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -185,7 +185,7 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
     }
 }
 
-/* Replaces a candidate's schedule, which is not placed yet. */
+/* Replaces a candidate's schedule; the new one is not placed yet. */
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
                                       const gckpti_schedule *schedule)
 {
@@ -214,7 +214,7 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
     return 1;
 }
 
-/* Appends an empty candidate to *list, whose others may move. Returns NULL if out of memory. */
+/* Appends an empty candidate to *list, which may move the list. Returns NULL if out of memory. */
 GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
                                                  int *count)
 {
@@ -225,7 +225,7 @@ GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candid
     return candidate;
 }
 
-/* Stores the current schedule in a candidate if it is within its limit and better. */
+/* Stores the current schedule in a candidate if it is within the candidate's limit and better. */
 GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candidate)
 {
     const gckpti_schedule *now = &s->now;
@@ -242,7 +242,7 @@ GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *c
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* Returns whether the first of two span lists, which differ from here on, sorts before. */
+/* Returns whether span list a sorts before b; the lists differ at a and b. */
 static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
 {
     return a->first != b->first  ? a->first < b->first
@@ -250,7 +250,7 @@ static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
                                  : a->first + b->count < b[1].first;
 }
 
-/* Orders placed candidates: by bytes, cost, then length and entries, alike on every machine. */
+/* Orders placed candidates by bytes, cost, length and entries, the same way on every machine. */
 GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context)
 {
     const gckpti_candidate *a = (const gckpti_candidate *)first,
@@ -266,7 +266,7 @@ GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, con
                                     : x < a->length && gckpti_span_before(a->span + k, b->span + k);
 }
 
-/* Returns whether spans have these entries. */
+/* Returns whether spans expand to these `length` entries. */
 static int gckpti_same_entries(const gckpti_span *span, const int *entry, int length)
 {
     for (int x = 0; x < length; span++)
@@ -276,7 +276,7 @@ static int gckpti_same_entries(const gckpti_span *span, const int *entry, int le
     return 1;
 }
 
-/* Makes a builder's entries the current schedule and a new initial one. */
+/* Makes a builder's entries the current schedule, and stores it as a new initial. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 {
     const gckpti_schedule *now = &s->now;

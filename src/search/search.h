@@ -18,21 +18,21 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-enum { GCKPTI_POINTS = 8 }; /* maximum number of points of a model */
+enum { GCKPTI_POINTS = 8 }; /* most points of a model */
 
-/* Cut tables of a point: the hull; hulls with copies at 1/2, 1/4 and none of their cost, which
- * prove nothing; all cuts. */
+/* Cut tables of a point: the hull; three hulls (from CHEAP_HULL on) with copies at 1/2, 1/4 and
+ * none of their cost, which prove nothing; all cuts. */
 enum { GCKPTI_HULL, GCKPTI_CHEAP_HULL, GCKPTI_FULL = GCKPTI_CHEAP_HULL + 3, GCKPTI_TABLES };
 
-/* Per node and point: bit masks of the values that only recomputation reads (input_bits: its
+/* State of a node at a point: bit masks of values that only recomputes read (input_bits: its
  * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
 typedef struct {
     unsigned char input_bits, own_bit;
     unsigned char flags;
 } gckpti_cut_node;
 
-/* Bytes kept, cost of recomputations, and the cut that this one extends (in `parent` bit 31:
- * the node between them is recomputed; bit 30: at least some of its results are offloaded). */
+/* A cut: bytes kept, cost of recomputes, and the cut that it extends by a node (`parent`; bit 31:
+ * the node is recomputed; bit 30: at least some of its results are offloaded). */
 typedef struct {
     int64_t bytes;
     uint64_t cost;
@@ -40,12 +40,12 @@ typedef struct {
 } gckpti_cut;
 
 typedef struct {
-    gckpti_cut *cut; /* by increasing bytes and decreasing cost */
+    gckpti_cut *cut; /* sorted by increasing bytes and decreasing cost */
     int n;
 } gckpti_cut_list;
 
-/* The cuts of a point (none if there are too many), and the parent of each cut of each node's list:
- * that of cut k after node i is parent[first[i] + k]. */
+/* The cuts of a point (`last`; empty if there are too many), and for each node's list the cut that
+ * each cut extends: for cut k after node i, parent[first[i] + k]. */
 typedef struct {
     gckpti_cut_list last;
     uint32_t *parent;
@@ -56,7 +56,7 @@ typedef struct {
     int backward_index; /* index of the backward at the point */
     int64_t base;       /* bytes of gradients and workspace at the point */
     gckpti_cut_node *node;
-    gckpti_cut_table table[GCKPTI_TABLES]; /* each computed on demand (gckpti_cuts) */
+    gckpti_cut_table table[GCKPTI_TABLES]; /* gckpti_cuts computes each on demand */
     unsigned computed;                     /* bit set of the tables that exist */
 } gckpti_cut_point;
 
@@ -64,50 +64,50 @@ typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;        /* of each pool, in cuts */
+    size_t capacity;        /* cuts that each pool has space for */
     int points, hulls_only; /* hulls_only: lists keep only the cuts of their hulls */
-    int copy_cost;          /* of offload and reload (gckpti_scaled_cost) */
-    int shift;              /* copies cost 2^-shift of copy_cost */
+    int copy_cost;          /* weight of copies (gckpti_scaled_cost) */
+    int shift;              /* copies count 2^-shift of that weight */
     int64_t min_bytes;      /* least arena bytes of any schedule */
-    int64_t padding;        /* how far live bytes, which are rounded up, may exceed an arena */
-    uint64_t base_cost;     /* of a step that recomputes nothing */
-    gckpti_cut *pool[3];    /* lists before a node, after it, and of a merge */
-    unsigned char *action;  /* by node, of the cut marked last: GCKPTI_CUT_RECOMPUTE, .. or 0 */
-    int64_t examined;       /* cuts examined */
+    int64_t padding;        /* how much live bytes, rounded up, may exceed the arena */
+    uint64_t base_cost;     /* cost of a step that recomputes nothing */
+    gckpti_cut *pool[3];    /* memory of lists before a node, after it, and of a merge */
+    unsigned char *action;  /* by node: action of the last marked cut (GCKPTI_CUT_..) */
+    int64_t examined;       /* number of cuts examined so far */
 } gckpti_bound;
 
-/* Returns the least recomputation cost of any schedule within `limit` live bytes, or UINT64_MAX if
- * there is none, by the hulls and all cuts of the deciding point, whose index is *decider. */
+/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes (UINT64_MAX if
+ * none fits) from all hulls and all cuts of the deciding point, whose index is *decider. */
 GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
 
-/* Returns the least time above base_cost of any schedule within `limit`, by the bounds of all copy
- * costs; if `all` is 0, by hulls only. Without overlap, the same as gckpti_bound_cost. */
+/* Returns a lower bound of the time above base_cost of schedules within `limit` live bytes: the
+ * best bound of all copy costs (if `all` is 0, hulls only). Without overlap: gckpti_bound_cost. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
-/* Returns the least cost of a micro-batch of any schedule within `arena` bytes, or UINT64_MAX if
- * there is none. Bounds must be open. Uses hulls only for modes that do not search. */
+/* Returns a lower bound of a micro-batch's cost for schedules within `arena` bytes, or UINT64_MAX
+ * if none fits. Bounds must be open. Modes that do not search use hulls only. */
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 
-/* Returns the least arena bytes of any schedule of the model. */
+/* Returns a lower bound of the arena bytes of any schedule of the model. */
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
 /* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
-    gckpti_span *span; /* its entries */
+    gckpti_span *span; /* its entries, compressed */
     int spans, length;
     int64_t limit, peak;
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
     size_t arena;                           /* 0 until it is placed */
-    uint64_t recompute_cost, transfer_cost; /* of recomputation; of copies */
+    uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
-    int state, dominated;                   /* dominated: an earlier initial is as good in both */
-    int dense;                              /* an initial close to others, considered as it is */
-    struct gckpti_candidate *tight;  /* a level whose arena exceeds its limit: a smaller schedule */
-    struct gckpti_candidate *hidden; /* the same with overlapped copies (gckpti_hide_copies) */
+    int state, dominated;                   /* dominated: an initial has no more bytes and cost */
+    int dense;                              /* an initial close to another one: is not improved */
+    struct gckpti_candidate *tight;  /* if a level's arena exceeds its limit: a smaller schedule */
+    struct gckpti_candidate *hidden; /* this schedule with overlapped copies (gckpti_hide_copies) */
 } gckpti_candidate;
 
 /* The result of placing a cut's schedule; all 0 before that. */
@@ -116,20 +116,20 @@ typedef struct {
     size_t arena;
 } gckpti_tried;
 
-/* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`,
- * by recomputing the node with its closure before `to`; `start` is the forward that defines the
- * value. Removal: deletes the recomputation at `to`; `start` is the previous definition. */
+/* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`:
+ * recomputes the node with its closure before `to`; `start` is the forward that defines the value.
+ * Removal: deletes the recompute at `to`; `start` is the previous definition. */
 typedef struct {
-    uint64_t key; /* the least is tried first */
+    uint64_t key; /* moves with a small key are tried first */
     int node, start, from, to;
-    int first, count;     /* in s->pool: the closure, or the inputs freed by a removal */
-    int truncated;        /* GCKPTI_MAX_CLOSURE was reached */
-    uint64_t cost;        /* of the closure */
-    int64_t penalty;      /* excess added by keeping its inputs */
-    int64_t value, saved; /* bytes freed after `from` and `start`, or needed */
+    int first, count;     /* range in s->pool: the closure, or the inputs that a removal frees */
+    int truncated;        /* the closure was cut off at GCKPTI_MAX_CLOSURE */
+    uint64_t cost;        /* cost of the closure */
+    int64_t penalty;      /* excess that inputs kept live for it add */
+    int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
 } gckpti_move;
 
-/* Excess not yet removed by the chosen moves: in total, and per chunk of 2^shift positions. */
+/* Excess that the chosen moves leave: in total, and per chunk of 2^shift excess positions. */
 typedef struct {
     int shift;
     int64_t *chunk, total;
@@ -146,57 +146,57 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_bound *bound;
     int64_t grain;   /* common divisor of all sizes */
-    int late;        /* some forwards run late: a cut may cost less than it says */
-    int tiny;        /* a small graph: every schedule found counts for every budget */
-    uint64_t margin; /* this far above the bound is near-optimal */
+    int late;        /* some forwards run late, so a cut may cost less than computed */
+    int tiny;        /* a small graph: every schedule is considered for every budget */
+    uint64_t margin; /* a cost at most this much above the bound is near-optimal */
     /* a forward pass over the schedule `now` (gckpti_begin_scan, gckpti_scan_entry) */
     gckpti_schedule now, next;
-    gckpti_node_state *state; /* the planner's */
+    gckpti_node_state *state; /* the planner's states */
     int first_backward;       /* position of the first backward */
-    int firsts_end;           /* position after the last first run before it */
-    int64_t *excess_sum;      /* excess bytes before a position, summed */
-    int *excess_count;        /* positions with excess before a position */
+    int firsts_end;           /* end of the last first forward before it */
+    int64_t *excess_sum;      /* sum of the excess at all positions before one */
+    int *excess_count;        /* number of positions with excess before one */
     /* moves of gckpti_reduce_peak or gckpti_remove_recomputes */
     gckpti_move *move, *sorted;
     int moves;
-    int *pool, pooled;    /* closures, or freed inputs, of moves */
+    int *pool, pooled;    /* closures of moves, or inputs that they free */
     int *chosen;          /* indices of moves */
-    gckpti_keyed *key;    /* for sorting */
+    gckpti_keyed *key;    /* memory for sorting */
     gckpti_keyed *insert; /* key: position << 32 | node */
     int64_t stamp;        /* number of closures so far */
     int excluded;         /* a node whose holes stay open, or -1 */
     gckpti_leftover left;
     gckpti_slack_tree slack;
-    uint64_t *saving; /* by position of a recomputation: cost saved by its removal */
+    uint64_t *saving; /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *lower_cut, *upper_cut; /* by node: recomputed by the two cuts around a limit */
-    /* effort so far (gckpti_is_exhausted) */
+    unsigned char *lower_cut, *upper_cut; /* by node: recomputed in the two cuts around a limit */
+    /* effort so far, in entries (gckpti_should_stop) */
     int64_t evaluated, examined;
     int64_t started; /* effort when the current attempt began, or -1 */
     int incomplete;  /* a truncated closure was used, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner, trial;
-    gckpti_tried *tried[GCKPTI_POINTS]; /* by cut of a point */
+    gckpti_tried *tried[GCKPTI_POINTS]; /* by point and cut */
     unsigned decider_bits;              /* bit set of the points that decide for some level */
-    gckpt_result result;                /* of placing: GCKPT_OK, or the first error */
-    int minimise_bytes; /* compare candidates by bytes only (gckpti_find_min_budget) */
+    gckpt_result result;                /* first error of placing, or GCKPT_OK */
+    int minimise_bytes;                 /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner, whose length is
- * 0 if there is none (also GCKPT_OK). p->lowered may be another's. The candidates are the same for
- * all budgets: cuts, levels and initial schedules. Skips those proven to cost no less than the best
- * so far. */
+/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
+ * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
+ * Candidates are the same for all budgets: cuts, levels and initial schedules. Skips candidates
+ * that are proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* Stores in *least the least budget for which gckpti_find_best finds a schedule, s->winner, if that
- * is below `upper`, else SIZE_MAX. */
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
+ * SIZE_MAX if that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
 /* ---- search/open.c ---- */
-/* Opens a search of a model (gckpti_build_model) with one of its strategies: sizes, the bound, and
- * the levels, of which the first is store-all. Lowers store-all (p->store_all_peak, p->lowered) if
+/* Opens a search of a model (gckpti_build_model) with strategy number `strategy` of open.c: sizes,
+ * bound and levels (the first is store-all). Lowers store-all (p->store_all_peak, p->lowered) if
  * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
  * are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
@@ -204,8 +204,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
 /* Returns the number of strategies with which a model is searched. */
 GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 
-/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If there is none,
- * *least is the least arena found. */
+/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
+ * fits, *least is the smallest arena that was found. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else

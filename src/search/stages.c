@@ -4,11 +4,11 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- stages of the chain programme (search/chain): borders, which stages are equal ---- */
+/* ---- stages of the chain programme (search/chain): borders; which stages are equal ---- */
 static const unsigned char gckpti_drop_choices[GCKPTI_DROP_CHOICES] = { 0, 1, 2, 255 };
 
-/* Finds the last reader of each value, and the bytes that cross the border before each node.
- * Assumes backwards in reverse order of the nodes; other orders have no chain. */
+/* Finds the last reader of each value, and the bytes that cross the border before each node, for
+ * backwards in reverse order of nodes (other orders have no chain). Returns 0 if out of memory. */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
@@ -49,7 +49,7 @@ static int gckpti_is_border(const gckpti_chain *c, int kind, int u, int64_t wide
                       c->livein[u] <= c->livein[u + 1]);
 }
 
-/* Divides the body into at most `most` stages, at the cheapest border of each window of them. */
+/* Divides the body into at most `most` stages: of each window of borders takes the cheapest. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
 {
     const gckpti_planner *p = c->s->p;
@@ -107,7 +107,7 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
         for (size_t k = 0; k < sizeof values / sizeof *values; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)values[k]);
         for (int backward = 0, count; backward < 1 + trains;
-             backward++) /* edges by offset into the stage, or -1 */
+             backward++) /* hashes edges by offset into the stage, or -1 */
             for (const int *v = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; v++)
                 hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }
@@ -119,7 +119,7 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
     return hash;
 }
 
-/* Computes the bytes that each range of stages sends on, and which stages and ranges are equal. */
+/* Computes the bytes that each range of stages passes on, and finds equal stages and ranges. */
 GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 {
     const int n = c->n, wide = n + 1;
@@ -142,7 +142,7 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
         for (int k = a + 2; k < n; k++)
             sends[a * wide + k] += sends[(a + 1) * wide + k];
     for (int length = 1; length <= n; length++)
-        for (int a = 0; a + length <= n; a++) { /* equal without its last stage, and in that */
+        for (int a = 0; a + length <= n; a++) { /* its rest is equal, and its last stage is */
             int k = 0, b = length - 1, *row = c->row + b;
             while (k < a && (c->stage[k + b].first_equal != c->stage[a + b].first_equal ||
                              (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
@@ -152,9 +152,9 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 }
 
 /* ---- options of a stage of the chain programme (search/chain) ---- */
-enum { GCKPTI_MAX_OPTIONS = 128 }; /* most options of a stage */
+enum { GCKPTI_MAX_OPTIONS = 128 }; /* most options of one stage */
 
-/* Measures a stage's list, as gckpti_find_live_ranges does; entries that nobody reads are free. */
+/* Measures a stage's list as gckpti_find_live_ranges does. Entries nobody reads cost nothing. */
 static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     const gckpti_planner *p = c->s->p;
@@ -193,7 +193,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     }
 }
 
-/* Appends node i to the list, after the inputs that are not live. */
+/* Appends node i to the stage's list, after those of its inputs that are not live. */
 static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
 {
     enum { PRESENT = 1, NEEDED = 2 };
@@ -218,8 +218,8 @@ static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
         }
 }
 
-/* Lists a stage by drop counts: its forwards, the rest, then its backwards with the nodes
- * recomputed for them. Returns 0 if that is too long. */
+/* Writes a stage's list for some drop counts: its forwards, the rest of the chain, then its
+ * backwards with recomputes of the nodes that they need. Returns 0 if the list is too long. */
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop)
 {
     const gckpti_planner *p = c->s->p;
@@ -254,7 +254,7 @@ GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *
            a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_AFTER] <= b[GCKPTI_AFTER];
 }
 
-/* Adds the drop counts c->trial as an option, unless another is as good in everything. */
+/* Adds an option with drop counts c->trial, unless another option is as good in bytes and cost. */
 static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
 {
     size_t size = (size_t)(q->end - q->first);
@@ -282,7 +282,7 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
     c->option[c->options++] = o;
 }
 
-/* Tries first options: no drops; one count for all, except at each border, each 2nd, 4th, .. */
+/* Tries first options: no drops; one count for all nodes except at each border, each 2nd, 4th.. */
 static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
 {
     const gckpti_node *node = &c->s->p->node[q->first];
@@ -303,7 +303,7 @@ static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
         }
 }
 
-/* Finds the options of a stage that owns them, within an effort. */
+/* Finds the options of a stage that no equal stage precedes (it owns them), within an effort. */
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort)
 {
     const gckpti_search *s = c->s;

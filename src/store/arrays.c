@@ -33,7 +33,7 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-/* ---- the arrays of a parameter: values, in any storage, and state ---- */
+/* ---- the arrays of a parameter: values (in any storage) and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
@@ -77,7 +77,7 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
     void *block = q->p.values;
     if (first)
-        memcpy(&block, &first, sizeof block); /* owned; const only for users */
+        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
     return (unsigned char *)block;
 }
 
@@ -144,7 +144,7 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-/* Converts 16 values: a constant count, which compilers vectorise. */
+/* Converts 16 values (a constant number, so that compilers vectorise the loop). */
 static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float scale, float *to)
 {
     float y[16];

@@ -3,7 +3,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Matches a whole name: '*' any sequence, '?' one character. */
+/* Returns 1 if the pattern matches the whole name: '*' matches any characters, '?' one. */
 static int gckpti_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -23,8 +23,8 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* Returns the next parameter after q (NULL means the first) that the pattern matches, or NULL; then
- * *result says whether there was any. */
+/* Returns the next parameter after q (NULL: the first) that matches the pattern. After the last one
+ * returns NULL, with the error in *result if no parameter matched. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)
 {
@@ -98,7 +98,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Adds a parameter whose values belong to the user. */
+/* Adds a parameter whose values are in the caller's memory. */
 GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
                                            const gckpt_shape *shape, const void *values,
                                            int writable, gckpti_param **q)
@@ -154,10 +154,10 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     gckpt_result result = gckpt_store_peek(store, index, out);
     if (result != GCKPT_OK)
         return gckpti_error(store, result,
-                            "get: index %i; the store has %z parameters, from 0 on, and out must "
-                            "not be NULL",
+                            "get: index %i is not one of the store's %z parameters (from 0 on), or "
+                            "out is NULL",
                             index, store ? store->count : 0);
-    if (out->storage == GCKPT_STORAGE_F32) { /* it may be written now */
+    if (out->storage == GCKPT_STORAGE_F32) { /* the caller may write to it now */
         gckpti_pull(store, &store->params[index]);
         gckpti_mark_changed(store, &store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;

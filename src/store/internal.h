@@ -1,7 +1,7 @@
 #pragma once
 #include "store/store.h"
 
-/* Shared by the files of store only. */
+/* Declarations shared by the files of src/store/ only. */
 
 /* ---- store/quant.c ---- */
 #ifndef GCKPT_NO_QUANT
@@ -21,7 +21,7 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-/* Counts a change of values, for copies of them; skips 0, which means none. */
+/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
 #ifndef GCKPT_NO_BF16
 #define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
 #else
@@ -29,7 +29,7 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 #endif
 
 #ifdef GCKPTI_SEPARATE_TU
-/* Each is documented where it is defined. */
+/* The comments are at the definitions. */
 /* store/arrays.c */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 

@@ -3,7 +3,7 @@
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_NOTES
-/* Returns the index that gckpti_notes_merge stored at the begin of a note's allocation. */
+/* Returns the position that gckpti_notes_merge stored at the begin of a note's allocation. */
 static size_t gckpti_note_index(const char *note)
 {
     size_t index;
@@ -60,7 +60,7 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
     return order ? order < 0 : gckpti_note_index(a) < gckpti_note_index(b);
 }
 
-/* Sorts the notes, since a file may have a million. */
+/* Sorts notes to find equal keys, since a file may have a million notes. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
 {
     size_t count = first < s->note_count ? s->note_count : 0, kept = 0;

@@ -20,7 +20,7 @@ GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* strcmp can take more of a device's flash than this. */
+/* Compares names. strcmp can take more of a device's flash than this loop. */
 static int gckpti_same_name(const char *a, const char *b)
 {
     while (*a && *a == *b)
@@ -97,7 +97,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 /* Returns the head of the hash list for this name. */
 static int *gckpti_name_bucket(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* files cannot know it */
+    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* files cannot know s */
     hash = gckpti_fnv(hash, name, gckpti_strlen(name));
     return &s->params[(size_t)hash % s->capacity].bucket;
 }
@@ -139,7 +139,7 @@ static void gckpti_index_names(gckpt_store *s, int all)
     }
 }
 
-/* Sets which elements of a parameter this rank updates. */
+/* Sets first and count: the elements of a parameter that this rank updates. */
 GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
@@ -186,7 +186,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
                                             "rank; bind them before anything else");
     while (exported < all + n &&
            gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* all of them first, since the array cannot grow in place after values */
+        exported++; /* first all entries: the array cannot grow in place after values */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)
         result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", exported->name);
@@ -200,7 +200,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         q->p.scales = (const float *)exported->scales;
         if (exported->storage != GCKPT_STORAGE_F32)
             q->p.quantised = exported->values;
-        else if (exported->frozen) /* never written to */
+        else if (exported->frozen) /* frozen values are never written */
             memcpy(&q->p.values, &exported->values, sizeof exported->values);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));

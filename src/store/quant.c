@@ -12,8 +12,8 @@ GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float mos
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
-/* Returns the sum by halves of a block's squared errors, which are exact. y: integers, whose
- * products with the scale are exact. */
+/* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
+ * are exact in double, and so are the products: y are small integers, the scale has 11 bits. */
 static double gckpti_quant_error(const float *x, const float *y, float scale)
 {
     double e[GCKPTI_INT4_BLOCK];
@@ -57,7 +57,7 @@ static int gckpti_quantise_int4(const float *x, unsigned char *to)
     return 1;
 }
 
-/* Quantises n floats, I8 by `scale`; returns 0 if F16 or I4 cannot hold one. */
+/* Quantises n floats (I8: by `scale`). Returns 0 if F16 or I4 cannot hold one. */
 static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
     if (storage == GCKPT_STORAGE_F32)
@@ -82,7 +82,7 @@ static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const floa
                            to + gckpti_storage_bytes((int)q->p.storage, at));
 }
 
-/* Returns the maximum of max_bits and the bits of the magnitudes of n floats (NaN is above all). */
+/* Returns the maximum of max_bits and of the bits of |x| for n floats (NaN has the greatest). */
 static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -94,12 +94,12 @@ static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 
 static float gckpti_row_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
 
-/* I8: sets the scale of the row at element `at`; returns 0 if none is finite for this peak. */
+/* I8: sets the scale of the row at element `at` for the peak; returns 0 if no finite scale fits. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
     void *scales = gckpti_values_block(q);
     const float scale = ((float *)scales)[at / gckpti_row_length(&q->p)] = gckpti_row_scale(peak);
-    return scale * 127 <= FLT_MAX; /* not NaN */
+    return scale * 127 <= FLT_MAX; /* false for NaN */
 }
 
 GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
@@ -108,7 +108,7 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
            gckpti_quantise_at(q, at, n, x);
 }
 
-/* Returns the greatest magnitude of the row at element `at`; copies it to row_buf unless NULL. */
+/* Returns the bits of the row's greatest magnitude; copies the row to row_buf (NULL: nowhere). */
 static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                    int64_t row, float *row_buf)
 {
@@ -124,7 +124,7 @@ static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, 
     return peak;
 }
 
-/* Rounds initial values in x as their storage does (I4: whole blocks; I8: a scale per chunk). */
+/* Rounds initial values in x as q's storage does (I4: whole blocks; I8: a scale for each call). */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {
@@ -142,7 +142,7 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
     gckpti_dequantise(&u, 0, *n, x);
 }
 
-/* Returns memory for a row of floats in I8 rows that are quantised later, or NULL if too few. */
+/* Returns memory for a row of floats in I8 rows to be quantised later; NULL if it is too small. */
 static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
 {
     unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
@@ -150,9 +150,9 @@ static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
     return to->p.elements - end >= 4 * gckpti_row_length(&to->p) + 3 ? (float *)aligned : NULL;
 }
 
-/* Quantises the values of `from`, initial ones if it has none, into the memory of `to`. Reads rows
- * of I8 twice, first for their scale; computes initial values once, except for the last rows and
- * in small builds. Returns 0 if a value does not fit. */
+/* Quantises the values of `from` (or its initial values, if it has none) into the memory of `to`.
+ * Reads each row of I8 twice, first to find its scale. Computes initial values once, except in
+ * small builds and for the last rows. Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float buf[GCKPTI_CHUNK];
@@ -186,12 +186,12 @@ GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequant
     gckpt_parallel(call, GCKPTI_GRAINS(u.n), gckpti_dequantise_item, &u);
 }
 
-/* Computes a product, dequantising b in chunks of a row; any chunk size gives the same bits. */
+/* Computes a product; dequantises parts of b's rows. The bits do not depend on the parts' size. */
 GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
 {
     enum { CHUNK = 64 >> GCKPTI_IS_SMALL };
     const gckpt_dequantisation *u = t->b.quant;
-    const int along_k = t->b.stride != 1; /* whether k is the contiguous axis of b */
+    const int along_k = t->b.stride != 1; /* nonzero if k is the contiguous axis of b */
     const int64_t width = along_k ? t->k : t->n;
     float w[CHUNK];
     for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
@@ -210,7 +210,7 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
         }
     }
 }
-/* Allocates q's new storage. Checks that initial values fit (normal ones are below 6). */
+/* Allocates q's new block. Checks that initial values fit (those of N(0, 1) are below 6). */
 static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;
@@ -252,7 +252,7 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
                         bytes, q->p.name, name);
 }
 
-/* Quantises the values, if it has any, into that block. */
+/* Quantises the values, if q has any, into the new block. */
 static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
@@ -269,7 +269,7 @@ static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q
                             : "that are not finite; I8 has no scale for their row");
 }
 
-/* Switches to the new block, without optimiser state. Cannot fail. */
+/* Replaces q's values by the new block and frees its optimiser state. Cannot fail. */
 static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
 {
     gckpti_free_mirror(s, q);
@@ -286,7 +286,7 @@ static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
     q->new_block = NULL;
 }
 
-/* Frees the new block. */
+/* Frees the new block after an error. */
 static void gckpti_quantise_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;

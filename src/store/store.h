@@ -14,9 +14,9 @@
 
 /* ---- store/params.c ---- */
 typedef struct {
-    gckpt_parameter p;        /* for gckpt_store_get; owns p.name; values and quantised: or NULL */
-    unsigned char *new_block; /* during gckpt_store_quantise: memory for the new values */
-    unsigned char new_storage;   /* during gckpt_store_quantise: their storage */
+    gckpt_parameter p;        /* public part; owns p.name; values or quantised is NULL */
+    unsigned char *new_block; /* memory for new values during gckpt_store_quantise */
+    unsigned char new_storage;   /* storage of these new values */
     unsigned char convolution;   /* a convolution reads it, so a file's order of axes matters */
     unsigned char axes_unknown;  /* loaded from a file that does not state its order of axes */
     unsigned char assigned;      /* values were loaded, set or trained: not the initial ones */
@@ -25,55 +25,55 @@ typedef struct {
     unsigned char external;      /* values belong to the user */
     unsigned char locked;        /* external and not writable: stays frozen */
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
-    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1, or 0 if none or unknown */
+    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0: none or unknown */
     gckpt_init init;
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
 #endif
-    uint64_t updates; /* of the state, for Adam's bias correction */
+    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 } gckpti_param;
 
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
     const gckpt_backend *backend; /* NULL if there is none */
     float *array[5];              /* values, then state */
-    int newest;                   /* which copy: GCKPTI_BOTH, .. */
+    int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
-/* An executor in its store's list. */
+/* An executor's entry in the list of its store. */
 typedef struct gckpti_binding {
-    gckpt_store *store;           /* NULL means freed, or none */
-    const gckpt_backend *backend; /* if it has its own memory, else NULL */
+    gckpt_store *store;           /* NULL if there is none, or it was freed */
+    const gckpt_backend *backend; /* the executor's, if that has its own memory; else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
 
-/* Operand of a product (ops/products): one of f32, bf16 and quant. */
+/* An operand of a product (ops/products): f32, bf16 or quant is set. */
 typedef struct gckpti_operand {
     const float *f32;
     const uint16_t *bf16;
-    int64_t stride;       /* to the next row of c (for b: column) */
-    int64_t k_stride;     /* to the next term */
-    int64_t batch_stride; /* to the next matrix */
-    const gckpt_dequantisation *quant; /* of a batch of one matrix */
+    int64_t stride;       /* step to the next row of c (of b: the next column) */
+    int64_t k_stride;     /* step to the next term */
+    int64_t batch_stride; /* step to the next matrix */
+    const gckpt_dequantisation *quant; /* only in a batch of one matrix */
 } gckpti_operand;
 
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. A chain starts
- * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (a bias has stride 0), or at
- * +0 if `initial` is NULL. In bf16 plans a chain is split into blocks of terms (manual, 5l); blocks
- * restart after each k_period terms (0 means never), the first k_offset terms (whole blocks) ago. A
- * k_period shorter than a block means one chain. */
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
+ * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
+ * or at +0 if `initial` is NULL. In bf16 plans it is split into blocks of terms (manual, 5l).
+ * Blocks begin again after each k_period terms (0: never); the first period began k_offset terms
+ * before p = 0. If k_period is shorter than a block, all terms are one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
-    gckpti_operand a, b; /* fast where one stride of each is 1 */
+    gckpti_operand a, b; /* fast if one stride of each operand is 1 */
     const float *initial;
-    int64_t initial_stride; /* not 0 means batch 1, and in the fast kernels f32 only */
+    int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* or c */
-    int64_t c_stride; /* not n: likewise */
-    void *workspace;  /* of the fast kernels: call->workspace */
+    int64_t c_stride; /* other than n only where initial_stride may be nonzero */
+    void *workspace;  /* call->workspace, for the fast kernels */
     int64_t k_period, k_offset;
 } gckpti_product;
 
@@ -92,41 +92,41 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t quantise_count; /* calls of gckpt_store_quantise, which moves values, frees state */
+    uint64_t quantise_count; /* number of calls of gckpt_store_quantise */
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* of all values except external ones, in any storage */
-    gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
+    size_t elements;        /* number of all values except external ones */
+    gckpti_mirror *mirrors; /* one for each parameter, or fewer */
     size_t mirror_count;
-    gckpti_binding *bindings; /* its executors */
-    int rank, ranks;          /* of gckpt_store_ranks */
+    gckpti_binding *bindings; /* list of the store's executors */
+    int rank, ranks;          /* set by gckpt_store_ranks */
     gckpt_shard shard;
-    int bound;    /* an executor was made for it */
-    char **notes; /* each "KEY\0VALUE\0", in its own allocation, which begins with a size_t */
+    int bound;    /* nonzero once an executor was created */
+    char **notes; /* "KEY\0VALUE\0"; each allocation begins with a size_t */
     size_t note_count, note_capacity;
 };
 
 /* ---- store/arrays.c ---- */
-/* Whether parameters can be sharded, and whether backends can hold the newest copy of one. */
+/* Nonzero if parameters can be sharded; if backends can have the newest copy of one. */
 enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS, GCKPTI_HAS_MIRRORS = GCKPTI_WITH_BACKENDS };
 
-/* A rank's shard of an array: `count` of its `total` elements, from `first`. Shards are whole
- * blocks of GCKPT_UPDATE_BLOCK; each rank's memory holds `capacity` elements, the largest shard. */
+/* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
+ * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
 typedef struct {
     int64_t first, count, capacity, total;
 } gckpti_shard_range;
 
-/* Halves the blocks between ranks that differ in bit 0, the halves between those that differ in bit
- * 1, and so on, each first half being the larger: so rank 0 has the largest shard. This is the
- * order in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
+/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
+ * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
+ * in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
-/* Returns the shard of an array sharded from `min_level` on, if it has more than one block. */
+/* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
                                                gckpt_shard shard, gckpt_shard min_level);
 
-/* Returns the shard of a parameter's values (slot below 0) or of each state. External and quantised
- * values are whole; an update is sharded as states are. */
+/* Returns the shard of a parameter's values (slot < 0) or of its state `slot`. External and
+ * quantised values are not sharded. Updates are sharded as states are. */
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot);
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
@@ -138,7 +138,7 @@ static inline int gckpti_is_sharded(gckpti_shard_range shard)
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
 /* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
- * four), scales of I8's rows, and, in its metadata, which optimiser's state it is. */
+ * four), scales of I8, and the metadata key that has the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
                                                "#state4", "#state5", "#state6", "#state7",
                                                "#state8", "#state9", "#scale",  "#updates" };
@@ -148,15 +148,15 @@ enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
 /* Returns the address of the suffix if it ends the name, else NULL. */
 GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix);
 
-/* Returns the slot of a tensor's name, and the length of its parameter's name. */
+/* Returns the slot of a tensor by its name; *length is that of its parameter's name. */
 GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length);
 GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all its tensors.
- * convolution_axes is "HWIO" if convolutions can read its weights; otherwise, and in another
- * program's file without the key, the order is unknown. Devices leave it out to save flash. */
+/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
+ * convolution_axes is "HWIO" if convolutions can read the file's weights; without it, the order of
+ * axes in another program's file is unknown. Small builds leave it out to save flash. */
 static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
@@ -174,7 +174,7 @@ enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + G
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 
-/* Returns the values (slot GCKPTI_VALUES) on the host, or a state; NULL if absent or quantised. */
+/* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if there are none as floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
@@ -185,12 +185,12 @@ GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name);
 /* Removes the newest parameters until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
-/* Adds a parameter; unless external, its values are later initialised by init. Returns NULL without
- * memory for the entry, or if the bytes (values, four states, the arena) cannot be addressed. */
+/* Adds a parameter; unless it is external, `init` will initialise its values. Returns NULL without
+ * memory for the entry, or if values, four states and arena are too large to be addressed. */
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init);
 
-/* A parameter as gckpt_store_c prints it. A change is one of GCKPT_PLAN_FORMAT. */
+/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
     const void *values, *scales; /* in their storage */
@@ -203,7 +203,7 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
-/* Name, type in files and bytes of an element of that, by gckpt_storage. */
+/* By gckpt_storage: name, type in files, bytes of an element in files. */
 static const struct {
     const char *name, *type;
     int bytes;
@@ -213,10 +213,10 @@ static const struct {
                         { "I8", "I8", 1 },
                         { "I4", "U8", 1 } };
 
-/* Of I4: values per block, bytes per block (2 are the scale), maximum magnitude: 8 * 65504. */
+/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
-/* Returns the elements in a file of n values, which are whole blocks. */
+/* Returns the elements that n values (whole blocks) have in a file. */
 static inline int64_t gckpti_file_count(int storage, int64_t n)
 {
     return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
@@ -232,24 +232,24 @@ GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
 
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Returns how many elements share a scale; all of them if there is none. */
+/* Returns how many elements share a scale; all elements, if there is no scale. */
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
 
 /* Returns the bytes of all values in their storage. */
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
-/* Returns the bytes in memory of array i: values (0), or state i - 1. */
+/* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
-/* Adds bytes, saturating at SIZE_MAX. */
+/* Returns sum + more, at most SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 {
     return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
 }
 
-/* Returns the memory of the values; owned quantised ones begin with their scales. */
+/* Returns the memory of the values. Quantised ones that the store owns begin with their scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
@@ -264,21 +264,21 @@ GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 /* Converts n floats to BF16 or F16; returns 0 if F16 cannot hold one. */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
 
-/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: each element is
- * read before it is overwritten. Without scales they are 1. */
+/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
+ * before it is overwritten. Without scales, all scales are 1. */
 GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
 
-/* Returns u from element `at`, the start of a row or block. */
+/* Returns u without the elements before `at`, the start of a row or block. */
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
 
-/* Returns a parameter's quantised values on the host, without a destination. */
+/* Returns a description of a parameter's quantised values on the host, without destination. */
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 
-/* Converts n values from element `at` to floats. */
+/* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
 /* ---- store/quant.c ---- */
-/* Whether the gckpt_storage is a quantised one; whether this build supports it. */
+/* Returns 1 if the gckpt_storage is quantised; if this build supports it. */
 static inline int gckpti_is_quantised(int storage)
 {
     return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
@@ -289,8 +289,8 @@ static inline int gckpti_has_storage(int storage)
 }
 
 #ifndef GCKPT_NO_QUANT
-/* Quantises n floats into q's memory from element `at`: for I8 a row, whose scale it sets; for I4
- * whole blocks. Returns 0 if one is too large. */
+/* Quantises n floats into q's memory from element `at` on: for I8 a row, with its scale; for I4
+ * whole blocks. Returns 0 if a float is too large. */
 GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* Dequantises all elements to quant->to. */
@@ -311,37 +311,37 @@ static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 #endif
 
 /* ---- store/values.c ---- */
-/* Records that values or state were changed in the copy `newest`. */
+/* Records that the copy `newest` (host or mirror) has changed values or state. */
 GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest);
 
-/* Copies the newest values and state to the host. */
+/* Copies the newest values and state to the host, if a mirror has them. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
 /* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
 GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
 
-/* Adds an executor to the list; b: its backend if that has mirrors. Returns 0 without memory. */
+/* Adds an executor to the list; b: its backend if that has own memory. Returns 0 without memory. */
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
-/* Removes an executor; with a backend's last one its mirrors are freed. */
+/* Removes an executor from the list. A backend's mirrors are freed with its last executor. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
 
-enum { GCKPTI_CHUNK = 64 }; /* values initialised at a time; even */
+enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be even */
 
-/* Returns *n values from index `at`, initial ones if the parameter has none yet; in `buf`, unless
- * the store has them as floats. Allocates nothing. Uninitialised quantised values are returned
- * before rounding, for quantising. For a sharded array `at` is in this rank's shard. */
+/* Returns *n values from index `at` on (initial ones if the parameter has none yet), in `buf`
+ * unless the store has them as floats. Allocates nothing. Does not round initial values of
+ * quantised parameters. In a sharded array, `at` counts from the begin of this rank's shard. */
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                         float buf[GCKPTI_CHUNK], int64_t *n);
 
-/* Allocates values, uninitialised. who: for the error. */
+/* Allocates values without initialising them. `who` is the caller's name in the error text. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
 enum { GCKPTI_RANDOM = GCKPTI_WITH_TRAINING }; /* if 0, init uses only its constant */
 static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* n initial values from index `at` (store/values.c); one Philox block per pair. */
+/* A request for n initial values from index `at` on (store/values.c); a Philox block makes two. */
 typedef struct {
     gckpti_random random;
     gckpt_init init;
@@ -349,10 +349,10 @@ typedef struct {
     float *out;
 } gckpti_init_span;
 typedef void gckpti_init_fn(const gckpti_init_span *d);
-/* Initialises all uninitialised values; random floats by init_fn, if not NULL. */
+/* Initialises all uninitialised values. init_fn, if not NULL, computes random floats. */
 GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn);
 
-/* Frees all uninitialised values, newest first, as a block needs it. */
+/* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- store/notes.c ---- */
@@ -362,7 +362,7 @@ GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 /* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Replaces older notes by those from `first` on that have the same keys. */
+/* Replaces older notes by notes from index `first` on that have the same keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
 #else
 static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }

@@ -29,7 +29,7 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
-/* Pulls, then frees the mirror. */
+/* Copies the newest values to the host, then frees the mirror. */
 GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
@@ -61,7 +61,7 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
-        if (scales) /* before the values, as in a block */
+        if (scales) /* scales come before the values, as in an owned block */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
         b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
                    bytes - scales);
@@ -132,7 +132,7 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckp
         d->out[i] = constant;
     if (random && init_fn)
         init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* pairs */
+    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* in pairs */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
         gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
@@ -183,7 +183,7 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
                             who, q->p.name, bytes);
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
     for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0; /* of a shard that is not the largest */
+        q->p.values[k] = 0; /* end of a shard that is not the largest */
     q->uninitialised = 1;
     return GCKPT_OK;
 }
@@ -197,7 +197,7 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
         if (q->uninitialised && !gckpti_is_quantised((int)q->p.storage))
             gckpti_init_values(s, q, &d, init_fn);
         else if (q->uninitialised)
-            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_quantise_begin */
+            (void)gckpti_values_copy(s, q, q); /* gckpti_quantise_begin checked that it fits */
         q->uninitialised = 0;
     }
 }

@@ -329,10 +329,10 @@ static void test_refusals(void)
     CHECK(chat_set_turn(&c, CHAT_USER, "no place") != 0 &&
           strstr(c.error, "a turn of the user, \"no place\": expected {}"));
     CHECK(chat_select(&c, "gemma") == 0 && chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, NULL) != 0 &&
-          strstr(c.error, "a turn of the system has no place in this chat template, gemma"));
+          strstr(c.error, "a turn of the system cannot be rendered by this chat template, gemma"));
     CHECK(chat_encode(&c, &tokenizer, turns + 1, 2, 0, 0, &t, NULL) != 0 && strstr(c.error, "turn 2 is of the user"));
     CHECK(chat_select(&c, "gemma3") == 0 && chat_encode(&c, &tokenizer, turns, 1, 0, 0, &t, NULL) != 0 &&
-          strstr(c.error, "a chat without a turn"));
+          strstr(c.error, "the chat has no turns"));
     CHECK(chat_select(&c, "qwen3") == 0);
     turns[1].role = CHAT_ASSISTANT;
     turns[1].text = "a</think>";

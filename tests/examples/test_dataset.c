@@ -103,8 +103,8 @@ static void test_answers(void)
                   { "{\"prompt\": \"a\"}", ":1: expected {\"prompt\"" },
                   { "{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 1, \"answer\": \"b\"}",
                     ":2: prompt: expected a string" },
-                  { "[]", ":1: an array: expected an object a line" },
-                  { " [\n{\"prompt\": \"a\", \"answer\": \"b\"}]", ":1: an array: expected an object a line" },
+                  { "[]", ":1: the line has an array: expected one object per line" },
+                  { " [\n{\"prompt\": \"a\", \"answer\": \"b\"}]", ":1: the line has an array: expected one object per line" },
                   { "{\"prompt\": \"a\", \"answer\": \"b\"", ":1: " } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_MSG(open_text(&d, path, wrong[i].text) != 0 && strstr(d.error, wrong[i].says), "%s: %s",
@@ -205,7 +205,7 @@ static void test_lines(void)
         { "{\"conversations\": []}", ":1: expected {\"prompt\": \"..\", \"completion\"", 1 },
         { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
           "the model has no template; --chat NAME takes a known one: chatml, ", 0 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "no turn of the assistant, so no target",
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "the chat has no turn of the assistant",
           1 },
         { "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
           "message 1: expected \"role\" system, user or assistant", 1 },
@@ -216,8 +216,8 @@ static void test_lines(void)
           1 },
         { "{\"messages\": [{\"content\": \"a\"}]}", "role", 1 },
         { "{\"messages\": \"a\"}", "messages: expected an array", 1 },
-        { "{\"messages\": []}", "a chat without a turn", 1 },
-        { "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}", "a turn of the system has no place", 1 },
+        { "{\"messages\": []}", "the chat has no turns", 1 },
+        { "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}", "a turn of the system cannot be rendered", 1 },
     };
     static chat none;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -554,7 +554,7 @@ static void test_pairs(void)
         { "{" PAIR("[1]", "[2]"), "role" },
         { "{\"prompt\": [], " PAIR("[]", "[]"), "no turn of the assistant" },
         { "", "no lines: expected {\"prompt\": \"..\", \"chosen\"" },
-        { "[]", "an array: expected an object a line" },
+        { "[]", "the line has an array: expected one object per line" },
     };
     enum { LINES = sizeof lines / sizeof *lines, LONG = 24 };
     static chat c;
@@ -603,7 +603,7 @@ static void test_pairs(void)
           strstr(d.error, "the model has no template"));
     put_file(path, lines[1].line, strlen(lines[1].line));
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
-          strstr(d.error, ":1: a pair of answers, which --objective dpo"));
+          strstr(d.error, ":1: the line has a pair of answers, which only --objective dpo"));
     CHECK(dataset_open_pairs(&d, "build/test_dataset.txt", &tokenizer, tokenizer.count, &desc) != 0 &&
           strstr(d.error, "pairs are lines of FILE.jsonl"));
 }

@@ -100,7 +100,7 @@ refused zeros "byte 2 is 0: this is not text" 'h\000i\000'
 refused zip "a zip archive.*, not text; unpack it" 'PK\003\004abcd'
 refused array.json "an array of JSON, not text; write FILE.jsonl with an item on each line: {.prompt" '[{"prompt": "a", "answer": "b"}]'
 refused lines.json "name the file FILE.jsonl" '{"prompt": "a", "answer": "b"}\n'
-refused array.jsonl ":1: an array: expected an object a line" '[\n{"prompt": "a", "answer": "b"}]'
+refused array.jsonl ":1: the line has an array: expected one object per line" '[\n{"prompt": "a", "answer": "b"}]'
 check "--data of weights" fails_with 1 "this is weights (safetensors), not text" build/finetune $model \
     --data "$work/tiny/model.safetensors"
 check "--validation of an archive" fails_with 1 "validation: .*a zip archive" build/finetune $model \
@@ -170,7 +170,7 @@ check "--resume of a part" fails_with 1 "resume" build/finetune --resume "$work/
 cp "$work/text" "$work/changing"
 build/finetune $run --data "$work/changing" --eval-iters 1 --steps 2 --save "$work/changed" > "$work/stdout" 2>&1
 echo more >> "$work/changing"
-check "--resume with other data" fails_with 1 "no longer what the run began with; give --data" \
+check "--resume with other data" fails_with 1 "has changed since the run began; to continue with its present content, give --data" \
     build/finetune --resume "$work/changed" --steps 3
 check "--resume with the text given: as it is now" sh -c "build/finetune --resume $work/changed --steps 3 \
     --data $work/changing > $work/stdout"
@@ -395,7 +395,7 @@ check "--chat names one" sh -c "build/finetune $chats --model $work/chatty --cha
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
 check "--user-turn alone" fails_with 2 "must be given together" build/finetune $chats --user-turn '{}'
 check "--user-turn and --chat" fails_with 2 "omit one of them" build/finetune $chats $own --chat gemma
-check "--user-turn without a place" fails_with 2 "expected {} where it is said" build/finetune $chats --user-turn x --assistant-turn '{}'
+check "--user-turn without a place" fails_with 2 "expected {} in the place of the message" build/finetune $chats --user-turn x --assistant-turn '{}'
 check "special tokens that are spelled out are counted" sh -c "build/finetune $chats '--user-turn=U:{}\\n' \
     '--assistant-turn=A:{}<|endoftext|>\\n' --plan 2>&1 | grep -q '^note   --data: 9 special tokens are spelled out and read as text'"
 check "--special-tokens takes them" sh -c "build/finetune $chats --chat chatml --special-tokens --plan 2>&1 | grep -q 'read as such (--special'"
@@ -687,7 +687,7 @@ for method in full last head new-blocks lora houlsby llama prefix prompt; do
     check "llama, $method: resumed to the same bits, in other micro-batches" test \
         "$(field "$b.json" end weights_hash)" = "$(field "$a.json" end weights_hash)"
 done
-check "llama: no biases" fails_with 1 "this Llama has no biases; lora on all-linear" build/finetune $learns --method bias
+check "llama: no biases" fails_with 1 "this Llama has no biases to train; choose another method" build/finetune $learns --method bias
 check "llama: targets of a GPT-2" fails_with 1 "allowed are self_attn.q_proj, self_attn.k_proj" build/finetune $learns \
     --targets c_attn
 check "llama: q_proj,v_proj are usual" test "$(build/finetune $learns --plan 2> "$work/stderr" |

@@ -379,10 +379,10 @@ static void test_refusals(void)
         { FEWER("ggml.tokens", 0), "key tokenizer.ggml.tokens is missing or empty" },
         { TEXT("ggml.tokens", "a"),
           "tokenizer.ggml.tokens: an array of strings expected, found s" },
-        { FEWER("ggml.tokens", 9), "key tokenizer.ggml.token_type: 406 types of 9 tokens" },
-        { FEWER("ggml.token_type", 9), "key tokenizer.ggml.token_type: 9 types of 406 tokens" },
-        { FEWER("ggml.token_type", 0), "key tokenizer.ggml.token_type: 0 types of 406 tokens" },
-        { WORD("ggml.tokens", 300, byte), "token 300 is no UTF-8" },
+        { FEWER("ggml.tokens", 9), "key tokenizer.ggml.token_type: 406 types for 9 tokens" },
+        { FEWER("ggml.token_type", 9), "key tokenizer.ggml.token_type: 9 types for 406 tokens" },
+        { FEWER("ggml.token_type", 0), "key tokenizer.ggml.token_type: 0 types for 406 tokens" },
+        { WORD("ggml.tokens", 300, byte), "the text of token 300 is not valid UTF-8" },
         { WORD("ggml.tokens", 300, "!"), "are both \"!\"" },
         { ITEM("ggml.token_type", 1, 7), "token 1, \"!\": type 7; expected 1 to 6" },
         { ITEM("ggml.token_type", 1, -1), "token 1, \"!\": type -1; expected 1 to 6" },
@@ -416,8 +416,8 @@ static void test_refusals(void)
         change c;
         const char *error;
     } spms[] = {
-        { DROP("ggml.scores"), "key tokenizer.ggml.scores: 0 scores of 483 tokens" },
-        { FEWER("ggml.scores", 482), "key tokenizer.ggml.scores: 482 scores of 483 tokens" },
+        { DROP("ggml.scores"), "key tokenizer.ggml.scores: 0 scores for 483 tokens" },
+        { FEWER("ggml.scores", 482), "key tokenizer.ggml.scores: 482 scores for 483 tokens" },
         { ITEM("ggml.scores", 400, (double)NAN), "a score of nan" },
         { ITEM("ggml.scores", 400, (double)INFINITY), "a score of inf" },
         { NUMBER("ggml.unknown_token_id", 483), "key tokenizer.ggml.unknown_token_id is 483" },

@@ -734,7 +734,7 @@ static void test_refused(void)
         adapters_options options;
         const char *says;
     } all[] = {
-        { { .method = ADAPTERS_BIAS }, "has no biases; lora on all-linear" },
+        { { .method = ADAPTERS_BIAS }, "has no biases to train; choose another method" },
         { { .method = ADAPTERS_LORA, .bias = ADAPTERS_ALL_BIASES }, "has no biases" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn" },
           "target \"c_attn\" matches no layer; allowed are self_attn.q_proj, self_attn.k_proj, "
@@ -742,8 +742,8 @@ static void test_refused(void)
           "layers.0 to layers.1, or all-linear" },
         { { .method = ADAPTERS_LAST, .layers = 3 }, "1 to 2" },
         { { .method = ADAPTERS_LORA, .targets = "q_proj,lm_head" },
-          "lora: targets \"q_proj,lm_head\" match lm_head, but only layers of blocks have LoRA here: "
-          "leave it out, or train it as a whole (modules_to_save)" },
+          "lora: targets \"q_proj,lm_head\" match lm_head, but only layers of blocks can have LoRA here; "
+          "remove it from the targets, or name it in modules_to_save to train it as a whole" },
         { { .method = ADAPTERS_LORA, .targets = ".*" }, "targets \".*\" match lm_head" },
         { { .method = ADAPTERS_LORA, .alpha = INFINITY }, "alpha inf, dropout 0: allowed are" },
         { { .method = ADAPTERS_LORA, .dropout = 1 }, "alpha 8, dropout 1: allowed are" },

@@ -362,7 +362,7 @@ static void test_options(void)
         const char *says;
     } wrong[] = {
         { { .method = ADAPTERS_LORA, .targets = "lm_head" },
-          "targets \"lm_head\" match lm_head, but only layers of blocks have LoRA here" },
+          "targets \"lm_head\" match lm_head, but only layers of blocks can have LoRA here" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
         { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn" }, "\"c_attn\"" },
         { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },

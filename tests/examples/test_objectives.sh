@@ -121,7 +121,7 @@ check "dpo without pairs" fails_with 1 "pairs are lines of FILE.jsonl" build/fin
 echo '{"prompt": "a", "completion": "b"}' > "$work/prompts.jsonl"
 check "dpo of prompts" fails_with 1 'prompts.jsonl:1: "chosen" is missing' build/finetune $small \
     --data "$work/prompts.jsonl" --objective dpo
-check "pairs without dpo" fails_with 1 "a pair of answers, which --objective dpo compares" build/finetune $small \
+check "pairs without dpo" fails_with 1 "the line has a pair of answers, which only --objective dpo uses" build/finetune $small \
     --data "$work/pairs.jsonl"
 check "dpo with --retention-data" fails_with 2 "retention-data is a text" build/finetune $dpo --retention-data "$work/text"
 check "--beta without dpo" fails_with 2 "beta belongs to --objective dpo" build/finetune $run --data "$work/text" --beta 1

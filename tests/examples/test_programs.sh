@@ -347,7 +347,7 @@ check "a note that is no number of heads" fails_with 1 "its --heads x is not all
 head -c 20000 gradckpt.h > "$work/learned"
 build/gpt $run --steps 2 --data "$work/learned" --save "$work/learned.safetensors" > "$work/learned.json"
 echo more >> "$work/learned"
-check "other data than it began with" fails_with 1 "no longer what the run began with; give --data" \
+check "other data than it began with" fails_with 1 "has changed since the run began; to continue with its present content, give --data" \
     build/gpt --steps 3 --resume "$work/learned.safetensors"
 check "unless they are asked for" build/gpt --steps 3 --resume "$work/learned.safetensors" --data "$work/learned"
 head -c 1000 "$work/part.safetensors" > "$work/short.safetensors"
@@ -411,7 +411,7 @@ printf '{"event":"step","st' >> "$work/log.json" # as when it was killed
 $once --resume "$work/log.safetensors" --steps 9 > "$work/stdout" 2>> "$work/stderr"
 check "a log of later steps is cut where an earlier file goes on" whole_log "$work/log.json" 9
 printf 'abc' > "$work/tiny"
-check "a text is no log" fails_with 2 "it has no events to go on behind" $once --resume "$work/log.safetensors" \
+check "a text is no log" fails_with 2 "the file has no events of this program to continue" $once --resume "$work/log.safetensors" \
     --json "$work/tiny"
 check "and is unharmed" grep -q '^abc$' "$work/tiny"
 check "without --resume it begins anew" sh -c "$once --steps 2 > $work/stdout"

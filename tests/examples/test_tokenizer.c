@@ -921,11 +921,11 @@ static void test_bin(void)
         CHECK_MSG(strstr(back.error, "token 2 is 65535, but the vocabulary has 65535"), "%s",
                   back.error);
     }
-    check_bin(bytes, 1024 + 5, "3 tokens in 1029 bytes: expected 1024 bytes and 2 a token");
-    check_bin(bytes, 1024 + 7, "3 tokens in 1031 bytes");
+    check_bin(bytes, 1024 + 5, "3 tokens, but the file has 1029 bytes: expected 1024 bytes and 2 per token");
+    check_bin(bytes, 1024 + 7, "3 tokens, but the file has 1031 bytes");
     bytes[4] = 7;
     check_bin(bytes, 1024 + 6, "version 7: expected 1");
-    check_bin("abc", 3, "3 bytes: expected 2 a token");
+    check_bin("abc", 3, "3 bytes: expected an even number");
     CHECK(bpe_read_bin("build/none", 9, &back) == -1 &&
           strstr(back.error, "build/none: cannot open"));
     put_file(SCRATCH, "", 0);
@@ -934,7 +934,7 @@ static void test_bin(void)
 
     ids[1] = 65536;
     CHECK(bpe_write_bin(SCRATCH, 0, &t) == -1 &&
-          strstr(t.error, "token 1 is 65536: expected 16 bits"));
+          strstr(t.error, "token 1 is 65536, which does not fit into 16 bits"));
     ids[1] = -1;
     CHECK(bpe_write_bin(SCRATCH, 0, &t) == -1 && strstr(t.error, "token 1 is -1"));
     ids[1] = 0;

@@ -143,7 +143,7 @@ static void refuse_rotary(void)
     d.columns = -2;
     REFUSED(E_S, "rotary: columns is -1;", gckpt_rotary(f3(2, 3, 8), &d));
     d.columns = 8;
-    REFUSED(E_A, "rotary: frequency 3 is -1; 0 and more is possible",
+    REFUSED(E_A, "rotary: frequency 3 is -1; it must be finite and >= 0",
             gckpt_rotary(f3(2, 3, 16), &d));
     d.frequencies = odd, d.columns = 2;
     REFUSED(E_A, "rotary: frequency 0 is nan", gckpt_rotary(f3(2, 3, 8), &d));
@@ -155,7 +155,7 @@ static void refuse_rotary(void)
     REFUSED(E_A, "rotary: scale -1 must be positive", gckpt_rotary(f3(2, 3, 8), &d));
     d.scale = 0, d.position = -1;
     REFUSED(E_A, "rotary: first position -1;", gckpt_rotary(f3(2, 3, 8), &d));
-    REFUSED(E_A, "rotary: a desc is needed", gckpt_rotary(f3(2, 3, 8), NULL));
+    REFUSED(E_A, "rotary: x or desc is NULL", gckpt_rotary(f3(2, 3, 8), NULL));
 }
 
 static void layers(void)
@@ -608,7 +608,7 @@ static void user_ops(void)
     CHECK(!gckpt_apply(&plain, NULL, 1, NULL, 0) && !apply(&plain, NULL) &&
           gckpt_error(g) == GCKPT_OK);
     gckpt_tensor *x = f1(3);
-    refused(__LINE__, gckpt_apply(&plain, &x, 1, NULL, 4), E_A, "a: 4 bytes of attributes at NULL");
+    refused(__LINE__, gckpt_apply(&plain, &x, 1, NULL, 4), E_A, "a: attributes is NULL, but attribute_bytes is 4");
     begin();
     gckpt_tensor *many[GCKPT_MAX_INPUTS + 1];
     for (int i = 0; i <= GCKPT_MAX_INPUTS; i++)
@@ -1722,7 +1722,7 @@ static void requests(void)
     d.instructions = 1;
     for (int i = 0; i < 7; i++) {
         d.schedule = &wrong[i];
-        plan_refused(__LINE__, &n, n.terms, 1, &d, "is not the id of an op's result");
+        plan_refused(__LINE__, &n, n.terms, 1, &d, "is no op that its kind can run");
     }
     d = batch_of(0);
     d.costs = costs;
@@ -2244,7 +2244,7 @@ static void fitting(void)
                                         "made other tensors",
                                         "made other tensors",
                                         "build made inputs of",
-                                        "build returned 17 terms; 16",
+                                        "build returned 17 loss terms; at most 16",
                                         "made other tensors",
                                         "made other tensors or parameters" };
     for (built_wrong = 0; built_wrong < 12; built_wrong++) {

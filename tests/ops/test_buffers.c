@@ -742,7 +742,7 @@ static void test_refusals(void)
 #define X2 gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 6))
 #define REFUSED(t, result, text) refused(&g, s, t, result, text)
 #define WINDOW(...) &(gckpt_window){ __VA_ARGS__ }
-    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "size must be given");
+    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "stride must be 1 or more");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .padding = { 2, 0 })), GCKPT_E_SHAPE, "padding 2");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, 2 }, .stride = { -1, 1 })), GCKPT_E_SHAPE, "stride -1");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, -2 })), GCKPT_E_SHAPE, "size -2");

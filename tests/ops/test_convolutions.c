@@ -209,7 +209,7 @@ static void test_refusals(void)
     refused(2, 0, x, w, 0, (gckpt_window){ .padding = { 0, -2 } }, GCKPT_E_ARG, "padding 0 x -2");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 1, -3 } }, GCKPT_E_ARG, "dilation 1 x -3");
     refused(2, 0, x, w, 0, (gckpt_window){ .groups = -1 }, GCKPT_E_ARG, "-1 groups");
-    refused(2, 0, x, w, 0, (gckpt_window){ .size = { 3, 3 } }, GCKPT_E_ARG, "window of size 3 x 3|leave it 0");
+    refused(2, 0, x, w, 0, (gckpt_window){ .size = { 3, 3 } }, GCKPT_E_ARG, "window size 3 x 3|leave it 0");
     refused(2, 0, x, w, 0, (gckpt_window){ .output_padding = { 0, 1 } }, GCKPT_E_ARG, "output_padding 0 x 1");
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .stride = { 2, 3 }, .output_padding = { 2, 0 } },
             GCKPT_E_ARG, "output_padding 2 x 0|0 to 1");

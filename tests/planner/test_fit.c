@@ -485,7 +485,7 @@ static void test_calibrate(void)
             none[i] = -1;
         feeds[1].data = none;
         CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_DATA);
-        CHECK(strstr(gckpt_error_text(e), "no valid target") != NULL);
+        CHECK(strstr(gckpt_error_text(e), "no row has a target >= 0") != NULL);
         feeds[1].data = targets;
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
         gckpt_exec_free(e);

@@ -787,7 +787,7 @@ static void test_gradients_refusals(void)
     d = (gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 };
     gckpt_store_freeze(m.s, "*", 1);
     plan(&m, &d, NULL);
-    f[1].data = none; /* no valid target: the loss is 0, and this is no error */
+    f[1].data = none; /* every target is below 0, so the loss is 0, and this is no error */
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, &report) == GCKPT_OK && report.count == 0 && report.loss == 0);
     CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "trains no parameter"));

@@ -1,14 +1,17 @@
-/* main.c - a network learns on a microcontroller to turn a sensor's readings into temperatures,
- * from 16 calibrated readings: complete firmware in four files to copy and change.
+/* main.c - a network learns on a microcontroller to convert a sensor's readings to temperatures,
+ * from 16 calibrated readings. The four files of this folder are a complete firmware to copy and
+ * change.
  *
- *     make plan     prints plan.h, the training's instructions and bytes, on this machine; needed again
- *                   when the network, a constant or gradckpt.h has changed (make says so)
- *     make          build/minimal.elf for the chip; chip.ld has its RAM and flash, Makefile its core
- *     make qemu     runs it on a board that QEMU emulates, with a Cortex-M4F
- *     make host     the same training on this machine, to the same weights, bit for bit */
+ *     make plan     prints plan.h, the training's instructions and bytes, on this machine. Repeat it
+ *                   after changing the network, a constant or gradckpt.h (make reports that)
+ *     make          builds build/minimal.elf for the chip; chip.ld has the chip's RAM and flash,
+ *                   Makefile the core's type
+ *     make qemu     runs the firmware on a board with a Cortex-M4F that QEMU emulates
+ *     make host     runs the training on this machine, which gives the same weights, bit for bit */
 #ifndef PLAN
-#define GCKPT_SMALL  /* no error texts: less flash */
-#define GCKPT_STATIC /* all calls are in this file: less flash */
+#define GCKPT_SMALL  /* omits error texts and functions that firmware does not need: less flash */
+/* makes all functions static: less flash; no other file may call the library */
+#define GCKPT_STATIC
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -50,7 +53,8 @@ int main(void)
 
 /* ---- The training: chip and host alike ---- */
 
-/* Readings: a thermistor's voltage, scaled to -1 .. 1; targets: hundreds of degrees. */
+/* reading: a thermistor's voltage, scaled to -1 .. 1; target: the temperature in hundreds of
+ * degrees */
 static const float reading[ROWS] = {
     0.94f, 0.90f,  0.84f,  0.76f,  0.66f,  0.54f,  0.40f,  0.24f,
     0.08f, -0.08f, -0.22f, -0.36f, -0.48f, -0.58f, -0.66f, -0.72f
@@ -61,7 +65,7 @@ static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 
 static void text(const char *s);
 
-/* Prints a text and a number in base 10 or 16. */
+/* Prints the text `what` and the number n in base 10 or 16. */
 static void print_number(const char *what, uint64_t n, unsigned base)
 {
     char digits[21];
@@ -75,12 +79,13 @@ static void print_number(const char *what, uint64_t n, unsigned base)
 
 static int failed(gckpt_result result)
 {
-    print_number("gckpt_result ", (uint64_t)result, 10); /* gradckpt.h has its name */
+    /* gradckpt.h has the name of this number (gckpt_result) */
+    print_number("gckpt_result ", (uint64_t)result, 10);
     text("; with texts, without GCKPT_SMALL, gckpt_error_text says why\n");
     return 1;
 }
 
-/* Trains and prints losses and a hash. Returns 0 after success. */
+/* Trains the network, and prints the losses and a hash of the weights. Returns 0 after success. */
 static int train(void)
 {
     gckpt_result result;
@@ -108,13 +113,14 @@ static int train(void)
     return 1;
 }
 
-/* ---- The chip: omit the parts that your program already has ---- */
+/* ---- The chip's start-up code and output: omit the parts that your program has already ---- */
 #ifdef __arm__
 extern char stack_top[], data_begin[], data_end[], bss_begin[], bss_end[]; /* defined in chip.ld */
 extern const char data_load[];
 int main(void);
 
-/* Sends text and exit status to a debugger, here QEMU; a UART works as well. */
+/* Calls the debugger (here QEMU) to print a text or to exit with a status. A program can print to a
+ * UART instead. */
 static unsigned debugger(unsigned what, const void *argument)
 {
     register unsigned r0 __asm__("r0") = what;
@@ -134,7 +140,8 @@ static void stop(int status)
 
 void reset(void)
 {
-    *(volatile unsigned *)0xe000ed88u |= 0xfu << 20; /* the FPU is off after a reset */
+    /* switches on the FPU, which is off after a reset */
+    *(volatile unsigned *)0xe000ed88u |= 0xfu << 20;
     __asm__ volatile("dsb\n isb" ::: "memory");
     for (char *p = data_begin; p < data_end; p++)
         *p = data_load[p - data_begin];

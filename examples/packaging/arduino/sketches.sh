@@ -1,6 +1,7 @@
 # Functions of arduino/archive.sh and platformio/archive.sh: sketches with current plans, and the programs that print them.
 
-# sketch NAME PROGRAM: writes plan.h by a program of extras/, and parts.h, which omits unneeded parts of the header
+# sketch NAME PROGRAM: writes plan.h of a sketch, by a program of extras/, and parts.h, which omits the parts of the header
+# that this plan does not need
 sketch()
 {
     at=$to/examples/$1

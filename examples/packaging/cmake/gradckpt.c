@@ -1,3 +1,3 @@
-/* The implementation, which the package compiles once. */
+/* gradckpt.c - compiles the library's implementation, for the CMake package. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

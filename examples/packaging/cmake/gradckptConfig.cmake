@@ -1,7 +1,7 @@
 # Read by find_package(gradckpt), and by FetchContent through the CMakeLists.txt in this folder. Defines:
 #
-#     gradckpt::gradckpt   header and implementation: the library that `make install` built, if there is one, else
-#                          compiled once in the project's build, with OpenMP if CMake finds it
+#     gradckpt::gradckpt   header and implementation. Links the library that `make install` built; without such a library
+#                          the project's build compiles the implementation once, with OpenMP if CMake finds it
 #     gradckpt::header     the header alone: one file of the program has the implementation
 #     gradckpt::cuda       the backend for CUDA devices, if CUDA was enabled in the project before this file was read
 #     gradckpt_EXAMPLES_DIR   folder with the headers of examples/, to copy or to include
@@ -55,7 +55,7 @@ if(NOT TARGET gradckpt::header)
         if(TARGET OpenMP::OpenMP_${gradckpt_language})
             target_link_libraries(gradckpt_library PRIVATE OpenMP::OpenMP_${gradckpt_language})
         endif()
-        # Without a build type CMake does not optimise, which would make the kernels slow.
+        # If no build type is set, CMake does not optimise, and the kernels would be slow.
         if(NOT "${CMAKE_${gradckpt_language}_FLAGS}" MATCHES "(^| )[-/]O")
             target_compile_options(gradckpt_library PRIVATE "$<$<STREQUAL:$<CONFIG>,>:-O2>")
         endif()
@@ -65,7 +65,7 @@ if(NOT TARGET gradckpt::header)
     if(CMAKE_CUDA_COMPILER)
         add_library(gradckpt_cuda STATIC EXCLUDE_FROM_ALL "${gradckpt_cuda_source}")
         target_compile_features(gradckpt_cuda PRIVATE cuda_std_17)
-        # Contracted products and sums change bits; the backend refuses to start without this option.
+        # Without this option, a product and a sum may have one rounding instead of two; the backend then refuses to start.
         target_compile_options(gradckpt_cuda PRIVATE -fmad=false)
         target_link_libraries(gradckpt_cuda PUBLIC gradckpt::gradckpt)
         add_library(gradckpt::cuda ALIAS gradckpt_cuda)

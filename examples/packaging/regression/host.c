@@ -1,4 +1,5 @@
-/* host.c - runs the same training on this machine and prints the same lines as every chip. */
+/* host.c - runs the training of regression.h on this machine and prints the lines that every chip
+ * must print. */
 #define GCKPT_SMALL
 #include <stdio.h>
 #define REGRESSION_PRINTF printf

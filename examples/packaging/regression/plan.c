@@ -2,7 +2,8 @@
  * the net on a chip.
  *
  *     cc -O1 -I FOLDER_OF_gradckpt.h plan.c -o plan && ./plan > regression_plan.h */
-#ifndef GRADCKPT_IMPLEMENTED /* unless another file has the implementation */
+/* a program that has the implementation in another file defines GRADCKPT_IMPLEMENTED */
+#ifndef GRADCKPT_IMPLEMENTED
 #define GRADCKPT_IMPLEMENTATION
 #endif
 #include "gradckpt.h"

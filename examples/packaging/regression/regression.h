@@ -1,10 +1,12 @@
-/* regression.h - trains a net on a curve on the chip, without heap, files and printed floats. Its
- * plan was printed on the host (plan.c). A printed plan belongs to the file with gradckpt's
- * implementation, so exactly one file of the program includes this; it defines REGRESSION_PRINTF, a
- * printf. The build selects the omitted parts of gradckpt.h. */
+/* regression.h - trains a net to fit a curve on a chip, without heap, files and printed floats. Its
+ * plan was printed on the host (plan.c). A printed plan must be compiled in the file with
+ * gradckpt's implementation, so exactly one file of the program includes this header. That file
+ * first defines REGRESSION_PRINTF, the name of a printf. The build defines which parts of
+ * gradckpt.h are omitted. */
 #ifndef REGRESSION_H
 #define REGRESSION_H
-#define GCKPT_STATIC /* no other file calls gradckpt: less flash */
+/* makes all functions static: less flash; no other file may call the library */
+#define GCKPT_STATIC
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "regression_plan.h"
@@ -12,8 +14,8 @@
 
 enum { POINTS = 16, STEPS = 200 };
 
-/* Creates the store with the plan's parameters in one block, the executor and its arena in another.
- * Returns NULL after an error. */
+/* Creates the store with the plan's parameters in one block of memory, and the executor with its
+ * arena in another block. Returns NULL after an error. */
 static gckpt_exec *regression_new(gckpt_store **store)
 {
     static char store_block[regression_plan_store_bytes], exec_block[regression_plan_exec_bytes];
@@ -27,15 +29,15 @@ static gckpt_exec *regression_new(gckpt_store **store)
     return gckpt_exec_new(&regression_plan, *store, &bind);
 }
 
-/* Trains and prints; the last line is the same on every machine. Returns the exit status, 0 after
- * success. */
+/* Trains the net and prints its losses. The last line is the same on every machine. Returns 0 after
+ * success, else 1. */
 static int regression(void)
 {
     static float x[POINTS], y[POINTS];
     gckpt_store *store;
     gckpt_exec *exec = regression_new(&store);
     gckpt_result result = gckpt_error(exec ? (const void *)exec : (const void *)store);
-    for (int i = 0; i < POINTS; i++) { /* in a product, readings of its sensor */
+    for (int i = 0; i < POINTS; i++) { /* a product would use readings of its sensor here */
         x[i] = (float)(i - POINTS / 2) / 8;
         y[i] = x[i] * x[i];
     }

@@ -1,11 +1,11 @@
-/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test, and
- * detects compilation without -fmad=false or with -use_fast_math: a product and a sum fused into
- * one, a division or root that is not rounded correctly. */
+/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test and
+ * detects compilation without -fmad=false or with -use_fast_math: then a product and a sum are
+ * fused, or divisions and roots are not correctly rounded. */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     *broken = gckpti_self_test();
-    if (!*broken && base * base - squared != 0.0f) /* squared is rounded */
+    if (!*broken && base * base - squared != 0.0f) /* nonzero as an fma: squared is rounded */
         *broken = 5;
     for (int i = 0; i < 512; i++) {
         float a = base + (float)(i * 37 % 101), b = squared + (float)(i * 61 % 89);
@@ -14,14 +14,14 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     }
     if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
         *broken = 6;
-    /* 2^-126 - 1.5 2^-151 rounds, in 24 bits, to below 2^-126: flushed to zero */
+    /* with 24 bits, 2^-126 - 1.5 * 2^-151 rounds to below 2^-126: it must be flushed to zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
 
-/* Writes to `text` (TEXT bytes) how the device violates the numeric specification, if it does. */
+/* If the device violates the numeric specification, writes to `text` (TEXT bytes) how. */
 void self_test(Device *d, char *text)
 {
     static const char *const wrong[] = { "",

@@ -1,14 +1,14 @@
-/* Returns word[i % 4] without indexing, which would put the array into local memory. */
+/* Returns word[i % 4]; an index would put the array into local memory. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-/* Random bits are computed for 8 elements of the batch at a time; a vector may begin among them. */
+/* A conversion of f32 and bf16. 8 elements share random bits; a vector may begin within these 8. */
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const StepParams *params; /* NULL rounds to nearest */
+    const StepParams *params; /* for stochastic rounding; NULL: to nearest */
     template <int N> __device__ void at(int64_t i) const
     {
         Vec<float, N> x = {};

@@ -1,4 +1,4 @@
-/* T is the storage type. The four values of a thread may be in two rows. */
+/* Dequantises four values of storage type T in a thread. They may be in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
@@ -6,7 +6,7 @@ template <class T> struct Dequantise {
         Vec<T, N> from = load<N>((const T *)u.quantised + i);
         Vec<float, N> x;
         int64_t row = 0;
-        if (u.storage == GCKPT_STORAGE_I8) /* divisions of 64 bits are slow */
+        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow 64-bit division */
             row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
         int64_t end = (row + 1) * u.row;
         for (int k = 0; k < N; k++) {
@@ -28,7 +28,7 @@ template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequan
              aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
-/* Dequantises int4 blocks; each thread has one byte (two values). */
+/* Dequantises int4 blocks; a thread converts one byte (two values). */
 __global__ void dequantise_int4(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {

@@ -1,6 +1,6 @@
-/* d[i] = f(a[i], b[i]). If the result accumulates, f also gets d[i], unless D may be bf16: there
- * the caller adds before it rounds. Each element belongs to one thread, so d may be a or b.
- * F::READS says which of a and b exist. */
+/* Computes d[i] = f(a[i], b[i]). If the result accumulates, f gets d[i] and adds to it, unless D
+ * may be bf16: then write_vec adds before rounding. A thread reads and writes its element only, so
+ * d may be a or b. F::READS says which of a and b exist. */
 enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
@@ -20,7 +20,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N elements per vector. d is NULL if not required. */
+/* Runs map_kernel with vectors of N elements if they are aligned. d may be NULL: not required. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {

@@ -1,8 +1,8 @@
-/* A matrix whose line i begins at x + i * stride. */
+/* A matrix whose lines (rows or columns) are contiguous: line i begins at x + i * stride. */
 template <class T> struct Matrix {
     const T *x;
     int64_t stride;
-    bool aligned; /* addresses of lines are multiples of 16 */
+    bool aligned; /* the addresses of all lines are multiples of 16 */
 };
 
 template <class T> Matrix<T> matrix(const T *x, int64_t stride)
@@ -15,8 +15,8 @@ template <bool MIXED> __device__ float rounded(float x)
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Copies 16 bytes of elements to shared memory; `there` of them exist, the others become 0.
- * ALIGNED: `from` is a multiple of 16, and all elements exist or none. */
+/* Copies 16 bytes of elements to shared memory. `valid` of them exist; the others become 0.
+ * ALIGNED: `from` is a multiple of 16, and either all elements exist or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -33,7 +33,7 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* Copies bf16 by cp.async, complete after a wait; some may not exist. any: a valid address. */
+/* Copies 8 bf16, of which `valid` exist, by cp.async (complete after a wait); base: the matrix. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
@@ -44,13 +44,13 @@ __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *ba
         to[i] = i < valid ? from[i] : (uint16_t)0;
 }
 
-/* The place of a 16-byte chunk of a line in a tile, whose lines are PITCH elements apart; */
+/* Layout of a tile whose lines begin PITCH floats apart: the position of a line's 16-byte chunk. */
 template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
 
-/* or are LINE bf16 long, with chunks permuted from line to line, so that ldmatrix reads 8 lines
- * from 8 different groups of banks. */
+/* Layout of a tile whose lines have LINE bf16 and whose chunks are permuted from line to line, so
+ * that ldmatrix reads 8 lines from 8 different groups of banks. */
 template <int LINE> struct Swizzled {
     static __device__ inline int at(int line, int chunk)
     {
@@ -59,8 +59,8 @@ template <int LINE> struct Swizzled {
     }
 };
 
-/* A block of THREADS threads loads COUNT lines from line `first` (of `lines`), LENGTH elements each
- * from element `at` (of `length`). */
+/* The block's THREADS threads load COUNT lines, from line `first` of `lines`, with LENGTH elements
+ * each, from element `at` of `length`. Lines and elements that do not exist become 0. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
 __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
                                             int length, T *tile)
@@ -74,7 +74,7 @@ __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int l
                               m.x, tile + LAYOUT::at(line + k, chunk));
 }
 
-/* The same for bf16 if all elements exist and lines begin at multiples of 16. */
+/* Loads COUNT lines of LENGTH bf16, all of which exist and begin at multiples of 16 bytes. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT>
 __device__ __forceinline__ void stage_full(const uint16_t *from, int64_t stride, uint16_t *tile)
 {

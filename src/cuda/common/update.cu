@@ -1,7 +1,7 @@
-/* ---- fills and updates are collected until there are MOST, or another function is called: then
- * one launch does them all, each in its own blocks ---- */
+/* ---- fills and updates are collected until there are MOST, or another function is called; then
+ * one launch runs all of them, each in separate blocks ---- */
 struct Fills {
-    enum { MOST = 64, WORDS = 8192 }; /* of a block */
+    enum { MOST = 64, WORDS = 8192 }; /* most fills; words that a block fills */
     struct Fill {
         uint32_t *to;
         int64_t n;
@@ -11,7 +11,7 @@ struct Fills {
     int n;
 };
 
-/* Returns the index of the entry that this block works on. */
+/* Returns the index of the fill or pass to which this block belongs. */
 template <class W> __device__ int entry_of(const W &all)
 {
     int of = 0;
@@ -32,12 +32,12 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[at + i] = f.word;
 }
 
-struct AddOffsets { /* further accumulators of a pass, bytes from its base */
+struct AddOffsets { /* offsets in bytes from p.base of further accumulators */
     enum { MOST = 8 };
     size_t at[MOST];
 };
 
-/* The data of a pass for N elements; the divided gradient also goes to `divided`. */
+/* Runs pass p on N elements. The divided gradient also goes to `divided`, for the square sums. */
 template <int N>
 __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
                           float *divided)
@@ -78,7 +78,7 @@ __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, in
         store(p.state[1] + i, v);
 }
 
-/* Update passes, each of another parameter. */
+/* Update passes that one launch runs, each for another parameter. */
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
@@ -92,9 +92,9 @@ struct Passes {
 };
 static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
-/* The threads of a block take GCKPT_UPDATE_BLOCK elements through all steps, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which reads
- * the divided gradient from shared memory while other blocks use the memory. */
+/* A block takes GCKPT_UPDATE_BLOCK elements through all steps, so that gradient, values and state
+ * cross memory once. The first warp then adds up the squares, with the 32 lanes of clause d; it
+ * reads the divided gradients from shared memory, while other blocks use the memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Vec<float, 4> Four;
@@ -125,8 +125,8 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Deferred { /* a product, or fills followed by updates */
-    void (*product)(Device *); /* launches it (fast/products.cu) */
+struct Deferred { /* a pending product, or fills followed by updates */
+    void (*product)(Device *); /* launches the product (fast/products.cu), or NULL */
     Fills fills;
     Passes passes;
 } deferred[sizeof devices / sizeof *devices];
@@ -137,12 +137,12 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* it also overlaps with the pending product */
+        const int pending = d->overlap.pending; /* the product need not wait for these */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* which may read values written from here on */
+    queue_join(d, &d->overlap, 0); /* its kernels may read what is written next */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -154,7 +154,7 @@ void launch_pending(Device *d)
     f->n = p->n = 0, p->blocks = 0;
 }
 
-/* The backend's fill. Collected fills are of other memory. */
+/* The backend's fill. Must not overlap the memory of other collected fills. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     DeviceLock d(device_of(call), true);
@@ -170,7 +170,7 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
-/* If exactly these words wait to become 0, drops that fill and returns true: the caller writes. */
+/* If a collected fill sets exactly these words to 0, drops the fill and returns true. */
 bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
     Fills *f = &deferred[d->number].fills;
@@ -182,15 +182,15 @@ bool take_zero_fill(Device *d, const void *at, int64_t n)
     return false;
 }
 
-/* An entry of the table. */
+/* The backend's update. */
 void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    if (pass->elements == 0) /* possible for a rank's shard */
+    if (pass->elements == 0) /* a rank's shard may be empty */
         return;
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;
     gckpt_update_pass p = *pass;
-    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* same order, separate launches */
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* one more launch, in the same order */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     if (w->n == Passes::MOST || deferred[d->number].product)
         launch_pending(d);

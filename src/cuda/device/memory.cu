@@ -1,7 +1,7 @@
 /* ---- memory ---- */
-thread_local char memory_text[TEXT + 2]; /* why the thread's last `get` found none */
+thread_local char memory_text[TEXT + 2]; /* why this thread's last allocation failed */
 
-/* Allocates device memory, aligned to at least 256 bytes. */
+/* Allocates device memory that is aligned to at least 256 bytes. */
 void *allocate(void *context, size_t bytes, size_t)
 {
     DeviceLock d(context);
@@ -28,8 +28,8 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* Begin and end launches in a queue, which start after everything launched so far. Return false in
- * a failed capture, where they would run at once. */
+/* queue_begin and queue_end: launches between them go to a queue; they start after all launches so
+ * far. Return false in a failed capture, where launches would run at once. */
 bool queue_begin(Device *d, Queue *s)
 {
     check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
@@ -44,7 +44,7 @@ void queue_end(Device *d, Queue *s)
     s->pending = d->busy = 1;
 }
 
-/* Makes later launches wait for the launches of a queue, except the last `keep_last`. */
+/* Makes later launches wait for all launches of a queue except the last `keep_last`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -54,7 +54,7 @@ void queue_join(Device *d, Queue *s, int keep_last)
     s->pending = s->pending && last > 0;
 }
 
-/* Waits for everything launched; then all slots are free. */
+/* Waits for everything that was launched; then all slots are free. */
 void wait_all(Device *d, const char *what)
 {
     if (!d->busy || reject_capture(d))
@@ -62,7 +62,7 @@ void wait_all(Device *d, const char *what)
     queue_join(d, &d->offload, 0);
     queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
-    if (d->stream != d->main) /* another thread's stream */
+    if (d->stream != d->main) /* the main stream is another one */
         check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -76,7 +76,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     check(d, FREE(memory), "release");
 }
 
-/* Copies by slots. The host waits only for a pinned slot that has not been read yet. */
+/* The backend's copy_in, through slots. The host waits only for slots that are still being read. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     DeviceLock d(context);
@@ -101,7 +101,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     }
 }
 
-/* After an error, copies zeros. */
+/* The backend's copy_out. After an error, it writes zeros. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     DeviceLock d(context);
@@ -127,7 +127,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- offload: to pinned memory, on its own stream, also within a capture ---- */
+/* ---- offload: copies to pinned memory, on a separate stream, also within a capture ---- */
 void *host_get(void *context, size_t bytes)
 {
     DeviceLock d(context);
@@ -144,7 +144,7 @@ void *host_get(void *context, size_t bytes)
     return NULL;
 }
 
-/* A capture has its own queue, so that copies begun before it overlap with it. */
+/* Captures use a separate queue, so that they do not wait for copies that began before them. */
 Queue *offload_queue(Device *d) { return d->capture ? &d->graph : &d->offload; }
 
 void copy_async(void *context, void *to, const void *from, size_t bytes, int out)

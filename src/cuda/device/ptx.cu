@@ -1,13 +1,13 @@
-/* Instructions that only PTX has. tests/cuda/cuda_shim.h defines most of them for the processor and
- * describes them fully. */
+/* Instructions for which CUDA C has no function. tests/cuda/cuda_shim.h defines most of them for
+ * the processor and describes them fully. */
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: copies 16 bytes to shared memory without registers. */
+/* cp.async: copies 16 bytes from global to shared memory, without registers. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
-/* The same, with the bytes from `valid` on set to 0. */
+/* cp.async of the first `valid` bytes of 16; the others become 0. */
 __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -15,17 +15,17 @@ __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, in
                  "l"(__cvta_generic_to_global(from)), "r"(valid)
                  : "memory");
 }
-/* Ends a group of copies. */
+/* Ends a group of cp.async copies. */
 __device__ __forceinline__ void gckpti_cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Waits until all groups except the last N have arrived. */
+/* Waits until all groups of copies except the last N are complete. */
 template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/* d (16,8) += a (16,16) b (16,8), by a warp. */
+/* Computes d (16,8) += a (16,16) b (16,8) by a warp, whose threads share the matrices' elements. */
 __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Loads four 8 x 8 matrices; lane l has the address of row l % 8 of matrix l / 8. */
+/* Loads four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -49,8 +49,8 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* Read threadIdx.x and blockIdx.x again, so that values computed from them are recomputed after a
- * long loop and do not occupy registers during it. */
+/* These read threadIdx.x and blockIdx.x again, so that values computed from them are computed again
+ * after a long loop and occupy no registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
@@ -63,7 +63,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Packs two elements as bf16, the first in the lower half, as gckpti_to_bf16 except for NaN. */
+/* Packs two floats as bf16, the first in the lower half; as gckpti_to_bf16 except for NaN. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;

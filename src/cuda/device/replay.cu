@@ -1,4 +1,4 @@
-/* ---- repeated micro-batches ---- */
+/* ---- captures and replays of micro-batches ---- */
 void destroy_capture(Device *d, Capture *r)
 {
     if (r->graph) {
@@ -16,7 +16,7 @@ void discard_captures(void *context, const void *owner)
             destroy_capture(d, &d->captures[i]);
 }
 
-/* Returns the capture of this micro-batch, or a new one. */
+/* Returns the entry of this micro-batch, or a new entry that replaces the oldest one. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
     Capture *r = NULL;
@@ -25,7 +25,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
-            d->next = at; /* the next micro-batch is probably the one after it */
+            d->next = at; /* the next micro-batch is probably in the entry after it */
             return have;
         }
         r = !r && !have->owner ? have : r;
@@ -39,7 +39,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
     return r;
 }
 
-/* Copies a micro-batch's parameters to where its kernels read them. */
+/* Copies a micro-batch's step parameters to the address at which its kernels read them. */
 void send_step_params(Device *d, const gckpt_step_params *m)
 {
     StepParams now = { m->first_row, m->position, m->seed, m->step, 0.0f };
@@ -52,12 +52,12 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         d->now.at[2 + i].loss_scale = m->scales[i].scale;
         d->ids[i] = m->scales[i].id;
     }
-    if (memcmp(&before, &d->now, sizeof before)) /* unchanged parameters are not copied again */
+    if (memcmp(&before, &d->now, sizeof before)) /* only changed parameters are copied */
         RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
-/* The first time a micro-batch only runs; the second time it is captured, with the lock held until
- * `recorded`, so that no other thread's launches come between. */
+/* The backend's replay. A micro-batch just runs the first time, and is captured the second time.
+ * The lock is held until `captured`, so that no other thread launches kernels in between. */
 int replay(void *context, const gckpt_step_params *m)
 {
     DeviceLock d(context);
@@ -93,7 +93,7 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
-    if (!d->capture_failed) /* needs memory: without it a launch would fail the step */
+    if (!d->capture_failed) /* uploading needs memory; without it a launch would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);

@@ -1,6 +1,6 @@
-/* A thread's next four scores of a row (before keys and end) become exponentials, and its maximum
- * and sum include them; returns the factor of all before. The maximum is fmaxf: of two zeros either
- * gives the same result. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
+/* Takes this thread's next four scores of a row (of keys before `keys` and `end`) into max and sum,
+ * and replaces them by exponentials; returns the factor for earlier ones. Of +0 and -0, fmaxf may
+ * take any. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
@@ -21,8 +21,8 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     return factor;
 }
 
-/* CAPS: raw products x become scores cap tanh(x times), one by one, in `room`, where each thread
- * has its own elements. */
+/* CAPS: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`, where
+ * each thread has separate elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
     store_scores<R, false>(scratch, x);
@@ -36,8 +36,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
-/* Masked keys add no terms (v may be inf). Exponentials replace k. On an H200 three blocks share a
- * multiprocessor; of bf16 plans two, or one if heads are wide. */
+/* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, three blocks
+ * share a multiprocessor; in bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
                     o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
         store_scores<R, MIXED>(p, x);
-        __syncwarp(); /* a warp's rows of p are its own */
+        __syncwarp(); /* each warp reads only rows of p that it wrote */
         if (a.out)
             sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
                              at.slice * WIDTH);
 }
 
-/* delta = dot(g, out) over a head's d of c columns, for each query of each head: a warp each. */
+/* Computes delta = dot(g, out) over d columns, for each query of each head, by a warp each. */
 __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
                                        int64_t t, int heads, int d, int64_t c)
 {
@@ -114,7 +114,7 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-/* CAPS: multiplies gradients of probabilities by the derivative of tanh, from y. */
+/* CAPS: multiplies y, gradients of probabilities less delta, by the derivative of tanh. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
@@ -127,7 +127,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Scores become probabilities; the first row is query `first` of the head. (CAPS: also y.) */
+/* Turns scores x into probabilities; the first row is query `first`. CAPS: also converts y. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int first, float *scratch)
@@ -144,7 +144,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     }
 }
 
-/* y, their gradients, becomes ds. */
+/* Turns y, gradients of the probabilities p, into gradients of scores, ds. */
 template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
@@ -157,7 +157,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     }
 }
 
-/* Rows of q and of g. */
+/* Loads a tile of q and one of g. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at, int first, int e0)
 {
@@ -165,7 +165,7 @@ __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at
     fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
 }
 
-/* dq of 64 queries: chains over keys ascending; ds replaces v. Queries without keys keep dq. */
+/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq stays. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -211,14 +211,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Keys from `there` on, which no query sees, have no terms. */
+/* Sets the rows of keys from `count` on, which no query sees, to 0: they have no terms. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
         o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
-/* dk and dv of 64 keys: chains over queries ascending, one head after the other. */
+/* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
@@ -228,14 +228,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     const Attention kv = as_keys(a);
     const HeadTile at = head_tile_of(kv, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE, slice = at.slice * WIDTH;
-    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* the thread's first row */
+    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* first row of the thread */
     const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
     const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
     float dk[R][N], dv[R][N];
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
     init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that sees a key */
+    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* first query that sees one */
     const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
     const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys of each head; shared memory for `tiles` tiles of `width`
- * columns and `more` floats. */
+/* Launches a block for each `rows` queries or keys of each head, with shared memory for `tiles`
+ * tiles of `width` columns and `more` floats. */
 #define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
                     bytes, a);                                                                     \
     } while (0)
 
-/* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
+/* In bf16 plans, dk and dv take 64 columns at a time, as registers are too few for more. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
@@ -305,7 +305,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Returns whether a block's shared memory fits tiles of 128 terms. Display chips have 99 KiB. */
+/* Returns true if a block's shared memory has space for tiles of 128 terms (99 KiB has not). */
 bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);

@@ -1,7 +1,7 @@
-/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes: positions in three
- * tensors at once, the innermost axis first; step[0] of the result, step[1] and step[2] of
- * operands, 0 where they are repeated. I: 32-bit indices where they suffice, since a position costs
- * a division for each axis but the last. */
+/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over
+ * positions in three tensors at once, innermost axis first: step[0] is the step in the result,
+ * step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where that suffices, as
+ * each axis except the last costs a division. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -24,7 +24,7 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
     return p;
 }
 
-/* The iterator's steps as 1 and 2, and 0 in row-major order. */
+/* Converts an iterator: its two steps become step[1] and step[2]; step[0] is row-major. */
 Axes<int64_t> axes_of(const gckpti_iter *w)
 {
     Axes<int64_t> x = {};
@@ -47,7 +47,7 @@ int64_t count_of(const Axes<int64_t> &x)
     return n;
 }
 
-/* Whether indexes of 32 bits will do. */
+/* Returns true if 32-bit indices suffice. */
 bool fits_int32(const Axes<int64_t> &x)
 {
     bool fits = count_of(x) < GCKPT_CUDA_WIDE;
@@ -60,7 +60,7 @@ bool fits_int32(const Axes<int64_t> &x)
     return fits;
 }
 
-/* In other numbers, the innermost axis in packs of `pack`. */
+/* Returns the axes with index type I, and the innermost axis counted in vectors of `vec`. */
 template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
 {
     Axes<I> y = {};
@@ -73,7 +73,7 @@ template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
     return y;
 }
 
-/* N neighbours, or one that is repeated. */
+/* Loads N adjacent elements or, if step is 0, one element N times. */
 template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *at, I step)
 {
     Vec<float, N> x;
@@ -86,7 +86,7 @@ template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *a
 
 enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
-/* a op b; where there is no b, a op by. */
+/* Computes a op b or, if there is no b, a op `by`. */
 struct Binary {
     BinaryOp op;
     float scalar;
@@ -103,14 +103,14 @@ struct Binary {
     }
 };
 
-/* Returns whether a condition's word, f32 or i32, is not 0. */
+/* Returns true if a condition's element, f32 or i32, is not 0. */
 __device__ inline bool holds(float word, bool is_i32)
 {
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* A gradient that depends on the other input or on both, as gckpti_binary_gradient; or, as where's,
- * on a condition. */
+/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient) or, for
+ * where, on a condition. */
 enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
 struct BinaryGradient {
     Rule rule;
@@ -135,8 +135,8 @@ struct BinaryGradient {
     }
 };
 
-/* d = f(a, b), a thread a pack of the result: one pass over memory in the result's order; what is
- * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
+/* Computes d = f(a, b), a vector of the result in each thread, in the result's order: repeated
+ * elements come from caches. b may be NULL; so may `own`, which has the layout of d. */
 template <int N, class I, class F>
 __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
                                const float *b, const float *self, int64_t vecs, int accumulate)

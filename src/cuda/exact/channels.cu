@@ -1,10 +1,10 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- groupnorm, batchnorm ---- A channel's sums go over an image's pixels in order (manual, 5e),
- * by one thread; few channels of many pixels do not fill the chip. Means of groups are a warp's. */
+/* ---- groupnorm, batchnorm ---- One thread adds up a channel of an image, pixels in order (manual,
+ * 5e): few channels of many pixels do not fill the chip. A warp computes a group's mean. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
-    float n; /* values of a group in an image */
+    float n; /* number of values of a group in an image */
     const float *mean, *variance, *gain, *bias, *a, *b;
     float *to;
     int accumulate;
@@ -25,7 +25,7 @@ Channels channels_of(const gckpt_call *call)
     return s;
 }
 
-/* x - mean (mean NULL means x - first), or its square; BACK: g, and g h where there is a mean. */
+/* Terms of a channel's sum: x - mean (without mean: x - first) or its square; BACK: g and g h. */
 template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
     struct Column {
@@ -50,7 +50,8 @@ template <bool BACK> struct ChannelTerms : Terms {
     }
 };
 
-/* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
+/* Computes means of `sums` or gain * sums by image and group, plus the group's first x in
+ * `from`. */
 __global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
@@ -66,7 +67,7 @@ __global__ void channel_means_kernel(Channels s, const float *sums, const float 
     }
 }
 
-/* y; BACK: dx, of a and b. A lane has a channel, warps split its pixels. */
+/* Computes y or (BACK) dx from a and b. A lane has a channel; warps split the pixels. */
 template <bool BACK>
 __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
@@ -92,7 +93,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
     }
 }
 
-/* Splits the pixels so that there are some 16 blocks for each processor of a large chip. */
+/* Splits the pixels so that there are about 16 blocks for each processor of a large chip. */
 template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
     const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
@@ -107,8 +108,8 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Adds sums of images to gradients of bias and gain; rows: the measured statistics, the variance by
- * `unbiased`, and times rows, to running statistics. */
+/* Terms of sums over images: of the gradients of bias and gain or, if rows > 0, of running
+ * statistics, to which measured ones are added times rows (the variance also times `unbiased`). */
 struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;
@@ -150,7 +151,7 @@ void groupnorm_backward(const gckpt_call *call)
                                s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
-    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and saved may be NULL */
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
         s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
@@ -164,7 +165,7 @@ void groupnorm_backward(const gckpt_call *call)
     channel_each<true>(call, s);
 }
 
-/* Floats of scratch. */
+/* Returns the floats of workspace. */
 int64_t channel_workspace(const gckpt_call *call)
 {
     const Channels s = channels_of(call);

@@ -1,19 +1,19 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d and its transpose: products with a virtual matrix ---- m results (windows of all
- * rows; of dw taps and channels) of some columns are chains of k terms: taps and channels (of dw
- * windows), 0 outside the image. UP goes in phases (gckpti_run_conv), each of which is such a
- * product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+/* ---- conv2d and its transpose: products with a matrix that is not stored ---- m results (windows
+ * of all rows; for dw taps and channels) of some columns are chains of k terms: taps and channels
+ * (for dw windows), 0 outside the image. UP runs in phases (gckpti_run_conv), each of which is such
+ * a product. Axes are shorter than 2^31; addresses have 64 bits. */
 struct ConvGemm {
     gckpti_conv_sizes z;
     gckpti_axis_map r[2];
     const float *from, *w, *start;
     float *out;
     int64_t m, k;
-    int source, all;            /* channels of a pixel, of a result */
-    int depth, columns;         /* of a group: terms, results */
-    int term_step, column_step; /* in w */
+    int source, all;            /* channels of a pixel; channels of a result */
+    int depth, columns;         /* channels of a group: in terms; in results */
+    int term_step, column_step; /* steps in w */
     int accumulate;
-    bool up, aligned; /* aligned: results may be written 16 bytes at a time */
+    bool up, aligned; /* aligned: results can be written 16 bytes at a time */
 };
 
 ConvGemm conv_gemm_of(const gckpti_conv *s)
@@ -30,12 +30,12 @@ ConvGemm conv_gemm_of(const gckpti_conv *s)
     q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
     q.accumulate = s->accumulate, q.up = up;
     q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
-    if (terms == 0) /* no tap reads this phase */
+    if (terms == 0) /* no tap contributes to this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
-/* A result: its row, its position, its offset. */
+/* Coordinates of a result: row of the batch, position in the image; out() is its offset. */
 struct ConvCoords {
     int64_t row;
     int i, j;
@@ -53,7 +53,7 @@ struct ConvCoords {
     }
 };
 
-/* The source position of result i and tap k along an axis. */
+/* Returns the source position of result i and tap k along an axis. */
 __device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
     return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
@@ -64,7 +64,7 @@ __device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, 
     return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
-/* A channel of a pixel, or 0 beyond the image. */
+/* Returns a channel of a pixel, or 0 outside the image. */
 __device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
 {
     const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
@@ -82,7 +82,7 @@ __device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int 
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
-/* Groups of few columns: a thread per result, adjacent threads have channels of one position. */
+/* For groups of few columns: a thread has a result, adjacent threads channels of one position. */
 __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
@@ -104,18 +104,18 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
     }
 }
 
-/* All others: a block computes a tile of BM x BN, a thread TM x TN of it, each one chain in a
- * register. DEEP terms at a time go through registers to shared memory while the previous ones are
- * computed. Lanes that read the image have adjacent channels of one tap or window, and advance taps
- * or windows as they go. */
+/* For all others: a block computes a tile of BM x BN, a thread TM x TN elements of it, each as one
+ * chain in a register. CONV_K terms at a time go through registers to shared memory while the
+ * previous ones are computed. Lanes that read the image have adjacent channels of one tap or
+ * window, and advance to later taps or windows as they read. */
 enum { CONV_K = 16 };
 
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;            /* reads term p at rows r, ..; of dw terms p, .. at row r */
-    int channel, ky, kx; /* of the term */
-    int64_t at[ROWS];    /* of channel 0 at tap 0 */
+    int p, r;            /* reads term p of rows r, ..; for dw terms p, .. of row r */
+    int channel, ky, kx; /* channel and tap of the term */
+    int64_t at[ROWS];    /* offset of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];
     ConvCoords place;
 
@@ -123,7 +123,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
         : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
           place(s, DW ? p : 0)
     {
-        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 where nothing is written */
+        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 if the row is not written */
         const int tap = (int)(term / s.depth);
         channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
         ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
@@ -135,7 +135,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
             at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
-    /* The next n terms. */
+    /* Reads this thread's part of the next terms, of which `left` exist. */
     __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
         const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void outer_product(const float *x, const float *y, fl
         gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
-/* Chains of rows m.., columns n.. of a group begin, or are written. */
+/* Initialises the chains of rows m.., columns n.. of a group or (END) writes their results. */
 template <bool DW, bool END, int TM, int TN>
 __device__ __forceinline__ void init_or_store(const ConvGemm &s, int64_t m, int group, int n,
                                        float (*c)[TN])
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     init_or_store<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
 }
 
-/* Large tiles where they fill the chip, small ones for few results of long chains. */
+/* Uses large tiles if they fill the chip, small ones for few results of long chains. */
 template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 {
     const int64_t groups = s.z.window.groups;
@@ -266,7 +266,7 @@ template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 #undef TILES
 }
 
-/* A gckpti_conv_fn. */
+/* Runs a convolution (a gckpti_conv_fn). */
 void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
 {
     const ConvGemm s = conv_gemm_of(conv);

@@ -1,7 +1,7 @@
-enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
 
-/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
- * comes next. Targets that are not left out are counted, or all rows; `each` a row. One block. */
+/* Sums losses as one binary64 chain over rows (5e): thread 0 adds, other warps fetch the next rows.
+ * Counts rows whose target is not ignored (or all rows), times `each`. Runs as one block. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
@@ -34,7 +34,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0] * each;
 }
 
-/* Adds `rows` losses in device memory to the call's sum and count (NULL means not required). */
+/* Adds `rows` losses in device memory to the call's sum and count, each of which may be NULL. */
 void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
                 int64_t each)
 {
@@ -43,7 +43,7 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
             call->loss_count);
 }
 
-/* A loss's rows: entries of axis 0. */
+/* Returns the number of a loss's rows: the size of axis 0. */
 int64_t loss_rows(const gckpt_call *call)
 {
     return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
@@ -59,7 +59,8 @@ struct ByLossScale {
     }
 };
 
-/* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
+/* ---- losses of elements, with or without targets and weights; sum_loss backward has no data
+ * ---- */
 __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
                                   const StepParams *params, int64_t n, int x_accumulate,
                                   int y_accumulate)
@@ -76,13 +77,13 @@ __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
     }
 }
 
-/* The gradient of weights, from the sums of the losses that each multiplies. */
+/* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
     map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
-/* workspace: a float per row; backward: one per weight. */
+/* Workspace: a float for each row; for the backward, one for each weight. */
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };

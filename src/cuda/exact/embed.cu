@@ -1,4 +1,4 @@
-/* Rows taken from a table; for gather each sample has its own `table` rows. */
+/* Indices of rows read from a table; for gather, each sample has a table of `table` rows. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -8,7 +8,7 @@ struct RowIndex {
     }
 };
 
-/* embed, gather: elements of rows of n. */
+/* Copies n elements of a table row for each index (embed, gather). */
 struct EmbedRows {
     const float *table;
     RowIndex index;
@@ -21,14 +21,14 @@ struct EmbedRows {
     }
 };
 
-/* A table row's gradient adds rows of g in order. So these are first listed by their table row,
- * each list sorted. A list's position and initial order are arbitrary (integer atomics); the sorted
- * result is not. */
+/* The gradient of a table row adds rows of g in order. These rows are first listed by table row,
+ * and each list is sorted. Integer atomics make a list's place and initial order arbitrary, but not
+ * its sorted content. */
 struct Lists {
-    unsigned *count, *used; /* of each row of the table; elements of `list` in use */
-    unsigned *begin;        /* of each list */
-    unsigned *place;        /* of each row of g in its list; later the lists, sorted */
-    unsigned *list;         /* one list after the other */
+    unsigned *count, *used; /* rows of g by table row; used elements of `list` */
+    unsigned *begin;        /* begin of each list */
+    unsigned *place;        /* place of each row of g in its list; later the sorted lists */
+    unsigned *list;         /* all lists, one after the other */
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
@@ -51,8 +51,8 @@ __global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
-/* A row's position is the number of rows before it. Quadratic in a list's length, but parallel:
- * 65536 rows of one token take about a millisecond (not confirmed on a device). */
+/* A row's position in its sorted list is the number of smaller rows: quadratic, but parallel. 65536
+ * rows of one token take about a millisecond (not confirmed on a device). */
 __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
@@ -63,7 +63,7 @@ __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
     }
 }
 
-/* A block goes over rows of the table; a thread has a column and prefetches some rows of g. */
+/* A block loops over rows of the table; a thread has a column and prefetches some rows of g. */
 __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
                                       int64_t table, int64_t n, int accumulate)
 {

@@ -1,4 +1,4 @@
-/* The terms of x (rows,n), f32 or bf16. */
+/* The terms of sums over rows of x (rows,n), f32 or bf16. */
 struct RowTerms : Terms {
     Values x;
     int64_t n;

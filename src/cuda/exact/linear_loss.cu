@@ -1,10 +1,10 @@
-/* ---- linear_cross_entropy, on blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
+/* ---- linear_cross_entropy, in blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
  * H200's L2, and 512 tiles of 128 x 128 for its 132 multiprocessors. ---- */
 enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct LogitSizes {
-    int64_t rows, classes; /* at a time, at most */
-    /* in floats: offset in workspace of the forward's losses or the backward's dx; size */
+    int64_t rows, classes; /* most rows and classes at a time */
+    /* in floats: offset in workspace and size of the forward's losses or the backward's dx */
     int64_t offset, losses, size;
 };
 
@@ -28,9 +28,9 @@ __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
         x[i] = gckpti_softcap(x[i], times, cap);
 }
 
-/* A block of rows from `row` on; returns their number: logits = x w', the losses' rows; backward:
- * dx += d w, dw += d' x. In bf16 plans dx is in workspace, since it is rounded once, after the last
- * class. */
+/* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
+ * losses; backward: dx += d w, dw += d' x. In bf16 plans dx is in the workspace, since it is
+ * rounded once, after the last class. */
 int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];

@@ -1,5 +1,5 @@
-/* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
-/* Returns whether element k, v, precedes the best so far, at `at` (< 0 if none). */
+/* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
+/* Returns true if element k, of value v, is better than the best one, element `at` (< 0: none). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)
@@ -7,7 +7,7 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* Thread per result; adjacent threads read adjacent elements. On the last axis, LANES of a warp. */
+/* A thread has a result, adjacent threads adjacent elements. On the last axis, LANES have one. */
 template <int LANES>
 __global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)

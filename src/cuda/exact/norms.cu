@@ -35,7 +35,7 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
     }
 }
 
-/* A row's values saved by the forward. */
+/* What the forward saved for a row. */
 struct Normed {
     float c, mean, rstd;
 };
@@ -71,7 +71,7 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* dgain (sums of g h) and dbias (of g). */
+/* Terms of dgain (sums of g h) and dbias (sums of g). */
 struct NormTerms : Terms {
     int center;
     const float *x, *saved, *g;

@@ -1,41 +1,41 @@
-/* C (m,n) = A (m,k) B (k,n) of gckpti_product, as gckpti_fp32_plain and gckpti_mixed_plain: a
- * gckpti_product_fn by name `products`, from which all ops made of products may take theirs.
+/* Products C (m,n) = A (m,k) B (k,n) of a gckpti_product, with the bits of gckpti_fp32_plain and
+ * gckpti_mixed_plain. All ops made of products get these from `products` (products.cu).
  *
- * A block computes a tile of C, a thread TM x TN elements of it, each one chain over k in one
- * register (of bf16 plans by blocks, in three). Tiles go over rows and columns, never over k
- * (manual, 5c). A and B come through shared memory, DEPTH links at a time, STAGES of these in a
- * ring: while one is worked on, the others are on their way.
+ * A block computes a tile of C, a thread TM x TN elements of it, each as one chain over k in one
+ * register (in bf16 plans by blocks of terms, in three registers). Rows and columns are divided
+ * into tiles, k never is (manual, 5c). A and B come through shared memory: a stage has DEPTH terms,
+ * and STAGES stages form a ring. While one stage is used, the others are being copied.
  *
- * For an H200, reasoned, not confirmed: a link of 8 x 8 elements is 64 fma of some 73 issue slots.
- * Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns:
- * a load is 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
- * wide, so that what lies along k in memory is also written across without conflicts. 128 x 128
- * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
+ * For an H200, estimated, not measured: a term of 8 x 8 elements is 64 fma of some 73 issue slots.
+ * Lanes are in Z-order, 4 x 8 of them, so that lanes i and i^1 share rows, i and i^2 columns: a
+ * load takes 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
+ * wide, so that data along k can be written across the lines without bank conflicts. A tile of
+ * 128 x 128 needs 8 bytes per cycle from L2, which gives about 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
-/* How a thread reads chunks of 4 elements of an operand. */
+/* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */
 enum {
-    ALONG = 1,  /* adjacent along k, else along rows of C (columns for B) */
-    ALIGNED = 2,   /* read by one load */
+    ALONG = 1,  /* chunks lie along k, else along rows of C (B: columns) */
+    ALIGNED = 2,   /* one load reads a chunk */
     NARROW = 4, /* bf16 */
-    ASYNC = 8   /* by cp.async */
+    ASYNC = 8   /* read by cp.async */
 };
 
-/* An operand as a kernel reads it, from constant memory; in bytes. */
+/* An operand as a kernel reads it. Steps are in bytes. */
 struct Operand {
     const char *base;
-    int64_t row, step, matrix; /* bytes to the next one */
-    int64_t element, panel;    /* to the next element of a chunk; to DEPTH terms on */
+    int64_t row, step, matrix; /* to the next row, term, matrix */
+    int64_t element, panel;    /* to the next element of a chunk; to the term DEPTH later */
     int flags;
 };
 
 struct Product {
     gckpti_product t;
     Operand a, b;
-    bool aligned; /* rows of c may be written 16 bytes at a time */
+    bool aligned; /* rows of c can be written 16 bytes at a time */
 };
 
-/* all: rows of C for A, columns for B. */
+/* Describes an operand. all: the number of rows of C for A, of columns for B. */
 Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
     int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride,
@@ -50,7 +50,7 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
              stride * size, DEPTH * x->k_stride * size, flags };
 }
 
-/* One operand's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+/* An operand's part of a stage: DEPTH lines of WIDTH elements; a thread reads CHUNKS chunks. */
 template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
@@ -59,10 +59,10 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int valid[CHUNKS]; /* elements that exist, for single loads */
+    int valid[CHUNKS]; /* elements of a chunk that exist, for single loads */
     float4 regs[CHUNKS];
 
-    /* The position of chunk i of this thread: its first term, and row (column for B). */
+    /* Return the position of chunk i of this thread: its first term; its row (column for B). */
     static __device__ __forceinline__ int k_of(int i, bool along)
     {
         int c = (int)threadIdx.x + i * THREADS;
@@ -77,8 +77,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
-    /* Begins at row x0 of `all`. Rows after the last one read the first: they belong to elements of
-     * C that are not written. */
+    /* Begins at row x0 of `all`. Rows after the last one are read as the first one: they belong to
+     * elements of C that are not written. */
     __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -98,7 +98,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
-    /* Reads the next panel of `terms` terms: to shared memory, or into registers. */
+    /* Reads the next panel, of `terms` terms, to shared memory or into registers. */
     __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -141,8 +141,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     }
 };
 
-/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
- * lanes' chunks side by side. */
+/* Returns the position of element i of lane `lane`. A lane has T elements in chunks of 4 (the last
+ * may have 2); chunks of LANES lanes lie side by side. */
 template <int T, int LANES> __device__ __forceinline__ int elem_of(int lane, int i)
 {
     return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
@@ -162,8 +162,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but the rare case
- * (fma gives the least normal number, which may have been less) is checked for all N at once. */
+/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but for all N at
+ * once checks the rare case (the least normal number, which may have been rounded up to). */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
@@ -179,8 +179,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
-/* A block of terms of R x N elements (manual, 5l). MIXED: terms alternate between two chains, whose
- * sum goes to the element at the end of the block; else they go to the element. */
+/* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
+ * chains, whose sum the element gets at the end of the block; else the element gets the terms. */
 template <int R, int N, bool MIXED> struct Block {
     float chain[2][R][N];
 
@@ -189,14 +189,14 @@ template <int R, int N, bool MIXED> struct Block {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
-    /* A term of row r of the elements, whose position in the block, or whether it is odd, is a
+    /* Adds a term to row r of the elements. Its index in the block (or just its parity) must be a
      * constant. */
     __device__ __forceinline__ void term(float (*element)[N], int index, int r, float x,
                                          const float *y, bool wanted = true)
     {
         terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
-    /* Before a term: a new block begins with each 32nd. */
+    /* Must be called before each term: begins a new block at every 32nd. */
     __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
         if (!MIXED || index % GCKPTI_K_BLOCK || !index)
@@ -204,7 +204,7 @@ template <int R, int N, bool MIXED> struct Block {
         end(element);
         begin();
     }
-    /* If `plus`, a zero becomes +0. */
+    /* Ends the block. If `plus`, zeros become +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
+/* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
 template <bool MAX>
 __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
                                     int64_t n)
@@ -27,13 +27,13 @@ __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *
     }
 }
 
-/* The first window along an axis that covers `at`, which counts from the padding on. */
+/* Returns the first window along an axis that covers position `at`, counted with the padding. */
 __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
-/* Windows that cover an element come in order. */
+/* Adds the gradients of the windows that cover an element, in the order of the windows. */
 template <bool MAX>
 __global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
                                      const uint16_t *tap, int64_t n, int accumulate)

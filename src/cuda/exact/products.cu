@@ -1,10 +1,10 @@
-/* A thread's elements of C. Blocks take 8 rows of tiles at a time, column after column, so that
- * concurrent blocks read the same lines of A and B from L2. Lane bits 0, 2, 4 number columns, 1 and
- * 3 rows: see above. */
+/* The position of a thread's elements of C. Blocks take 8 rows of tiles at a time, column after
+ * column, so that concurrent blocks read the same lines of A and B from L2. Bits 0, 2 and 4 of the
+ * lane number its column, bits 1 and 3 its row: see panel.cu. */
 template <int BM, int BN, int TM, int TN> struct TileCoords {
     enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
-    int row0, column0; /* of the warp, in the tile */
+    int row0, column0; /* first row and column of the warp in the tile */
     int row, column;   /* of the lane */
 
     __device__ __forceinline__ TileCoords(const gckpti_product &t, int thread, int block)
@@ -20,7 +20,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
         row = (lane >> 1 & 1) | (lane >> 2 & 2);
         column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
     }
-    /* Element (i,j) of the thread, in the tile. */
+    /* Return row and column, in the tile, of element (i,j) of the thread. */
     __device__ __forceinline__ int y(int i) const { return row0 + elem_of<TM, ROW_LANES>(row, i); }
     __device__ __forceinline__ int x(int j) const
     {
@@ -41,7 +41,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     }
 };
 
-/* Where chains begin: at C's old value, at the bias, or at +0 (gckpti_mixed_start). */
+/* Initialises chains: with C's old value, the bias or +0 (as gckpti_mixed_start). */
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
                 write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
             continue;
         }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_vec 7 registers more */
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* write_vec would take 7 more registers */
         {
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
@@ -87,20 +87,20 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* Returns the blocks per multiprocessor: 16 warps of 128 registers, or 12 if that is too few. */
+/* Returns blocks per multiprocessor: 16 warps of 128 registers; 12 warps if 128 are too few. */
 constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A product's terms go to a thread's elements; MIXED: in blocks (manual, 5l). If all are one chain
- * from the element on, that is the first chain of a block which they fill, and the other chain and
+/* Adds a product's terms to a thread's elements. MIXED: in blocks (manual, 5l). If all terms are
+ * one chain that starts at the element, they fill the first chain of one block; the other chain and
  * the element are -0, which changes no sum. */
 template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
-    bool one, odd;  /* one: a single chain; odd: the next term goes to the second chain */
-    int rest, left; /* terms until the end of the sample; of the block */
+    bool one, odd;  /* one: a single chain; odd: the second chain gets the next term */
+    int rest, left; /* terms left in the sample; in the block */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -133,7 +133,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
         left = min(rest, (int)GCKPTI_K_BLOCK);
     }
-    /* Lets the next term go to the first chain: the order of the two does not matter. */
+    /* Exchanges the chains, whose order does not matter: the next term goes to the first one. */
     __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
@@ -146,9 +146,9 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     }
 };
 
-/* A tile of BM x BN. ASYNCS: how many operands come by cp.async (one: B). A chain's last terms, if
- * they do not fill a stage, go one by one: padding by zeros would make a +0 of a -0; so do those of
- * a stage within which a block ends. */
+/* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
+ * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0;
+ * so are those of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    int left = (int)t.k; /* remaining terms */
+    int left = (int)t.k; /* terms left */
     for (int s = 0; s < STAGES - 1; s++) {
         if (left > s * DEPTH) {
             a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
         int unread = left - (STAGES - 1) * DEPTH;
         gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage has arrived, and the previous one is free */
+        __syncthreads(); /* this stage is complete; the previous one is free */
         fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
         fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
         if (unread > 0) {
@@ -250,14 +250,14 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three more slots for each fma, so that the rest does not count; an element has
+/* Flushing takes three more issue slots for each fma, so the rest does not count; an element takes
  * three registers. */
 const Tile MIXED_TILES[] = {
     { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
 };
 
-/* Returns the tile that finishes first on the busiest multiprocessor. Small gradients need small
+/* Returns the tile with which the busiest multiprocessor ends first. Small gradients need small
  * tiles: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 multiprocessors idle; 128 blocks
  * of 96 x 48 use 97 % of 132, as they do for 768 x 2304 and 768 x 3072. */
 const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
@@ -289,7 +289,7 @@ Product product_of(const gckpti_product *t, int mixed)
              t->n % 4 == 0 && aligned(t->c) };
 }
 
-/* A gckpti_product_fn. */
+/* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;

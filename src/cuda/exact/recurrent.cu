@@ -1,16 +1,16 @@
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
- * each row. A step is two kernels, in both directions; captured, they need no host. ---- */
+/* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
+ * of each row. A step is two kernels in either direction; captured, they need no host. ---- */
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
-    float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
-    float *d, *e, *da, *before; /* backward: from step t + 1; da of all steps; h of t - 1 */
+    float *h, *c, *a;           /* forward: states h, c (rows,units); chains a (rows,gates) */
+    float *d, *e, *da, *before; /* backward: d, e from step t + 1; da; h of step t - 1 */
     float *saved, *out, *dp;
     int accumulate;
 };
 
-/* A unit of a row at step t: its offsets in p (and da), saved, out and per-step buffers. */
+/* Offsets of a unit of a row at step t in p (and da), saved, out and per-step buffers. */
 template <int GATES> struct Unit {
     int64_t n, at, saved, out, before, chain;
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
@@ -22,7 +22,7 @@ template <int GATES> struct Unit {
     }
 };
 
-/* t < 0 selects the initial states. Chains of lstm begin at p. */
+/* Runs a step of the forward; t < 0 sets the initial states. Chains of lstm begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
@@ -44,7 +44,7 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
             h = v[3] * gckpti_tanh(c);
         }
         s.h[i] = h, s.c[i] = c;
-        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
             a[k * n] = p[(4 + k) * n];
         for (int k = 0; k < 4 && s.saved && s.t >= 0; k++)
             s.saved[u.saved + k * n] = v[k];
@@ -143,7 +143,7 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
                     q.gates);
 }
 
-/* Floats of scratch. */
+/* Returns the floats of workspace. */
 int64_t cells_workspace(const gckpt_call *call, int backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 1);

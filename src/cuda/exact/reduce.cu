@@ -1,4 +1,4 @@
-/* The terms of a row's sum: VALUES are read per element i, then added; +0 changes no sum. */
+/* Terms of a row's sum. VALUES values are read for each element, then added. +0 changes no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
     const float *x;
@@ -6,7 +6,7 @@ struct Plain { /* x */
     __device__ float add(const float *v, float sum) const { return sum + v[0]; }
 };
 
-struct ElementLoss { /* w a b, and w where that is 0 or NaN */
+struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     static constexpr int VALUES = 2;
     gckpti_element_loss e;
     __device__ void read(float *v, int64_t i) const
@@ -20,8 +20,8 @@ struct ElementLoss { /* w a b, and w where that is 0 or NaN */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
- * divided by `divide`. */
+/* Sums rows of n elements, a warp a row, with the lanes of clause d, 8 loads at a time; divides
+ * each sum by `divide`. */
 template <class F>
 __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
 {
@@ -41,9 +41,9 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
     }
 }
 
-/* The same, a block per row, for few long ones: its warps copy some thousand elements to shared
- * memory while the first warp adds the previous ones; 128 terms a lane take about as long as
- * memory. */
+/* Sums rows with a block for each row, if rows are few and long: its warps copy some thousand
+ * elements to shared memory while the first warp adds the previous ones. 128 terms in each lane
+ * take about as long as reading memory. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
 template <class F>
 __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
@@ -79,22 +79,22 @@ __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
 template <class F>
 void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
-    if (n >= LONG_ROW && rows < 1024) /* else one warp per row fills the chip */
+    if (n >= LONG_ROW && rows < 1024) /* with more rows, a warp per row fills the chip */
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divisor);
     else
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
-/* Reduces the last axis by lanes, another axis row by row. Backward: each element gets the gradient
- * of its sum or mean. */
+/* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
+ * gradient of its sum or mean. */
 template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* the reduced axes in order: strides in the input (0) and in the result (1) */
+    gckpti_iter w; /* the reduced axes in order; strides in the input */
     gckpti_iter_begin(&w);
     gckpti_iter_add_axis(&w, v.inner, 1, 0);
     gckpti_iter_add_axis(&w, v.size, 0, 0);

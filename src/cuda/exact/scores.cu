@@ -1,20 +1,20 @@
-/* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
- * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
- * eight rows is in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
- * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
- * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
- * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
- * A float4 of R rows and one of 4 give 16 R terms: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
- * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
- * MIXED: bf16 plans (5l); operands are rounded as they enter shared memory, terms flush and go by
- * blocks, of which a tile has whole ones. An element's three registers leave space for R 4. */
+/* A block takes 64 queries of a head (for dk and dv: 64 keys) through tiles of 64 keys (queries) in
+ * ascending order. Both are in shared memory, in rows that are WIDTH + 4 floats apart, so that the
+ * float4 of eight rows are in different banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 /
+ * R, .., and of each 4 of 64 scores, tx, tx + 16, ..: for the sum of a row of exponentials (5d),
+ * lanes tx and tx + 16 are in one thread; then the 16 threads of the row add theirs up. Of a result
+ * of WIDTH columns a thread has N = WIDTH / 16 (if rows are keys, of the R rows R ty..).
+ * A float4 of R rows and of 4 rows give 16 R terms: with R = 8, 12 loads for 128 terms.
+ * Heads up to 64 use WIDTH 64 and R 8 (128 threads), larger ones WIDTH 128 and R 4 (256 threads).
+ * Beyond 128, a block has a slice of 128 columns of the result and computes all scores for it.
+ * MIXED: bf16 plans (5l). Operands are rounded when they enter shared memory; terms are flushed and
+ * added in blocks, which a tile never divides. As an element has three registers, R is 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* The visible keys (gckpti_visible_keys); of a cache at position 0; kernels add params'. */
+/* Visible keys (gckpti_visible_keys). With a cache, at position 0: kernels add params->position. */
 struct Keys {
     int count, ahead;
-    const StepParams *params; /* NULL means nothing */
+    const StepParams *params; /* NULL: nothing is added */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -35,20 +35,20 @@ __device__ inline Keys at_position(const Keys &k)
 
 struct Attention {
     const float *q, *k, *v, *g;
-    float *out, *saved; /* backward: lse */
+    float *out, *saved; /* saved: log-sum-exp of rows */
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t c, kc;                     /* columns of all heads; of all key heads */
+    int64_t c, kc;                     /* columns of all heads; columns of all key heads */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
-    const int32_t *lengths; /* NULL means none */
+    const int32_t *lengths; /* NULL: all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* of gradients; after and before the cap (CAPS) */
+    float scale, after, times, cap; /* scale of gradients; factors after and before the cap */
     int window;
 };
 
-/* Returns a with the strides and heads of keys. */
+/* Returns a copy of `a` with the row length and the number of heads of keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -64,13 +64,13 @@ __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_
     return now;
 }
 
-/* A block's work: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
+/* What a block computes: a tile of a head in a row of the batch, columns from `slice` on. */
 struct HeadTile {
     int64_t row;
     int tile, head, slice;
 };
 
-/* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
+/* Converts the block's index. Queries run backwards, so that those with most keys come first. */
 __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
@@ -84,8 +84,8 @@ __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
     return p;
 }
 
-/* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
- * +0 without any. */
+/* Loads rows first..first+63 of x (which has `rows` rows), columns e0..e0+WIDTH-1 of the head's d;
+ * elements that do not exist become +0. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
@@ -94,8 +94,8 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-/* s: chains over n columns, from s on, of this thread's R rows of a and 4 of b. MIXED: up to 3
- * more, which are zeros: they change only signs of zeros, on which nothing depends. */
+/* Continues the chains s over n columns: this thread's R rows of a times 4 rows of b. MIXED: up to
+ * 3 more terms, which are zeros: they change only signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
@@ -128,7 +128,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     block.end(s);
 }
 
-/* Returns column n of a thread: four adjacent ones, the next four 64 columns later. */
+/* Returns a thread's column n: it has four adjacent columns, then four that are 64 further. */
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
 /* Loads this thread's columns of a row of x. */
@@ -141,16 +141,16 @@ template <int N> __device__ void load_columns(float (&y)[N], const float *x)
     }
 }
 
-/* Returns whether a query `late` rows after a key sees it. */
+/* Returns true if a query that is `lag` rows after a key sees it. */
 __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
-/* o: the next terms of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
- * none of keys beyond i + visible, or before the window that ends there. */
+/* Adds terms to chains over keys in o, for this thread's rows: p_j v_j, j = 0..keys-1. Row i has no
+ * terms of keys after i + visible, or before the window that ends there. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
                               int visible, int window)
 {
-    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd terms */
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even, odd terms */
     const int row = (int)threadIdx.x / 16;
     Block<R, N, MIXED> block;
     float y[N];
@@ -186,8 +186,8 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
     block.end(o, true);
 }
 
-/* o: the next terms of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; key j has none of queries before j - visible, or after its `window`. */
+/* Adds terms to chains over queries in o, for this thread's rows, which are keys: p_i g_i, i =
+ * 0..queries-1. Key j has no terms of queries before j - visible, or after its `window`. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int visible, int window)
@@ -219,8 +219,8 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
     block.end(o, true);
 }
 
-/* Loads the initial values of chains: this thread's part of a result x of `rows` rows, first, first
- * + STEP, .., columns from e0 on of the head. */
+/* Loads initial values of chains: this thread's rows first, first + STEP, .. of a result x of
+ * `rows` rows, columns from e0 on of the head. */
 template <int R, int N, int STEP, bool MIXED>
 __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
@@ -233,7 +233,7 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
     }
 }
 
-/* Stores this part. */
+/* Stores the elements that load_chains loads. */
 template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
@@ -253,7 +253,7 @@ template <int R, bool MIXED> __device__ void store_scores(float *to, const float
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Returns the maximum over the 16 threads of a row. */
+/* Returns the maximum of x over the 16 threads that share a row. */
 __device__ float row_max(float x)
 {
     for (int h = 8; h; h /= 2)

@@ -1,16 +1,16 @@
-/* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
+/* Copies s / by to d, or adds it, along axes with step[0] of d and step[1] of s. */
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
-struct Part { /* part of an axis: `n` floats from `begin` on, of each `whole` floats */
+struct Part { /* a part of an axis: `n` floats from `begin` on, of each `whole` floats */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s, for a part that s, d or both have (`which`); a tensor without it has nothing
- * else. */
+/* Copies or adds a part from s to d. `which` says whether s, d or both have other data around the
+ * part; a tensor without other data has nothing else. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -23,10 +23,10 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
 }
 
 /* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
- * shared memory, so that warps read and write 128 contiguous bytes; rest: the other axes. */
+ * shared memory, so that warps read and write 128 contiguous bytes. rest: all other axes. */
 template <class I> struct Transpose {
     Axes<I> rest;
-    I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
+    I p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
 template <class I>
@@ -67,7 +67,7 @@ void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, 
     RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* Copies s to d, where different axes may be contiguous. */
+/* Copies s to d, in which different axes may be contiguous. */
 void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                int accumulate)
 {
@@ -103,11 +103,11 @@ Part slice_part(const gckpt_call *call)
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
-    int64_t moved = o->relative ? call->position : 0; /* of a table, never captured */
+    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* Sets d to s in the part, and to `value` elsewhere. */
+/* Copies s to the part of d, and sets the rest of d to `value`. */
 void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     fill(call, d, gckpti_bits(value), p.blocks * p.whole);

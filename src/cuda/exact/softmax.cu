@@ -1,7 +1,7 @@
-/* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
- * and a row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
+/* A warp has a row; its lanes are the 32 of clause d. They read 128 bytes at a time, and a row that
+ * is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
 
-/* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
+/* Returns the maximum by gckpti_max's tree (of +0 and -0 it takes the first), in all lanes. */
 __device__ float warp_max(float lane)
 {
     for (int h = 16; h; h /= 2) {
@@ -11,8 +11,8 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Exponentials are computed twice rather than stored and read. LOG: classes in one step, as
- * gckpti_online takes them. y may be x. */
+/* Computes exponentials twice instead of storing and reading them. LOG: takes classes in one pass,
+ * as gckpti_online does. y may be x. */
 template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
@@ -35,7 +35,7 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
     }
 }
 
-/* d may be g: the lane that writes an element is the last to read it. */
+/* Computes dx; d may be g, since the lane that writes an element is the last to read it. */
 template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)

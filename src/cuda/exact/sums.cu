@@ -1,7 +1,7 @@
-/* A column's sum over rows in their order (5e). */
+/* Where a column's sum over rows, in their order (5e), begins and is stored. */
 struct Sum {
-    Results at; /* empty if not required */
-    float *comp; /* NULL if uncompensated */
+    Results at; /* empty: the sum is not required */
+    float *comp; /* NULL: no compensation */
     int accumulate;
     float divisor = 1.0f;
 };
@@ -9,10 +9,10 @@ struct Sum {
 Sum sum_to(float *at) { return { { at, NULL } }; }
 Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
-/* There is none if i is 0. */
+/* Returns the sum for input i's gradient, or an empty one if i is 0. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* Its start and its end. fresh: its compensation begins at +0 unless it accumulates. */
+/* Load and store a sum. fresh: compensation begins at +0 unless the sum accumulates. */
 __device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
     *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
@@ -28,15 +28,14 @@ __device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 
 __device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (compensated) /* an operator ?: would take comp's address and put it in memory */
+    if (compensated) /* not ?:, which would take comp's address and put it in memory */
         gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
 }
 
-/* One or two sums over rows: terms that are read by columns. Column: a thread's state of one;
- * FRESH: with compensation, even if that is not stored; along: rows are adjacent, so that a thread
- * has PLACES columns. */
+/* The terms of NCOLS sums over rows, read by columns. Column: a thread's state for one column.
+ * FRESH: with compensation, even if that is not stored. along: rows are adjacent in memory. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
     static constexpr int NCOLS = 1;
@@ -44,10 +43,10 @@ struct Terms {
     __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
 };
 
-/* A block has COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add the previous ones, a lane per column of one of the two. A column is
- * one chain of four additions per term (5e), some 16 cycles, and no number of threads makes it
- * shorter: few columns of many rows do not fill the chip. Images go one by one. */
+/* A block adds up COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
+ * while warps 0 and 1 add the previous ones, a lane for each column of one of two sums. A column is
+ * a chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
+ * columns of many rows do not fill the chip. Images are separate. */
 template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
@@ -70,7 +69,7 @@ __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum 
     }
     for (int64_t from = -STEP; from < rows; from += STEP) {
         const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
-        UNROLLED(k, PER_STEP) { /* the next rows */
+        UNROLLED(k, PER_STEP) { /* reads the next rows */
             const int column = of.along ? line + LINES * (k % NCOLS) : lane;
             const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             term[k][0] = term[k][1] = 0.0f;
@@ -102,9 +101,8 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Sums in the order of the terms in g: of each column all rows, one after the other. A term is g *
- * other, or sign * g, or (RULED) by a rule, `own` being indexed like the sums. steps: 0 of g, 1 of
- * `other`. */
+/* Terms of sums over rows of g, in order. A term is g * other or sign * g or, if RULED, follows a
+ * rule; `self` is indexed as the sums are. step[0] is for g, step[1] for `other`. */
 template <class I, bool RULED = false> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
@@ -117,7 +115,7 @@ template <class I, bool RULED = false> struct Sums {
     const float *other, *self;
     float sign;
     Sum to;
-    Axes<I> column, row; /* this and all below: set by sums() */
+    Axes<I> column, row; /* sums() sets this and the fields below */
     int64_t columns, rows;
     bool along;
 
@@ -135,7 +133,7 @@ template <class I, bool RULED = false> struct Sums {
     }
 };
 
-/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
+/* For many columns: a thread adds up one, 8 loads at a time; adjacent threads, adjacent columns. */
 template <class I, bool RULED>
 __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
 {
@@ -164,7 +162,7 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Sums g over `axes` (steps: 0 of g, 1 of the sum, 2 of `other`). */
+/* Sums g over `axes`: step[0] is for g, step[1] for the sum (0: summed), step[2] for `other`. */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;

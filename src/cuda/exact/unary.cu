@@ -1,5 +1,5 @@
-/* y = f(x), and dx by a rule from g and the derivative, all three being gradckpt.h's; `at`: x, or y
- * if the derivative is taken there. o: the N attributes. */
+/* Computes y = f(x), and dx from g and the derivative by a rule, all as gradckpt.h does. `at`: x,
+ * or y if the derivative is a function of y. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
@@ -32,7 +32,7 @@ template <class F> F by_attributes(const gckpt_call *call)
     return f;
 }
 
-/* Computes x's gradient from a and b of the same layout. */
+/* Computes x's gradient by f from a and b, which have the layout of x. */
 template <class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
 {
@@ -134,7 +134,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* Four elements of the batch use one block of random bits; a vector may begin among them. */
+/* Four elements of the batch share a block of random bits; a vector may begin within these four. */
 struct DropoutMask {
     float p, factor;
     int64_t each; /* elements of a row */

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
-struct Image { /* rows and columns of x and of the result; channels */
+/* ---- upsample: a thread for each result (backward: each element of dx) ---- */
+struct Image { /* sizes: rows and columns of x and of the result; channels */
     int64_t in[2], out[2], c;
     int mode;
 };
@@ -22,7 +22,7 @@ __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int
     }
 }
 
-/* Returns the first of n results that reads element `at` of `size` or a later one. */
+/* Returns the first of n results that reads element `at` of `size`, or a later element. */
 __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
@@ -36,7 +36,7 @@ __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
     return low;
 }
 
-/* Results that read an element come in order, as do their taps. */
+/* Adds the gradients of the results that read an element, in the order of the results and taps. */
 __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
                                          int accumulate)
 {

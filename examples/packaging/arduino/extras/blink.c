@@ -1,5 +1,6 @@
-/* blink.c - prints the file plan.h of the sketch Blink, on a computer: one plan trains a network on
- * a curve, 16 samples per step, the other one evaluates it at one position. Both share the weights.
+/* blink.c - prints the file plan.h of the sketch Blink, on a computer. It has two plans over the
+ * same weights: one trains a network to follow a curve, with 16 samples per step; the other one
+ * evaluates the network at one position.
  *
  *     cc -I../src blink.c -lm -o blink && ./blink > ../examples/Blink/plan.h */
 #define GRADCKPT_IMPLEMENTATION
@@ -17,7 +18,7 @@ int main(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     const gckpt_init wide = { 4, 0, 0 }, small = { 0.1f, 0, 0 }, zero = { 0, 0, 0 };
-    /* one row per pass */
+    /* a micro-batch is one row */
     gckpt_tensor *when = gckpt_input(g, "when", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *light = gckpt_input(g, "light", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(1, 16), wide);

@@ -5,10 +5,10 @@
  *
  * anomaly.h simulates the sensor and the machine. plan.h has the weights, the largest normal error
  * and the plan; a program in extras/ printed it on a computer. */
-#pragma GCC optimize("fp-contract=off") // same bits on every board
+#pragma GCC optimize("fp-contract=off") // a*b+c is rounded the same way on every board
 #include "parts.h"
-#define GCKPT_SMALL             // no error texts: less flash
-#define GCKPT_STATIC            // all calls are in this sketch: less flash
+#define GCKPT_SMALL             // omits error texts and other parts: less flash
+#define GCKPT_STATIC            // no other file calls the library: less flash
 #define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
 #include <gradckpt.h>
 #include "plan.h"
@@ -36,7 +36,7 @@ float errorOf(const float *row) {
   float sum = 0;
   for (int i = 0; i < READINGS; i++) {
     const float d = row[i] - back[i];
-    sum = gckpt_fma(d, d, sum); // same bits on every board
+    sum = gckpt_fma(d, d, sum); // a fused multiply-add in software has the same bits on every board
   }
   return sum / (float)READINGS;
 }
@@ -60,7 +60,8 @@ void setup() {
   stopUnless(watcher, gckpt_error(store));
 }
 
-// Reads a row of the sensor; every eighth one has a fault (knock, overspeed or stuck sensor).
+// Reads a row of the simulated sensor; every eighth row has a fault (knock, overspeed or stuck
+// sensor).
 void loop() {
   static uint32_t number = 0;
   float row[READINGS];

@@ -4,10 +4,10 @@
  * plan.h has the instructions and bytes of training (learn) and of inference (tell); a program in
  * extras/ printed it on a computer. parts.h omits the parts of the library that these plans do not
  * need. */
-#pragma GCC optimize("fp-contract=off") // same bits on every board
+#pragma GCC optimize("fp-contract=off") // a*b+c is rounded the same way on every board
 #include "parts.h"
-#define GCKPT_SMALL             // no error texts: less flash
-#define GCKPT_STATIC            // all calls are in this sketch: less flash
+#define GCKPT_SMALL             // omits error texts and other parts: less flash
+#define GCKPT_STATIC            // no other file calls the library: less flash
 #define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
 #include <gradckpt.h>
 #include "plan.h"
@@ -16,7 +16,8 @@ const int STEPS = 400, SAMPLES = 16;
 const float brightness[SAMPLES] = { 0.1, 0.5, 1.0, 0.5, 0.1, 0.3, 0.7, 0.3,
                                     0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0 };
 
-// Memory for weights and optimiser state, and for the two executors. There is no heap.
+// Memory for weights and optimiser state, and for the executors of learn and tell; nothing is
+// allocated on a heap.
 char store_block[learn_store_bytes], learn_block[learn_exec_bytes], tell_block[tell_exec_bytes];
 gckpt_store *store;
 gckpt_exec *teller;
@@ -40,7 +41,7 @@ gckpt_exec *executor(const gckpt_plan &plan, void *block, size_t size) {
   return made;
 }
 
-// Scales a position in the beat, 0 to 1, to the network's input.
+// Scales a position in the heartbeat, from 0 to 1, to the range of the network's input.
 float scaled(float when) {
   return 2 * when - 1;
 }

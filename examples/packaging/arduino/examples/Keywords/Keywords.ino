@@ -6,24 +6,27 @@
  * words by a formula. plan.h has the weights and two plans over them, recognise and learn; a
  * program in extras/ printed it on a computer. parts.h omits the parts of the library that these
  * plans do not need. */
-#pragma GCC optimize("fp-contract=off") // same bits on every board
+#pragma GCC optimize("fp-contract=off") // a*b+c is rounded the same way on every board
 #include "parts.h"
-#define GCKPT_SMALL             // no error texts: less flash
-#define GCKPT_STATIC            // all calls are in this sketch: less flash
+#define GCKPT_SMALL             // omits error texts and other parts: less flash
+#define GCKPT_STATIC            // no other file calls the library: less flash
 #define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
 #include <gradckpt.h>
 #include "plan.h"
 #include "keyword.h"
 
-const int WORDS = 8, FEATURES = 32;     // as in extras/keyword.c
-const int TAKES = 3, ROUNDS = 20;       // takes of each word, training steps per take
+const int WORDS = 8, FEATURES = 32;     // must equal the numbers in extras/keyword.c
+// TAKES: training utterances of each word; ROUNDS: training steps per utterance
+const int TAKES = 3, ROUNDS = 20;
 const char *const names[WORDS] = { "yes", "no", "up", "down", "left", "right", "lamp", "fan" };
-const uint32_t OWNER = 500, TESTS = 100; // your voice; takes from TESTS on are not trained on
+// OWNER: the speaker number of your voice; TESTS: first utterance that is only used for tests
+const uint32_t OWNER = 500, TESTS = 100;
 const int32_t ACCENT = 56;
 const size_t ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes
                                                                : learn_arena_bytes;
 
-// Memory for the last layer, for each executor, and for the arena that they share.
+// Memory for the last layer's store, for the two executors, and for the arena that both
+// executors use.
 char store_block[recognise_store_bytes - weights_flash_bytes];
 char ears_block[recognise_exec_bytes - recognise_arena_bytes];
 char learner_block[learn_exec_bytes - learn_arena_bytes];
@@ -32,7 +35,8 @@ gckpt_store *store;
 gckpt_exec *ears, *learner;
 
 float sound[KEYWORD_FRAMES * KEYWORD_NUMBERS];
-float features[WORDS][FEATURES]; // outputs of the convolutions for the words to learn
+// outputs of the convolutions, one row per word, on which the last layer is trained
+float features[WORDS][FEATURES];
 
 // Stops after an error and prints its number, a gckpt_result of gradckpt.h; the LED stays dark.
 void stopUnless(bool fine, int result) {
@@ -57,7 +61,7 @@ gckpt_exec *executor(const gckpt_plan &plan, void *block, size_t size) {
   return made;
 }
 
-// Returns the number of the recognised word in `sound`.
+// Returns the number of the word that the network recognises in `sound`.
 int heardWord() {
   const gckpt_feed feed = { recognise_heard, sound };
   gckpt_result result = gckpt_forward(ears, &feed, 1, 1, NULL);
@@ -70,7 +74,7 @@ int heardWord() {
   return best;
 }
 
-// Prints how many words are recognised among takes that are not trained on.
+// Prints how many of the test utterances the network recognises.
 void printRight(const char *when) {
   int right = 0;
   for (int i = 0; i < TAKES * WORDS; i++) {
@@ -83,7 +87,8 @@ void printRight(const char *when) {
   Serial.println(TAKES * WORDS);
 }
 
-// For each take, hears each word once, then trains the last layer on the outputs.
+// For each utterance number, computes the convolutions' outputs of all words once, then trains
+// the last layer on them.
 void learnWords() {
   static const int32_t words[WORDS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
   const gckpt_feed feeds[] = { { learn_features, features }, { learn_meant, words } };
