@@ -64,6 +64,8 @@ GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass
 GCKPTI_FN void gckpti_products_split(gckpti_products *s);
 GCKPTI_FN void gckpti_run_products(gckpti_products *s);
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
+
+/* cpu/rows.c */
 GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call);
 
 /* cpu/losses.c */

@@ -113,12 +113,4 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
     gckpti_products_split(&s);
     gckpti_run_products(&s);
 }
-
-GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
-}
-
-GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
-                                         : gckpti_linear_output)(call, gckpti_fast_products(call)))
 #endif

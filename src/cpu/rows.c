@@ -1,6 +1,14 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
+GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call)
+{
+    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
+}
+
+GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
+                                         : gckpti_linear_output)(call, gckpti_fast_products(call)))
+
 /* Context of work items item(call, i) that need no scratch and no other state. */
 typedef struct {
     const gckpt_call *call;

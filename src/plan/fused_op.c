@@ -44,8 +44,8 @@ static uint64_t gckpti_fused_flops(const gckpt_call *call)
 }
 
 GCKPTI_DATA const gckpt_op gckpti_op_fused = {
-    "fused", NULL,  gckpti_fused_forward, NULL, gckpti_fused_flops,
-    NULL,    { 0 }, GCKPTI_BUILTIN_OP,    NULL, NULL,
+    "fused", NULL,  NULL,              NULL, gckpti_fused_flops, /* run/layout.c binds its kernel */
+    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL,
     NULL,    NULL
 };
 

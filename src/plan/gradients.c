@@ -317,3 +317,13 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         gckpti_alias_targets(p, &p->node[p->backward[r]]);
     gckpti_sum_gradient_bytes(p);
 }
+
+/* Returns the bytes of an op's fp32 copies and compensations, forward or backward. */
+GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+{
+    size_t copy[2 * GCKPT_MAX_INPUTS + 2], bytes = gckpti_place_copies(p, t, backward, copy);
+    for (int i = 0; i < t->inputs && backward; i++)
+        if (p->active[t->in[i]->base->id] && gckpti_sum_scope(p, t, i) == GCKPTI_SUM_IN_OP)
+            gckpti_add_floats(&bytes, t->in[i]);
+    return bytes;
+}

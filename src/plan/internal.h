@@ -133,7 +133,6 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
 
 #ifndef GCKPT_NO_TILES
 /* plan/fused_op.c */
-extern GCKPTI_DATA const gckpt_op gckpti_op_fused;
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r);
 GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n);
 #endif

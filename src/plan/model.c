@@ -61,14 +61,6 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
-GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
-{
-    for (; a >> 31 || b >> 31; a /= 2)
-        b = b / 2 + (b < 2);
-    return x / b * a + x % b * a / b;
-}
-
 /* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
  * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)

@@ -247,15 +247,3 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     }
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.resident;
 }
-
-GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
-{
-    gckpti_lowered *d = &p->lowered;
-    gckpti_scratch_clear(&p->temp);
-    d->arena = gckpti_assign_offsets(&p->temp, d->buffers, d->buffer_count, p->alignment);
-    if (p->failed || d->arena < SIZE_MAX)
-        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: no layout of %z live bytes fits this machine; use fewer rows",
-                        d->peak);
-}

@@ -610,9 +610,9 @@ GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *range,
                                 int32_t end);
-
-/* Runs a fused group (run/). */
-GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
+#ifdef GCKPTI_SEPARATE_TU
+extern GCKPTI_DATA const gckpt_op gckpti_op_fused;
+#endif
 #endif
 
 /* ---- plan/order.c, plan/model.c ---- */

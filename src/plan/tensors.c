@@ -108,16 +108,6 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
     return rows && p->accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Returns the bytes of an op's fp32 copies and compensations, forward or backward. */
-GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
-{
-    size_t copy[2 * GCKPT_MAX_INPUTS + 2], bytes = gckpti_place_copies(p, t, backward, copy);
-    for (int i = 0; i < t->inputs && backward; i++)
-        if (p->active[t->in[i]->base->id] && gckpti_sum_scope(p, t, i) == GCKPTI_SUM_IN_OP)
-            gckpti_add_floats(&bytes, t->in[i]);
-    return bytes;
-}
-
 /* ---- cost ---- */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
 {
@@ -145,4 +135,12 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
 {
     return gckpti_transfer_cost(p->desc->offload_cost, gckpti_parts_bytes(&p->node[node], parts));
+}
+
+/* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
+GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
+{
+    for (; a >> 31 || b >> 31; a /= 2)
+        b = b / 2 + (b < 2);
+    return x / b * a + x % b * a / b;
 }

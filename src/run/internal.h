@@ -292,6 +292,16 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 #define gckpti_run_strips(...)      ((void)0)
 #endif
 
+/* ---- run/fused_op.c ---- */
+#ifndef GCKPT_NO_TILES
+/* Runs a fused group. */
+GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
+static inline int gckpti_is_fused_op(const gckpt_op *op) { return op == &gckpti_op_fused; }
+#else
+#define gckpti_fused_forward   NULL
+#define gckpti_is_fused_op(op) ((void)(op), 0)
+#endif
+
 /* ---- run/capture.c: micro-batches, or parts, that the backend captures and replays ---- */
 #ifndef GCKPT_SMALL
 GCKPTI_FN void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump);

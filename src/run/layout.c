@@ -36,6 +36,15 @@ static size_t gckpti_count_squares(gckpt_exec *e)
     return n;
 }
 
+/* Returns the kernels of a node's op; that of a fused group is here, not in the op. */
+static gckpti_exec_node gckpti_node_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
+{
+    gckpti_exec_node kernels = gckpti_op_kernels(e, node);
+    if (gckpti_is_fused_op(node->op))
+        kernels.forward = gckpti_fused_forward;
+    return kernels;
+}
+
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
@@ -51,7 +60,7 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpt_call c;
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        gckpti_exec_node n = gckpti_node_kernels(e, node);
         if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
@@ -110,7 +119,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
                                            (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_op_kernels(e, q);
+            e->tables.nodes[i] = gckpti_node_kernels(e, q);
         } else if (constant) {
             e->tables.nodes[i].data = to ? to : q->data;
             if (to)

@@ -74,7 +74,7 @@ static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, i
 }
 
 /* Quantises n floats into q's memory from element `at`. */
-static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
+GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
@@ -83,7 +83,7 @@ static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const floa
 }
 
 /* Returns the maximum of max_bits and of the bits of |x| for n floats (NaN has the greatest). */
-static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
+GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
@@ -95,7 +95,7 @@ static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 static float gckpti_row_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
 
 /* I8: sets the scale of the row at element `at` for the peak; returns 0 if no finite scale fits. */
-static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
     void *scales = gckpti_values_block(q);
     const float scale = ((float *)scales)[at / gckpti_row_length(&q->p)] = gckpti_row_scale(peak);
@@ -108,68 +108,28 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
            gckpti_quantise_at(q, at, n, x);
 }
 
-/* Returns the bits of the row's greatest magnitude; copies the row to row_buf (NULL: nowhere). */
-static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                   int64_t row, float *row_buf)
-{
-    float buf[GCKPTI_CHUNK];
-    uint32_t peak = 0;
-    for (int64_t end = at + row, n; at < end; at += n) {
-        const float *x = gckpti_values_at(s, q, at, buf, &n);
-        n = gckpti_min(n, end - at);
-        peak = gckpti_max_abs(peak, x, n);
-        if (row_buf)
-            memcpy(row_buf + row - (end - at), x, (size_t)n * sizeof *x);
-    }
-    return peak;
-}
-
 /* Rounds initial values in x as q's storage does (I4: whole blocks; I8: a scale for each call). */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {
     uint32_t quantised[GCKPTI_CHUNK];
     float scale = 1;
-    gckpti_param initial = *q;
-    initial.uninitialised = 1;
     if (q->p.storage == GCKPT_STORAGE_I8) {
-        const int64_t row = gckpti_row_length(&q->p), in_row = at % row;
+        const int64_t row = gckpti_row_length(&q->p), in_row = at % row, end = at - in_row + row;
+        float buf[GCKPTI_CHUNK];
+        uint32_t peak = 0;
         *n = gckpti_min(*n, row - in_row);
-        scale = gckpti_row_scale(gckpti_row_max_abs(s, &initial, at - in_row, row, NULL));
+        for (int64_t i = end - row, count; i < end; i += count) {
+            count = gckpti_min(end - i, GCKPTI_CHUNK);
+            gckpti_init_span d = { { 0, 0, 0 }, q->init, i, count, buf };
+            gckpti_init_values(s, q, &d, NULL);
+            peak = gckpti_max_abs(peak, buf, count);
+        }
+        scale = gckpti_row_scale(peak);
     }
     const gckpt_dequantisation u = { q->p.storage, quantised, &scale, *n, *n, NULL };
     (void)gckpti_quantise(q->p.storage, scale, x, *n, quantised);
     gckpti_dequantise(&u, 0, *n, x);
-}
-
-/* Returns memory for a row of floats in I8 rows to be quantised later; NULL if it is too small. */
-static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
-{
-    unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
-    void *aligned = at + (0 - (uintptr_t)at) % sizeof(float);
-    return to->p.elements - end >= 4 * gckpti_row_length(&to->p) + 3 ? (float *)aligned : NULL;
-}
-
-/* Quantises the values of `from` (or its initial values, if it has none) into the memory of `to`.
- * Reads each row of I8 twice, first to find its scale. Computes initial values once, except in
- * small builds and for the last rows. Returns 0 if a value does not fit. */
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
-{
-    float buf[GCKPTI_CHUNK];
-    const int64_t row = gckpti_row_length(&to->p);
-    const int scaled = to->p.storage == GCKPT_STORAGE_I8;
-    int fits = 1;
-    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
-        float *row_buf = NULL;
-        if (!GCKPTI_IS_SMALL && scaled && at % row == 0)
-            row_buf = gckpti_spare_row(to, at + row);
-        if (scaled && at % row == 0)
-            fits = gckpti_set_scale(to, at, gckpti_row_max_abs(s, from, at, row, row_buf));
-        const float *x = row_buf ? (n = row, row_buf) : gckpti_values_at(s, from, at, buf, &n);
-        n = gckpti_min(n, row - at % row);
-        fits = fits && gckpti_quantise_at(to, at, n, x);
-    }
-    return fits;
 }
 
 static void gckpti_dequantise_item(void *context, int64_t i, int64_t worker)
@@ -210,150 +170,5 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
         }
     }
 }
-/* Allocates q's new block. Checks that initial values fit (those of N(0, 1) are below 6). */
-static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
-{
-    gckpt_parameter target = q->p;
-    target.storage = (gckpt_storage)q->new_storage;
-    const char *name = gckpti_storage_name(target.storage);
-    if (!q->p.frozen)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "quantise: \"%s\" is trainable: only frozen parameters can be stored "
-                            "as %s (gckpt_store_freeze)",
-                            q->p.name, name);
-    if (gckpti_has_values(q) && s->shard == GCKPT_SHARD_VALUES &&
-        gckpti_is_sharded(gckpti_array_shard(s, q, 0)))
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "quantise: \"%s\" is sharded as F32, and whole when quantised: with "
-            "GCKPT_SHARD_VALUES quantise it before its values are made",
-            q->p.name);
-    if (!gckpti_has_values(q)) {
-        const double limit = target.storage == GCKPT_STORAGE_F16  ? 65504
-                             : target.storage == GCKPT_STORAGE_I4 ? (double)GCKPTI_INT4_MAX
-                                                                  : 3e38;
-        const double peak = 6 * gckpti_fabs((double)q->init.normal) +
-                            gckpti_fabs((double)q->init.uniform) +
-                            gckpti_fabs((double)q->init.constant);
-        if (peak <= limit || target.storage <= GCKPT_STORAGE_BF16)
-            return GCKPT_OK;
-        return gckpti_error(s, GCKPT_E_DATA,
-                            "quantise: initial values of \"%s\" may be %g; %s holds up to %g",
-                            q->p.name, peak, name, limit);
-    }
-    size_t bytes = gckpti_values_bytes(&target);
-    if (!q->external || (size_t)target.elements <= SIZE_MAX / 24 - s->elements)
-        q->new_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (q->new_block)
-        return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_MEMORY,
-                        "quantise: no memory for the %z bytes of \"%s\" as %s, in addition to its "
-                        "present values (before these are made, it needs no more)",
-                        bytes, q->p.name, name);
-}
 
-/* Quantises the values, if q has any, into the new block. */
-static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q)
-{
-    gckpti_param to = *q;
-    to.p.storage = (gckpt_storage)q->new_storage;
-    gckpti_set_block(&to, q->new_block);
-    if (!q->new_block || gckpti_values_copy(s, q, &to))
-        return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_DATA, "quantise: \"%s\" has values %s", q->p.name,
-                        to.p.storage == GCKPT_STORAGE_F16
-                            ? "beyond 65504, the greatest of F16; BF16 holds them"
-                        : to.p.storage == GCKPT_STORAGE_I4
-                            ? "beyond 524032, or not finite; I4 has no scale for their block, "
-                              "BF16 holds them"
-                            : "that are not finite; I8 has no scale for their row");
-}
-
-/* Replaces q's values by the new block and frees its optimiser state. Cannot fail. */
-static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
-{
-    gckpti_free_mirror(s, q);
-    gckpti_state_shrink(s, q, 0);
-    gckpti_mark_changed(s, q, GCKPTI_HOST);
-    q->optimiser = 0;
-    q->updates = 0;
-    if (gckpti_has_values(q) && !q->external)
-        gckpti_values_free(s, q);
-    s->elements += q->external ? (size_t)q->p.elements : 0;
-    q->external = q->locked = 0;
-    q->p.storage = (gckpt_storage)q->new_storage;
-    gckpti_set_block(q, q->new_block);
-    q->new_block = NULL;
-}
-
-/* Frees the new block after an error. */
-static void gckpti_quantise_undo(gckpt_store *s, gckpti_param *q)
-{
-    gckpt_parameter target = q->p;
-    target.storage = (gckpt_storage)q->new_storage;
-    gckpti_delete(&s->memory, q->new_block, gckpti_values_bytes(&target), 1);
-    q->new_block = NULL;
-}
-
-GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
-                                            gckpt_storage storage)
-{
-    gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORAGE_I4)
-        return gckpti_error(store, GCKPT_E_ARG, "quantise: %i is no gckpt_storage", (int)storage);
-    for (size_t i = 0; store && i < store->count; i++)
-        store->params[i].new_storage = (unsigned char)store->params[i].p.storage;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        const gckpt_storage fallback = q->p.shape.n < 2 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I8;
-        q->new_storage =
-            (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : fallback);
-    }
-    if (result != GCKPT_OK)
-        return result;
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
-        if (store->params[i].new_storage != store->params[i].p.storage)
-            result = gckpti_quantise_begin(store, &store->params[i]);
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
-        result = gckpti_quantise_values(store, &store->params[i]);
-    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block needs it */
-        gckpti_param *q = &store->params[i];
-        if (result != GCKPT_OK)
-            gckpti_quantise_undo(store, q);
-        else if (q->new_storage != q->p.storage)
-            gckpti_quantise_commit(store, q);
-    }
-    store->quantise_count += result == GCKPT_OK;
-    if (result == GCKPT_E_MEMORY)
-        gckpti_hint_block(store, "store", &store->memory, 0);
-    return result;
-}
-
-GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
-                                                      gckpt_shape shape, gckpt_storage storage,
-                                                      const void *values, const float *scales)
-{
-    gckpti_param *q = NULL;
-    const char *problem = NULL;
-    if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
-        problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
-        problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORAGE_I4 &&
-             (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
-        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales except "
-                  "those of its blocks";
-    else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
-             (uintptr_t)scales % sizeof(float))
-        problem = "values or scales are not aligned to their size; copy them to memory that is";
-    if (problem)
-        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
-                            problem);
-    gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
-    if (result != GCKPT_OK)
-        return result;
-    q->p.storage = storage;
-    q->p.quantised = values;
-    q->p.scales = scales;
-    return result;
-}
 #endif

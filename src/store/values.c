@@ -115,36 +115,6 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 
 /* ---- values: a parameter has none until a call needs them ---- */
 
-/* Computes initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
- * seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest first, and
- * the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U = fma(2,
- * u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
-static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
-                               gckpti_init_fn *init_fn)
-{
-    const gckpt_init *init = &q->init;
-    const int random = GCKPTI_RANDOM && gckpti_is_random(init);
-    const float constant = gckpti_fma(init->uniform, GCKPTI_RANDOM ? -1.0f : 0.0f,
-                                      gckpti_fma(init->normal, 0, init->constant));
-    d->random.key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    d->random.key = gckpti_fnv(d->random.key, q->p.name, gckpti_strlen(q->p.name));
-    for (int64_t i = 0; i < d->n && !random; i++)
-        d->out[i] = constant;
-    if (random && init_fn)
-        init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* in pairs */
-        float normal[2] = { 0, 0 };
-        uint32_t word[4];
-        gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
-        if (init->normal < 0 || init->normal > 0)
-            gckpti_normal(word[0], word[1], normal);
-        for (int j = i < 0; j < 2 && i + j < d->n; j++)
-            d->out[i + j] =
-                gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
-                           gckpti_fma(init->normal, normal[j], init->constant));
-    }
-}
-
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                         float buf[GCKPTI_CHUNK], int64_t *n)
 {
@@ -186,20 +156,6 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
         q->p.values[k] = 0; /* end of a shard that is not the largest */
     q->uninitialised = 1;
     return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
-{
-    for (size_t i = 0; i < s->count; i++) {
-        gckpti_param *q = &s->params[i];
-        const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, shard.first, shard.count, q->p.values };
-        if (q->uninitialised && !gckpti_is_quantised((int)q->p.storage))
-            gckpti_init_values(s, q, &d, init_fn);
-        else if (q->uninitialised)
-            (void)gckpti_values_copy(s, q, q); /* gckpti_quantise_begin checked that it fits */
-        q->uninitialised = 0;
-    }
 }
 
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
