@@ -212,7 +212,7 @@ cuda: build/gradckpt_cuda.o
 gpu:
 	sh tests/cuda/gpu.sh $(STAGES)
 
-# The programs of make gpu, compiled by nvcc, and the same for the shim.
+# The programs that make gpu runs: compiled by nvcc for a device, or compiled with the shim.
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
 shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predict-shim build/bench-shim build/launches
 
@@ -306,7 +306,7 @@ overlap: build/overlap
 ops: build/ops
 	build/ops
 
-# The rows of the tables of make plans that are recorded.
+# The rows of the tables of make plans that are recorded in docs/benchmarks/plans.tsv.
 PLANS_ROWS = per block|rotor with options|optimal|chosen|(chosen, )?(proven: none in|gap)|MB [0-9]+|GPT-2 124M, batch 4 of 1024|SmolLM2-135M, 2048 tokens|GPT, 1000 layers
 plans: build/plans
 	build/plans build/plans.md docs/plans.svg
@@ -481,7 +481,8 @@ SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ 
 $(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
-# The same as one object, for scripts that run compile lines of pages, which link a gradckpt.o.
+# build/libsrc.o has the same files as one object, for scripts that run compile lines of pages, which link a
+# gradckpt.o.
 build/libsrc.o: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	$(LD) -r -o $@ $^
 $(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/options
@@ -528,7 +529,7 @@ build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(OBJ_DIR)/options
 	@$(call warn_if_edited,src/cuda,$<)
 	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall $(CUDA_CODE) -c -o $@ $<
 
-# Folders of objects: of programs, of CUDA tests on the shim, of CUDA tests on a device.
+# Folders of objects: programs, CUDA tests on the shim, CUDA tests on a device.
 build/o build/shim build/cuda:
 	@mkdir -p $@
 
@@ -587,7 +588,7 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h | build
 	$(NVCC) -O3 -std=c++17 -fmad=false $(CUDA_CODE) -I. -o $@ $< -lcublas
-# The same with the shim's kernels and cuBLAS: a test of tests/cuda/gpu.sh that needs no device.
+# The programs of make gpu with the shim's kernels and cuBLAS: for a test of tests/cuda/gpu.sh that needs no device.
 build/gpt-shim.o: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -DSESSION_CUDA -c -o $@ $<
 build/predict-shim.o: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o
@@ -642,8 +643,8 @@ install: build/libgradckpt.a
 	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(SHARE)'/examples/* '$(LIBRARIES)/libgradckpt.a' \
 	    '$(LIBRARIES)/pkgconfig/gradckpt.pc' '$(LIBRARIES)'/cmake/gradckpt/*.cmake
 
-# Archives the tracked files as they are now; outside a repository, as in an unpacked archive, all files of ARCHIVED.
-# `git stash create` fails if only the times of files have changed: hence the refresh.
+# Archives the tracked files as they are now; outside a repository (in an unpacked archive), all files of ARCHIVED.
+# `git stash create` fails if only the times of files have changed, so the index is refreshed before.
 ARCHIVED = .ci .clang-format .gitattributes .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu src tests
 dist: | build
 	if [ -e .git ] && git rev-parse -q --verify HEAD > /dev/null; then \
@@ -656,7 +657,7 @@ dist: | build
 	gzip -9nf build/gradckpt-$(VERSION).tar
 	for edition in core mcu; do sh src/header.sh src $$edition > build/gradckpt-$(VERSION)-$$edition.h || exit 1; done
 
-# Packages the header for the tools of boards; sketches get plans that are printed by this target.
+# Packages the header for the tools of boards. The sketches in the packages get plans that this target prints.
 boards: build/gradckpt.o
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh examples/packaging/boards.sh
 

@@ -1,6 +1,6 @@
-/* attention_block.h - parameters and the attention block of the small transformers that test_hash.c and
- * test_bf16.c train. Initial values depend on the parameters' names, and the golden hash depends on
- * everything here: a change changes GOLDEN. C99 and C++11; include after gradckpt.h. */
+/* attention_block.h - the parameters and the attention block of the small transformers that test_hash.c and
+ * test_bf16.c train. Initial values depend on the parameters' names, and the golden hash depends on everything here,
+ * so that any change of this file changes GOLDEN. C99 and C++11; include after gradckpt.h. */
 #ifndef TESTS_ATTENTION_BLOCK_H
 #define TESTS_ATTENTION_BLOCK_H
 #include <string.h>
@@ -11,9 +11,9 @@ static inline gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a,
     return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-/* (B,T,C) -> (B,T,C): attention with rotary positions, a block for gckpt_checkpoint. Each statement
- * creates one node or parameter, because C does not define the evaluation order of a call's arguments,
- * and the order of creation affects the result. */
+/* Attention with rotary positions on x (B,T,C), with a result of the same shape; a block for gckpt_checkpoint. Each
+ * statement creates one node or parameter, because C does not define the order in which a call's arguments are
+ * evaluated, and the order of creation affects the result. */
 static inline gckpt_tensor *attention_block(gckpt_tensor *x, void *user)
 {
     const gckpt_shape shape = gckpt_shape_of(x);

@@ -1,5 +1,5 @@
-/* backend.h - a test backend with its own memory, which the host cannot read: its pages are inaccessible except while
- * one of its functions runs. Its kernels are the processor's, plain or fast. It counts its calls and checks their
+/* backend.h - a test backend whose memory the host cannot read: the pages are inaccessible except while one of the
+ * backend's functions runs. Its kernels are the processor's, plain or fast. It counts its calls and checks their
  * arguments. Includes the layer headers of src/ that it needs. */
 #ifndef TESTS_BACKEND_H
 #define TESTS_BACKEND_H
@@ -16,22 +16,25 @@ enum { DEVICE_BYTES = 64 << 20, DEVICE_BLOCKS = 256 };
 
 typedef struct {
     unsigned char *base;   /* DEVICE_BYTES */
-    size_t used;           /* bytes allocated so far; 0 again after all were freed */
-    size_t opened;         /* accessible bytes at the start of the memory while depth > 0 */
-    long live, fail_at;    /* live allocations; number of the allocation that fails */
+    size_t used;           /* bytes allocated so far; set to 0 when all allocations have been released */
+    size_t opened;         /* number of accessible bytes at the start of the memory while depth > 0 */
+    /* live: number of allocations not yet released; fail_at: number of the allocation that fails */
+    long live, fail_at;
     struct {
         const unsigned char *from, *to;
     } block[DEVICE_BLOCKS]; /* the live allocations */
     int depth;             /* number of nested opens */
-    const gckpt_backend *cpu; /* backend whose kernels and functions it uses; NULL selects the plain kernels */
+    /* backend of the processor whose kernels and functions are used; NULL selects the plain kernels */
+    const gckpt_backend *cpu;
     const void *kernels;
-    const char *missing;   /* an op for which it pretends to have no kernels */
-    const char *problem;   /* the error that finish returns */
+    const char *missing;   /* an op without kernels in this backend, or NULL */
+    const char *problem;   /* error text that `finish` returns, or NULL */
     long gets, copies_in, copies_out, waits, kernel_calls, updates;
-    long waited; /* number of copies to the host and waits from device_reset to the first update */
+    long waited; /* number of copies to the host and of waits, between device_reset and the first update */
 } device;
 
-/* Opens only the used bytes: at each call of the backend the operating system visits every page of the range. */
+/* Makes the used bytes accessible, not the whole memory: each call of the backend changes every page of this range,
+ * which takes time. */
 static void device_open_used(device *d)
 {
     if (d->used > d->opened && d->depth) {
@@ -61,7 +64,7 @@ static int device_owns(const device *d, const void *at)
     return p >= d->base && p < d->base + DEVICE_BYTES;
 }
 
-/* Returns whether `bytes` bytes from `at` lie within one allocation. */
+/* Returns whether the `bytes` bytes from `at` on lie within one allocation. */
 static int device_has(const device *d, const void *at, size_t bytes)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -132,7 +135,7 @@ static const char *device_finish(void *context)
     return d->problem;
 }
 
-/* Returns a copy of the call for the processor's functions. */
+/* Returns a copy of the call, changed so that the processor's functions accept it. */
 static gckpt_call device_call(const gckpt_call *call)
 {
     device *d = (device *)call->backend;
@@ -244,7 +247,7 @@ static gckpt_kernel device_find(void *context, const gckpt_op *op, gckpt_kind ki
     return NULL;
 }
 
-/* Computes the workspace with the kernels that will run. */
+/* The backend's function for the workspace of an op: computes it with the kernels that will run. */
 static gckpt_result device_workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     const device *d = (const device *)context;

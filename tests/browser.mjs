@@ -1,15 +1,17 @@
-// A page in a headless Chromium, for tests of pages that run without any network: its own protocol over a pipe.
+// Runs a page in a headless Chromium without any network, for tests of pages, and controls it by Chromium's protocol
+// over a pipe.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-// tested(NAME, async browser => ..): browser has profile (a folder), send, run, look, shot, check; ends the process with what failed.
+// tested(NAME, async browser => ..) runs the test; browser has profile (a folder), send, run, look, shot, check. Ends
+// the process, after printing the checks that failed.
 export async function tested(name, body) {
   const profile = mkdtempSync(join(tmpdir(), `${name}-`));
   const chrome = spawn(process.env.CHROMIUM || 'chromium', ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
     `--user-data-dir=${profile}`, '--remote-debugging-pipe', 'about:blank'], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
-  // JSON that ends with a NUL, both ways
+  // messages are JSON that ends with a NUL, in both directions
   const waiting = new Map(), faults = [];
   let number = 0, rest = '', session, passed = 0, failed = 0;
   chrome.stdio[4].on('data', data => {
@@ -31,7 +33,7 @@ export async function tested(name, body) {
     if (r.exceptionDetails) throw new Error(`${expression}: ${r.exceptionDetails.exception?.description}`);
     return r.result.value;
   };
-  const look = async (width, height, dark) => { // a window, and what its user likes
+  const look = async (width, height, dark) => { // sets the size of the window, and whether its user prefers dark pages
     await send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' }] });
     await send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 });
   };
@@ -53,9 +55,9 @@ export async function tested(name, body) {
   } catch (error) {
     check(false, error.message);
   } finally {
-    chrome.kill('SIGKILL'); // it has nothing to save
+    chrome.kill('SIGKILL'); // Chromium has nothing to save
     await new Promise(done => chrome.once('exit', done));
-    try { // its children end a little later, and may still write
+    try { // its child processes end a little later, and may still write files
       rmSync(profile, { recursive: true, force: true, maxRetries: 20 });
     } catch (error) {
       console.log(`${name}: ${profile} stays: ${error.message}`);

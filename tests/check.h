@@ -1,11 +1,11 @@
 /* check.h - the check functions of all tests: they count checks and report failures.
  *
  *   CHECK(condition);                        counts one check; prints file, line and text if it fails
- *   CHECK_MSG(condition, "fmt", ...);        the same with the message of the caller
+ *   CHECK_MSG(condition, "fmt", ...);        counts one check; prints this message instead of the text if it fails
  *   return check_report("name");             prints "name: N passed, N failed" and returns the exit status
- *   for (.. check_iterations(n) ..)          number of tries out of n: a ninth; more if ITERATIONS is third or all
- *   if (check_sampled(i, n))                 true for every n-th case i of a sweep; for all cases if ITERATIONS is set
- *   check_seed()                             the first random seed: the environment's SEED, or 1
+ *   for (.. check_iterations(n) ..)          returns a ninth of n tries; more if ITERATIONS is third or all
+ *   if (check_sampled(i, n))                 true for every n-th case i of a sweep, and for all if ITERATIONS is set
+ *   check_seed()                             returns the first random seed: the environment variable SEED, or 1
  */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
@@ -50,7 +50,7 @@ static int check_report(const char *name)
     return check_failed != 0;
 }
 
-/* Returns the first random seed, below 2^20: the environment's SEED, which the Makefile derives from the
+/* Returns the first random seed, below 2^20: the environment variable SEED, which the Makefile derives from the
  * commit, or 1. */
 static inline unsigned check_seed(void)
 {
@@ -59,8 +59,9 @@ static inline unsigned check_seed(void)
     return seed && *seed ? (unsigned)strtoul(seed, NULL, 10) & 0xfffffu : 1;
 }
 
-/* Returns how many of n random tries to make: a ninth (make test), a third with ITERATIONS=third (make check) or all
- * of them with ITERATIONS=all (make check-all). Cases that are listed are not tries. */
+/* Returns how many of n random tries a test makes: a ninth (make test), a third if the environment variable
+ * ITERATIONS is "third" (make check), or all if it is "all" (make check-all). Cases that are listed in a table do not
+ * count as tries. */
 static inline int check_iterations(int n)
 {
     const char *iterations = getenv("ITERATIONS");
@@ -68,8 +69,8 @@ static inline int check_iterations(int n)
     return (n + of - 1) / of;
 }
 
-/* Returns nonzero if case i of a sweep is run: every n-th one, beginning at one that the seed chooses, so that
- * successive commits run all of them; with ITERATIONS set (make check) every case. */
+/* Returns nonzero if case i of a sweep is to run: every n-th case, beginning at one that the seed chooses, so that
+ * successive commits run all cases. If the environment variable ITERATIONS is set (make check), every case. */
 static inline int check_sampled(unsigned i, unsigned n)
 {
     return check_iterations(9) > 1 || (i + check_seed()) % n == 0;
@@ -84,9 +85,9 @@ static inline void any_order(void *user, int64_t n, void (*body)(void *context, 
         body(context, n);
 }
 
-/* If gradckpt.h was included: plan_check.h checks every plan that the test makes from here on, and executors accept
- * models that still have their initial values (gckpt_exec_desc.allow_initial). A test that defines
- * INITIAL_VALUES_REFUSED before its includes gets no allow_initial. */
+/* If gradckpt.h was included, plan_check.h checks every plan that the test makes from here on, and executors accept
+ * parameters that still have their initial values (gckpt_exec_desc.allow_initial). A test that defines
+ * INITIAL_VALUES_REFUSED before its includes gets executors without allow_initial. */
 #ifdef GRADCKPT_H
 #include "plan_check.h"
 #ifndef INITIAL_VALUES_REFUSED

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The wide test: the same header under many compilers, options, languages, sanitizers and macros.
-# Each check prints one "pass NAME" or "FAIL NAME" line. A check whose tools are not installed is skipped with a message.
+# The wide test: builds and tests the same header with many compilers, options, languages, sanitizers and macros. Each
+# check prints one line, "pass NAME" or "FAIL NAME". A check whose tools are not installed is skipped with a message.
 #
 #     sh tests/check_all.sh              one of each kind: compiler, language, sanitizer, other machine, other system
 #     sh tests/check_all.sh all          and the rest of each kind: make check-all, before a release
@@ -39,7 +39,7 @@ need()
     done
 }
 
-# Whether this compiler with these options builds an empty program that runs (with $run, if set).
+# can COMPILER OPTIONS..: whether the compiler with these options builds an empty program that runs (by $run, if set)
 run=
 can()
 {
@@ -56,7 +56,7 @@ looks_inside()          # does one of these tests include layer headers of src/?
     grep -qE "^#include \"(($layers)/|backend.h)" "$@"
 }
 
-# The number that random tests and one_of derive their choice from. To repeat a run of another commit, set SEED.
+# The number from which random tests and one_of derive their choices. To repeat a run of another commit, set SEED.
 hash=$(git rev-parse -q --verify HEAD 2> /dev/null | cut -c 1-5)
 SEED=${SEED:-$(printf '%d' "0x${hash:-1}")} # as in the Makefile
 export SEED
@@ -69,7 +69,7 @@ one_of()
     echo "$1"
 }
 
-# all_or_third N: prints N in make check-all, a third of N otherwise
+# all_or_third N: prints N in make check-all, and a third of N in other runs
 all_or_third()
 {
     [ -z "$CHECK_ALL" ] && echo $((($1 + 2) / 3)) || echo "$1"
@@ -102,8 +102,8 @@ test_of()               # test_of NAME...: the files of these tests
     done
 }
 
-# object NAME compiler options...: $B/NAME.o, the implementation compiled with these options
-# by the first check that needs it
+# object NAME COMPILER OPTIONS...: makes $B/NAME.o, the implementation compiled with these options, when the first
+# check needs the object
 object()
 {
     object=$B/$1.o
@@ -115,15 +115,15 @@ object()
     ) 9> "$object.lock"
 }
 
-# The header as users compile it, with warnings as errors: the optimiser finds some that -fsyntax-only does not.
-# GCKPTI_FULL_BUILD: a static function that nothing calls is a warning.
+# The header as users compile it, with warnings as errors; the optimiser finds warnings that -fsyntax-only does not
+# find. GCKPTI_FULL_BUILD makes a static function that nothing calls a warning.
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {
     object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_WHOLE -include tests/compile/unused.c
 }
 
-# linked OUTPUT source options...: a program of public names, linked with the object that checks share
+# linked OUTPUT SOURCE OPTIONS...: builds a program of public names, linked with the object that checks share
 
 linked()
 {
@@ -140,15 +140,16 @@ openmp()                # openmp OUTPUT source options...: the same with OpenMP
         $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
-# Without optimisation, with warnings as errors: debug links it, symbols reads it.
+# Compiled without optimisation, with warnings as errors: the check `debug` links this object, `symbols` reads its
+# names.
 asan="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 debug_object()
 {
     object debug-gcc gcc -std=gnu99 -O0 -fno-pic $W "$@"
 }
 
-# libsrc NAME compiler options...: $B/libsrc-NAME/libsrc.a, the files of src/ compiled with these options, by the first
-# check that needs them. If level=-O1 is set, only files that compute are compiled with -O2.
+# libsrc NAME COMPILER OPTIONS...: makes $B/libsrc-NAME/libsrc.a, the files of src/ compiled with these options, when
+# the first check needs the library. If level=-O1 is set, only files that compute are compiled with -O2.
 level=-O2
 libsrc()
 {
@@ -166,7 +167,7 @@ libsrc()
     case $* in *--target=wasm*) libsrc=$(echo "$at"/src/*/*.o) ;; esac # ar makes no index of these
 }
 
-# hash OUTPUT compiler options...: the golden hash with that build of the header
+# hash OUTPUT COMPILER OPTIONS...: computes the golden hash with the header compiled with these options
 hash()
 {
     out=$B/$1
@@ -175,10 +176,10 @@ hash()
 }
 
 tests=$(ls tests/*/test_*.c | grep -v '^tests/cuda/')
-# tests_with OUTPUT compiler options...: builds all tests, or $tests, with these options and runs them with $run. If
-# one of them uses private functions, all are linked with a libsrc (named OUTPUT or $shared; $lib is its path),
-# else with the header's object. $some: arguments for tests that can run a part of their cases, as in
-# "kernels:10 offload:1,100".
+# tests_with OUTPUT COMPILER OPTIONS...: builds all tests, or those in $tests, with these options and runs them by
+# $run. If one of the tests uses private functions, all are linked with a libsrc.a (named OUTPUT or $shared; $lib is
+# its path); if none does, with the header's object. $some has arguments for tests that can run a part of their cases,
+# as in "kernels:10 offload:1,100".
 some=kernels:10
 shared=
 tests_with()
@@ -218,8 +219,8 @@ tests_with()
     done
 }
 
-# exchange NAME compiler options...: its programs ($run; with $lib of tests_with) and the default ones read each
-# other's files
+# exchange NAME COMPILER OPTIONS...: tests that programs compiled with these options (run by $run, with $lib of
+# tests_with) and programs of the default compiler can read each other's files
 exchange()
 {
     at=$B/$1-file
@@ -247,16 +248,17 @@ cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
     [ -z "$1" ] || echo "$1nccl_ranks" "$1test_cuda_shim"
 }
 
-# the paths that the device jobs read, and those that the CUDA jobs read
+# The paths that the checks of devices read, and those that the CUDA checks read; see skip_unless_changed.
 device="src/api.h src/tables src/run src/ops src/store src/base src/num examples/mcu examples/packaging tests/firmware tests/packaging"
 cuda="gradckpt_cuda.cu src/api.h src/ops src/run tests/cuda"
 run_check()
 {
     case $1 in
-    # ---- what all users compile, and most checks link: for tests/budgets ----
+    # ---- the builds that all users make, and that most checks link; their times are compared with tests/budgets ----
     header)
         plain_object ;;
-    # ---- warnings as errors, both languages, both compilers, all macros (gcc: the others some) ----
+    # ---- warnings as errors, in both languages, with both compilers; gcc with all macros, the others with
+    # GCKPT_SMALL only ----
     warnings-*)
         c=${1#warnings-}
         compiler=${c%%-*}
@@ -397,7 +399,8 @@ run_check()
         export ITERATIONS=$([ "$CHECK_ALL" ] && echo all || echo third)
         shared=wide
         tests_with "$1" $plain ;;
-    # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
+    # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged with
+    # this machine ----
     cross-* | wide-cross-*)     # the hash, save and load, a plan as C and as a file; wide-cross-*: more tests, and NEON's
         machine=${1#*cross-}    # kernels
         emulator=qemu-${machine%%-*}
@@ -421,7 +424,8 @@ run_check()
         tests_with "$@" -O1 || return 1
         linked "$1-plans" tests/integration/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
             "$emulator" "$B/$1-test_hash.exe" plans | cmp - "$B/$1-plans.txt" || return 1
-        # plans made here run there: as a constant and as a file; the machines write the same of both
+        # a plan made on this machine runs there, as a constant and as a file; both machines must write the same bytes
+        # for the plan
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
         linked "$1-here" $firmware/host.c && "$B/$1-here" run > "$B/$1-want" &&
             "$B/$1-here" c small > "$B/$1-small.h" && "$B/$1-here" file > "$B/$1-plan" &&
@@ -439,7 +443,7 @@ run_check()
                 grep '#error.*on s390x use -fexcess-precision=fast or -std=gnu99' "$B/$1-said" || return 1
             case $1 in wide-*) hash "$@" -fexcess-precision=fast -O1 -DGCKPT_NO_FAST ;; esac ;;
         esac ;;
-    # ---- small compilers and other systems; files exchanged with them; on Windows one of more than 4 GiB ----
+    # ---- small compilers and other systems; files exchanged with them; on Windows a file of more than 4 GiB ----
     port-* | wide-port-*)       # wide-port-*: numerics and files, too
         check=$1
         port=${1#wide-}
@@ -453,13 +457,14 @@ run_check()
         port-wasm)
             set -- clang --target=wasm32-wasi -std=gnu99 -O1 -D_WASI_EMULATED_PROCESS_CLOCKS
             set -- "$@" -lwasi-emulated-process-clocks -Wno-unused-command-line-argument # clock()
-            # with fast API calls of its WASI, node 20 sometimes corrupted its own heap after test_files
+            # with fast API calls of its WASI, node 20 sometimes corrupted its heap after test_files
             run="node --no-warnings --no-turbo-fast-api-calls tests/wasi.mjs" ;;
         esac
         need "$1" ${run%% *}
         can "$@" || skip "what $1 builds does not run here${run:+ by $run}"
         [ "$1" = tcc ] || "$@" $W -Wstrict-prototypes -fsyntax-only tests/compile/implementation.c || return 1
-        # <windows.h> defines macros with names that the header uses; these macros must still be defined after the header
+        # <windows.h> defines macros with the same names as parts of the header; after the header they must still be
+        # defined
         [ $port != port-mingw ] || "$@" -fsyntax-only -include windows.h -Dsmall=char -I. -x c - << \END || return 1
 #include "gradckpt.h"
 #define GRADCKPT_IMPLEMENTATION
@@ -566,8 +571,8 @@ END
         c=${1#asan-ubsan-}
         need "$c"
         can "$c" -fsanitize=address,undefined || skip "$c has no sanitizer runtime"
-        # gcc's (make check) runs the tests of public names, which compile fast, except those that mainly plan or repeat
-        # other tests; and the tests of kernels, files and memory
+        # with gcc (make check), runs the tests of public names, which compile fast, except those that mainly plan or
+        # repeat other tests; and the tests of kernels, files and memory
         if [ "$c" = gcc ]; then
             tests=
             for test in tests/*/test_*.c; do
@@ -756,7 +761,8 @@ END
             test "$(wc -l < $dir/own.losses)" -ge 20 &&
             paste $dir/store-all.losses $dir/own.losses |
             awk '{ d = $1 - $2; if (d < -1e-4 || d > 1e-4 || $1 == "") bad = 1 } END { exit bad }' ;;
-    # ---- gradckpt_cuda.cu without a device: its tests on tests/cuda/cuda_shim.h, and what nvcc makes of it ----
+    # ---- gradckpt_cuda.cu without a device: its tests run on tests/cuda/cuda_shim.h, and nvcc's output is checked
+    # ----
     cuda-shim | cuda-shim-*)    # all tests, four schedules, streams that run at once (eager) or when waited for (lazy)
         need g++ make flock
         MAKEFLAGS= flock $B/cuda.lock make -s CC="${CC:-cc}" CXX=g++ $(cuda_tests build/shim/) || return 1

@@ -1,5 +1,5 @@
-# Functions for tests that are scripts. A script sets `work` to a separate folder, reads this file, calls check, and ends
-# with: report NAME
+# Functions for tests that are scripts. A script sets `work` to a folder that only this script uses, reads this file,
+# calls check, and ends with: report NAME
 passed=0
 failed=0
 rm -rf "$work"
@@ -19,7 +19,8 @@ check()
     fi
 }
 
-# fails_with STATUS PATTERN command...: ends with the status and a line on stderr that matches
+# fails_with STATUS PATTERN command...: succeeds if the command ends with the status and prints a line to stderr that
+# matches
 fails_with()
 {
     want=$1
@@ -31,11 +32,11 @@ fails_with()
     [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
 }
 
-# with_tries: true with ITERATIONS set (make check): all cases are run
+# with_tries: succeeds if ITERATIONS is set (make check), so that all cases are to be run
 with_tries() { [ -n "$ITERATIONS" ]; }
 
-# in_turn N: true for every N-th call, beginning at one that SEED chooses, so that successive commits run all cases; if
-# with_tries, always
+# in_turn N: succeeds in every N-th call, beginning at one that SEED chooses, so that successive commits run all
+# cases; in every call if with_tries
 turns=${SEED:-1}
 in_turn()
 {
@@ -43,7 +44,7 @@ in_turn()
     with_tries || [ $((turns % $1)) -eq 0 ]
 }
 
-# wait_for FILE PATTERN: waits until a line of the file matches, at most a minute
+# wait_for FILE PATTERN: waits until a line of the file matches, for at most a minute
 wait_for()
 {
     tenths=0
@@ -53,8 +54,8 @@ wait_for()
     done
 }
 
-# ---- compile lines as pages have them, run in $work/page, where cc is the compiler under test ----
-# line PAGE BEGIN: the first line of a page's code that begins so
+# ---- runs the compile lines that pages contain, in $work/page, where cc stands for the compiler under test ----
+# line PAGE BEGIN: prints the first line of code in the page that begins with BEGIN
 line() { sed -n "s/^    \($2.*\)/\1/p" "$1" | head -n 1; }
 
 run_line()
@@ -65,11 +66,11 @@ run_line()
     )
 }
 
-# prints FILE LINE: whether the command in LINE prints the contents of FILE
+# prints FILE LINE: succeeds if the command LINE prints the contents of FILE
 prints() { run_line "$2" > "$work/printed" && diff "$1" "$work/printed"; }
 
-# lines_of PAGE: runs the commands of a page in a folder with the repository's files and gradckpt.o, either the object in
-# LINKED or the one that the page's commands make
+# lines_of PAGE: runs the commands of a page in a folder with the repository's files and gradckpt.o, which is the
+# object in LINKED or the one that the page's commands make
 lines_of()
 {
     object=''

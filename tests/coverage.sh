@@ -1,25 +1,25 @@
 #!/bin/sh
-# Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
-# with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
-# itself. Prints a table by layer, then each line and each side of a branch that nothing ran; those for which
-# tests/uncovered.txt gives a reason are marked with it. Fails if the share of lines or branches that ran or have a reason
-# is below LINES or BRANCHES %, which may only rise, or if a line with a reason ran. The aim is 100 and 98. The shares
-# without reasons are printed as well.
-# Kernels of AVX-512 and AMX are emulated by tests/cpu/avx512.h on every processor with AVX2.
-# Reasons that begin with "this processor" apply to some processors only; on another one the line may run.
-# Takes some 35 minutes on two cores; less with ITERATIONS= in the environment (as many iterations as make test
-# has). Checks for symbols fail in such a build ("no heap"); other failures are real.
+# Measures which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make
+# test` with all its tries and over the tests of other builds. Every program is linked with the files of src/, each
+# compiled by itself. Prints a table by layer, then each line and each side of a branch that no test ran; if
+# tests/uncovered.txt gives a reason for a line, the line is marked with the reason. Fails if the share of lines or
+# branches that ran or have a reason is below LINES or BRANCHES %, which may only be raised, or if a line with a
+# reason ran. The aim is 100 and 98. The shares without reasons are printed as well.
+# Kernels of AVX-512 and AMX are emulated by tests/cpu/avx512.h on every processor with AVX2. Reasons that begin
+# with "this processor" apply to some processors only; on another processor the line may run.
+# Takes some 35 minutes on two cores; with ITERATIONS= in the environment less, since each test then makes as few tries
+# as in make test. Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
-#     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
-#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added; cuda: only a backend as CUDA's;
-#                                        builds: only what other builds run
-#     sh tests/coverage.sh report        no programs: the figures of what ran before
+#     sh tests/coverage.sh NAME...       runs only these programs (such as test_core), and adds their coverage
+#     sh tests/coverage.sh avx512        adds only the kernels of AVX-512 and AMX; cuda: only a backend like CUDA's;
+#                                        builds: only the tests of other builds
+#     sh tests/coverage.sh report        runs nothing, and prints the figures of the runs before
 #
-# A branch is a condition that comes out true, or false; one that the compiler folds is not counted. Neither are
-# code that this build leaves out (#if) and assertions. A function compiled for several
-# instruction sets counts as run when one version is.
-# With clang 18 or newer (CLANG=clang-19) also MC/DC: whether each condition of a decision was seen to decide alone.
+# A branch is a condition that is true, or one that is false; a condition that the compiler folds is not counted. Code
+# that this build excludes (#if) and assertions are not counted either. A function compiled for several instruction
+# sets counts as run if one version is run. With clang 18 or newer (CLANG=clang-19), MC/DC is measured as well:
+# whether each condition of a decision decided alone in some test.
 LINES=99.8
 BRANCHES=98.2
 B=build/coverage
@@ -38,11 +38,11 @@ cov=$(tool llvm-cov) && profdata=$(tool llvm-profdata) || exit 1
 mcdc=
 [ "$version" -lt 18 ] || mcdc=-fcoverage-mcdc
 
-# A copy of the tree, so that build/ keeps its own programs; and a compiler that instruments.
+# Works in a copy of the tree, so that build/ keeps its programs, with a compiler that counts executions.
 root=$(pwd)
 [ $# -gt 0 ] && [ -d $B/tree ] || rm -rf $B
 mkdir -p $B/tree $B/bin $B/raw
-# Counters are atomic, so that threads count exactly, except where that takes long.
+# Counters are atomic, so that threads count exactly, except in files in which atomic counters would take long.
 cat > $B/bin/counting << end
 #!/bin/sh
 case " \$* " in
@@ -72,8 +72,8 @@ make() # make with what all of it has: public names are linked with the files of
 {
     run env MAKEFLAGS= make FROM=src CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
 }
-# with NAME OPTIONS 'TEST' ARGUMENTS...: builds the files of src/ with OPTIONS and runs a test, which may have further
-# options, with them
+# with NAME OPTIONS 'TEST' ARGUMENTS...: builds the files of src/ with OPTIONS, and builds and runs a test with them,
+# which may have further options
 with()
 {
     at=build/$1
@@ -84,7 +84,7 @@ with()
         run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED $test $at/libsrc.a -lm -lpthread -o $at/test &&
         run $at/test "$@"
 }
-# tests by kernels of AVX-512 that are compiled for AVX2 (sh tests/check_all.sh avx512)
+# runs tests with the kernels of AVX-512 compiled for AVX2 (as sh tests/check_all.sh avx512 does)
 emulated()
 {
     avx512="-O1 -std=gnu99 -w -include tests/cpu/avx512.h -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
@@ -100,7 +100,8 @@ emulated()
             run "$program" ${test#* }
     done
 }
-# backends that capture micro-batches and have fast kernels: the tests of CUDA on a shim, whose own lines do not count
+# runs a backend that captures micro-batches and has fast kernels: the tests of CUDA on the shim, whose lines are not
+# counted
 shimmed()
 {
     command -v g++ > /dev/null || return 0
@@ -115,7 +116,7 @@ shimmed()
     done
 }
 
-# the tests of other builds: soft fma, plain C kernels (which need an fma at compile time), no heap
+# runs tests in other builds: soft fma, plain C kernels (which need an fma at compile time), no heap
 builds()
 {
     with soft -DGCKPT_FORCE_SOFT_FMA tests/integration/test_hash.c
@@ -148,7 +149,7 @@ if [ "$1" != report ]; then
 fi
 merge
 
-# Every instrumented program; the first goes without -object.
+# The list of all instrumented programs, for llvm-cov: the first one without -object.
 objects=
 for f in $(find $B/tree/build -type f -perm -100 ! -name '*.sh' ! -name '*.o'); do
     "$cov" export -summary-only -instr-profile $B/all.profdata "$f" > /dev/null 2>&1 && objects="$objects -object $f"

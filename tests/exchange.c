@@ -1,8 +1,8 @@
-/* exchange.c - checks that training resumes from a file written on a machine with another byte order
+/* exchange.c - checks that training can resume from a file that was written on a machine with another byte order
  * (check_all.sh, cross-*).
  *
- *   exchange STEPS FROM TO   trains STEPS more steps, from file FROM (- starts from the beginning), and
- *                            saves weights, optimiser state and notes to file TO
+ *     exchange STEPS FROM TO   trains STEPS further steps, starting from file FROM (or from the beginning if
+ *                              FROM is -), and saves weights, optimiser state and notes to file TO
  *
  * The net has a table quantised as I8, layers quantised as I4 and F16, and a layer trained by AdamW.
  */

@@ -5,8 +5,8 @@
 #     sh tests/figures.sh             all checks of text
 #     sh tests/figures.sh gpt [DIR]   also the bytes in the first table of README.md, measured by DIR/gpt (default: build/gpt)
 #
-# A fact is a phrase with one number, such as "N parts can be left out". It may stand on any page; every occurrence
-# must have the number of the source, and at least one page must contain the phrase.
+# A fact is a phrase with one number, such as "N parts can be left out". The phrase may occur on any page; every
+# occurrence must have the number of the source, and at least one page must contain the phrase.
 #
 # A measured figure is followed by a marker, NUMBER UNIT<!-- TOPIC: CASE -->, where CASE is a row of
 # docs/benchmarks/TOPIC.tsv.
@@ -25,7 +25,7 @@ get() { flat "$1" | grep -o -e "$(echo "$2" | sed 's/\\[()]//g')" | sed -n "1s~^
 
 count() { ls "$@" 2> /dev/null | wc -l | tr -d ' '; }
 
-# logged TOPIC CASE: prints the value of a measured case.
+# logged TOPIC CASE: prints the value of a measured case of docs/benchmarks/TOPIC.tsv.
 logged() { awk -F '\t' -v name="$2" '$1 == name { print $2 }' "docs/benchmarks/$1.tsv" 2> /dev/null; }
 
 round() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.0f\n", x }'; }
@@ -84,7 +84,7 @@ fact()
     }' "$work/pages" || bad=1
 }
 
-# same WHAT VALUE VALUE: the two are equal and not empty.
+# same WHAT VALUE VALUE: checks that the two values are equal and not empty.
 same() { [ -n "$2" ] && [ "$2" = "$3" ] || fail "$1: ${2:-nothing}, ${3:-nothing}"; }
 
 # ---- versions ----
@@ -133,7 +133,7 @@ kib=$(get src/manual.txt '[ ,]\([0-9]*\) KiB in firmware')
 fact "make shakespeare" "$(get Makefile '--budget \([0-9]*\)MB --steps')" 'Shakespeare in @ MB'
 fact examples/shakespeare.txt "$(wc -c < examples/shakespeare.txt | awk '{ printf "%.1f\n", $1 / 1e6 }')" '@ MB of Shakespeare' optional
 
-# ---- measured by hand: the manual cannot have markers, and the Makefile prints it ----
+# ---- values measured by hand, in texts that cannot have markers: the manual, and a message of the Makefile ----
 fact "docs/benchmarks/features.tsv" "$(round "$(logged features 'the whole: gcc 12 -O2')")" 'gcc 12 compiles it in about @ s'
 fact "docs/benchmarks/features.tsv" "$(round "$(logged features 'the whole with GCKPT_NO_FAST: gcc 12 -O2')")" \
     'about @ s with `?(GCKPT_)?NO_FAST'
@@ -141,7 +141,7 @@ seconds=$(get Makefile "echo 'compiling gradckpt.h, about \([0-9]*\) s")
 same "seconds to compile in features.tsv and in the Makefile's message" \
     "$(round "$(logged features 'gradckpt.o: gcc 12 -O2')")" "$seconds"
 
-# ---- the status on a GPU: one sentence, the same in docs/gpu.md and README.md ----
+# ---- the status on a GPU: docs/gpu.md and README.md must have the same sentence ----
 status=$(get docs/gpu.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')
 same "the status on a GPU in docs/gpu.md and README.md" "$status" \
     "$(get README.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')"
@@ -214,7 +214,7 @@ LC_ALL=C awk -F '\t' '
     }
     END { exit bad }' docs/benchmarks/*.tsv "$work/pages" || bad=1
 
-# ---- the log: up to date, and the only page with processors and dates ----
+# ---- the log docs/benchmarks.md is up to date, and is the only page that names processors and dates ----
 LC_ALL=C awk -f tests/bench/log.awk docs/benchmarks/*.tsv > "$work/benchmarks.md" || bad=1
 cmp -s "$work/benchmarks.md" docs/benchmarks.md || fail "docs/benchmarks.md is not what its files give: make benchmarks"
 for page in $(pages); do
@@ -224,8 +224,8 @@ for page in $(pages); do
 done > "$work/dated"
 [ ! -s "$work/dated" ] || { cat "$work/dated"; bad=1; }
 
-# ---- the first table of README.md: a row is | text | BYTES MB | .. | `$G OPTIONS` |, G="build/gpt .." a line above
-# ----
+# ---- the first table of README.md has rows | text | BYTES MB | .. | `$G OPTIONS` |, with G="build/gpt .." in a line
+# above ----
 if [ "$1" = gpt ]; then
     grep '^|.*MB.*`\$G' README.md > "$work/rows"
     [ -s "$work/rows" ] || fail "README.md has no rows with MB and a command that begins with \$G"

@@ -1,13 +1,13 @@
-/* generation.h - a small language model that generates: checks that calls which continue from caches give, bit for
- * bit, the logits of one call with all tokens (gen_check_same). Include after gradckpt.h. */
+/* generation.h - a small language model that generates text: gen_check_same checks that calls which continue from
+ * caches give, bit for bit, the logits of one call with all tokens. Include after gradckpt.h. */
 #ifndef TESTS_GENERATION_H
 #define TESTS_GENERATION_H
 #include "util.h"
 
 enum { B = 3, ALL = 140, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
-/* Styles of position and of heads. SHARED: all query heads share one head of keys. WINDOWED: the first layer attends
- * to the last WINDOW keys, and its caches keep KEPT rows; the second layer has a wider window, and its caches keep
- * all rows; both cap scores. */
+/* Styles of the model. LEARNED, ROTARY, PREFIXED: kinds of positions. SHARED: all query heads share one key head.
+ * WINDOWED: the first layer attends to the last WINDOW keys, and its caches keep KEPT rows; the second layer has a
+ * wider window, and its caches keep all rows; both layers cap scores. */
 enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, STYLES };
 enum { WINDOW = 20, KEPT = 128 };
 
@@ -16,7 +16,7 @@ typedef struct {
     gckpt_tensor *tokens, *logits;
 } gen_model;
 
-/* A parameter of shape (i,o), or (i) if o is 0. */
+/* Returns a parameter of shape (i,o), or (i) if o is 0. */
 static inline gckpt_tensor *gen_weight(gckpt_graph *g, const char *name, int layer, int64_t i, int64_t o)
 {
     char full[32];
@@ -24,8 +24,8 @@ static inline gckpt_tensor *gen_weight(gckpt_graph *g, const char *name, int lay
     return gckpt_param(g, full, o ? gckpt_shape2(i, o) : gckpt_shape1(i), (gckpt_init){ 0.3f, 0, 0 });
 }
 
-/* Returns p followed by `all` along the time axis, with the same p for each row of the batch; 0 * x + p gives p a
-   batch axis. */
+/* Returns a learned prefix p followed by `all` along the time axis, with the same p for each row of the batch. The
+ * expression 0 * x + p gives p a batch axis. */
 static inline gckpt_tensor *gen_prefixed(gckpt_tensor *x, gckpt_tensor *all, const char *name, int layer)
 {
     gckpt_tensor *p = gen_weight(gckpt_graph_of(x), name, layer, PREFIX, C);
@@ -34,7 +34,7 @@ static inline gckpt_tensor *gen_prefixed(gckpt_tensor *x, gckpt_tensor *all, con
     return gckpt_concat(in, 2, 1);
 }
 
-/* Builds the model for calls of t tokens. If capacity is 0, it has no caches. */
+/* Builds the model for calls of t tokens; if capacity is 0, without caches. */
 static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
 {
     gen_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
@@ -75,7 +75,7 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
     return m;
 }
 
-/* Runs one graph with `t` tokens per call; the tokens of batch row b begin at talk_words + b * ALL. */
+/* A model with its executor, for calls with `t` tokens; the tokens of batch row b begin at talk_words + b * ALL. */
 typedef struct {
     gckpt_plan *p;
     gckpt_exec *e;
@@ -110,8 +110,8 @@ static inline void gen_fill(void)
         gen_words[i] = (int32_t)below(WORDS);
 }
 
-/* Runs the next call, for the tokens from position `at` on, and copies its logits to their place in logits
-   (rows,ALL,V). */
+/* Runs a call for the tokens from position `at` on, and copies its logits to the same positions in logits
+ * (rows,ALL,V). */
 static inline gckpt_result gen_call(generator *r, int64_t rows, int64_t at, float *logits)
 {
     int32_t tokens[B * ALL];
@@ -125,9 +125,9 @@ static inline gckpt_result gen_call(generator *r, int64_t rows, int64_t at, floa
     return result;
 }
 
-/* ---- the same logits, however the tokens are divided into calls ---- */
-/* Runs all tokens in calls of 8 and then of 1, and compares the logits with those of one call on the processor; then
- * rewinds to a position (with windows, the earliest that is possible) and runs the rest again. */
+/* ---- the logits do not depend on how the tokens are divided into calls ---- */
+/* Runs all tokens in calls of 8 and then of 1, and compares the logits with those of one call on the processor. Then
+ * rewinds to a position (with windows, to the earliest possible one) and runs the rest again. */
 static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gckpt_exec_desc *x, const char *what)
 {
     static float whole[B * ALL * WORDS], parts[B * ALL * WORDS];

@@ -1,9 +1,9 @@
-/* large.c - checks loading from a file of 4.3 GiB, nearly all of it a hole: tensors before and after the
+/* large.c - checks loading from a file of 4.3 GiB, nearly all of which is a hole: tensors before and after the
  * offsets of 2 and 4 GiB must load, also on systems where long has 32 bits (Windows).
  *
- *   large make FILE   begins the file and prints the offset of its last values
- *   large end FILE    appends these values
- *   large read FILE   loads both small tensors, but not the large one
+ *     large make FILE   writes the beginning of the file and prints the offset of its last values
+ *     large end FILE    appends these last values
+ *     large read FILE   loads both small tensors, but not the large one
  */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

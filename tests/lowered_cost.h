@@ -3,14 +3,16 @@
 #pragma once
 #include "plan/plan.h"
 
-/* Returns the cost of all instructions of a lowered plan; *least excludes recomputation and copies. */
+/* Returns the cost of all instructions of a lowered plan; stores the cost without recomputation and copies in
+ * *least. */
 static uint64_t lowered_cost(const gckpti_planner *p, const gckpti_lowered *d, uint64_t *least)
 {
     uint64_t recomputed = 0;
     *least = 0;
     for (size_t x = 0; x < d->length; x++) {
         const gckpti_ins *ins = &d->ins[x];
-        const size_t *operand = d->operands + ins->operands; /* operands of a copy: the value, then the saved bytes */
+        /* the operands of a copy to or from slower memory are the value and the saved data */
+        const size_t *operand = d->operands + ins->operands;
         if (ins->kind == GCKPT_FORWARD && ins->first)
             *least = gckpti_add_cost(*least, p->cost[ins->id].forward);
         else if (ins->kind == GCKPT_FORWARD)

@@ -8,11 +8,11 @@
  *     build(seed, rows)           builds net.s and net.g for micro-batches of `rows` rows (0 selects net.batch)
  *     net_open(seed, way, rows)   builds, and fills the request net.d. If rows is NET_ROWS, draws the rows as
  *                                 well. Options that change bits (optimiser, precision, virtual ranks,
- *                                 quantised parameters) depend on the seed only; all others (micro-batches,
- *                                 policies, ranks, fetches, offloading, ...) on seed and way. With way 0 the
- *                                 latter have defaults. The request is legal, unless no trained parameter
- *                                 of the net leads to a loss.
- *     destroy()                   frees both
+ *                                 quantised parameters) depend on the seed only; all other options (micro-batches,
+ *                                 policies, ranks, fetches, offloading, ...) depend on seed and way, and have
+ *                                 their defaults if way is 0. The request is legal, unless no trained
+ *                                 parameter of the net has a path to a loss.
+ *     destroy()                   frees net.s and net.g
  *     net_print()                 prints the net and the request
  * Options; set them before build, they stay set:
  *     net_features      features that only some tests can handle: NET_MIXING: batch norms (every sixth net);
@@ -47,9 +47,9 @@ static const gckpt_backend *net_backend;
 static gckpt_graph *net_target_graph;
 static gckpt_store *net_store;
 
-/* Starts a random stream that is independent of those of other seeds and streams. Mixing is needed: streams that start
- * at multiples of a seed would be correlated. Stream 0 is build's, 1 is that of options that change bits, 2 to 15 are
- * tests', and 16 + way is that of a way's options. */
+/* Starts a stream of random numbers that is independent of the streams of other seeds and stream numbers. The two
+ * numbers are mixed, since streams that start at multiples of a seed would be correlated. Stream 0 belongs to build,
+ * 1 to options that change bits, 2 to 15 to tests, and 16 + way to the options of a way. */
 static inline void net_seed(unsigned seed, unsigned stream)
 {
     uint64_t mixed = seed | (uint64_t)stream << 32;
@@ -74,7 +74,7 @@ static long *net_count(const char *name)
     return &net_covered[i < NET_NAMES ? i : 0].count;
 }
 static int net_cover(const char *name) { return ++*net_count(name) > 0; }
-/* Calls a builder and counts it. */
+/* Calls a builder of the library and counts the call. */
 #define B(builder)     (net_cover("gckpt_" #builder), gckpt_##builder)
 #define NET_COVER(value) (net_cover(#value), value)
 
@@ -92,7 +92,7 @@ static struct {
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths, *bytes;
     unsigned char used[MOST], kept[MOST], recomputed[MOST];
     gckpt_term term[5];
-    gckpt_plan_desc d; /* the request, filled by net_open, and the arrays to which it points */
+    gckpt_plan_desc d; /* the request that net_open fills, and the arrays to which it points */
     gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_cost cost[MOST];
     int ranks, packed;
@@ -120,7 +120,7 @@ static inline void net_fill(void)
         byte_data[i] = (unsigned char)(167 * i + token_data[i]);
 }
 
-/* Fills the feeds from row `row` of the batch on; a callback of rig_step. */
+/* Fills the feeds with the data from row `row` of the batch on, and returns their number; a callback of util_step. */
 static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
 {
     (void)user;
@@ -133,7 +133,7 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
     return NET_FEEDS;
 }
 
-/* ---- writes a plan to a file and reads it back: the file of the copy must be equal ---- */
+/* ---- writes a plan to a file and reads it back; the copy, written again, must be the same file ---- */
 static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
 {
     file f = { 0 }, rewritten = { 0 };
@@ -182,7 +182,7 @@ static inline void net_saving_backward(const gckpt_call *call)
         grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], deriv[i], grad[i])
                                          : call->grad_out[i] * deriv[i];
 }
-/* The identity; it has a side effect, so it must run once a micro-batch. */
+/* User-defined op y = x with a side effect, so that it must run once in each micro-batch. */
 static inline void net_once_forward(const gckpt_call *call)
 {
     if (call->out && call->out != call->in[0].data)
@@ -209,7 +209,7 @@ static const gckpt_op net_once = { .name = "net_once",
 
 /* ---- the graph ---- */
 
-/* Notes a node of the graph; some builders make several nodes. */
+/* Records a node of the graph; called for every node, since some builders make several nodes. */
 static void note_built(int id)
 {
     gckpt_node n;
@@ -231,7 +231,7 @@ static T *note4(T *t, T *a, T *b, T *c, T *d)
     int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
-    if (net.nodes[id].t) /* an earlier parameter, used again */
+    if (net.nodes[id].t) /* a parameter that an earlier op uses as well */
         return t;
     for (; net.count < id; net.count++)
         note_built(net.count);
@@ -287,7 +287,7 @@ static T *param(gckpt_shape shape, float normal, float constant)
                note(B(param)(net.g, name, shape, (gckpt_init){ normal, 0, constant }), NULL);
 }
 
-/* Returns a weight of shape (i,o): a parameter or a function of parameters, new or used before. */
+/* Returns a weight of shape (i,o): a parameter or a function of parameters, new or already used by another op. */
 static T *weight(int64_t i, int64_t o)
 {
     static const int swap[2] = { 1, 0 };
@@ -300,7 +300,7 @@ static T *weight(int64_t i, int64_t o)
         return t ? t : param(gckpt_shape2(i, o), 0.4f, 0);
     net.depth++;
     switch (below(20)) {
-    case 12: /* rows of a table, selected by a constant's indices */
+    case 12: /* the weight is made of rows of a table that a constant selects */
         if (i <= LARGEST) {
             u = note(B(constant)(net.g, "rows", GCKPT_I32, gckpt_shape1(i), constant_rows), NULL);
             t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
@@ -340,7 +340,7 @@ static T *vector(int64_t n, float constant)
     }
 }
 
-/* Returns a tensor of the pool that can be broadcast with x or, if `equal`, has the shape of x; or x itself. */
+/* Returns a tensor of the pool that can be broadcast with x (if `equal`, one with the shape of x); or x itself. */
 static T *partner(T *x, int equal)
 {
     T *found = x;
@@ -369,7 +369,7 @@ static T *loss_weights(T *x, int n)
     return note(B(sigmoid)(t), t);
 }
 
-/* Elementwise losses. Targets are t or, for cross entropy, sigmoid(t). */
+/* Returns an elementwise loss of x. Its targets are t, or sigmoid(t) for cross-entropy. */
 static T *loss_elements(int kind, T *x, T *t)
 {
     T *w = loss_weights(x, 1 + (int)below(gckpt_shape_of(x).n));
@@ -392,7 +392,7 @@ static void add_loss(T *x)
         t = t != x ? t : elements(x) == elements(net.x) ? view(net.x, s) : note(B(sigmoid)(x), x);
         t = note2(B(mean_squared_error)(x, t, NULL), x, t);
     } else if (kind == 1) {
-        /* a sum whose terms cancel would hide differences in rounding */
+        /* squares before summing: in a sum whose terms cancel, differences in rounding could disappear */
         t = net.smooth || chance(70) ? mul(x, x) : x;
         t = note(B(sum_loss)(t), t);
     } else if (kind == 8) {
@@ -422,7 +422,7 @@ static void add_loss(T *x)
     net.terms++;
 }
 
-/* bias and start may be NULL */
+/* Returns a recurrent layer over x; bias and start (the initial state) may be NULL. */
 static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
 {
     gckpt_shape s = gckpt_shape_of(x);
@@ -431,7 +431,7 @@ static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
     return note3(t, x, wx, wh);
 }
 
-/* A convolution of an image or a signal. */
+/* Returns a convolution of x, which is an image or a signal. */
 static T *convolution(T *x, T *bias, int64_t o, int transposed)
 {
     gckpt_shape s = gckpt_shape_of(x);
@@ -445,8 +445,8 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     for (int i = signal; i < 2; i++) {
         taps[i] = 1 + (int64_t)below(3);
         to.stride[i] = 1 + (int)below(3), to.dilation[i] = 1 + chance(30);
-        to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] /
-                              2); /* so that any size fits, unless it is 1 too small */
+        /* adds padding, so that the window fits any size of x except one that is 1 too small */
+        to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] / 2);
         to.padding[i] += !transposed && (taps[i] - 1) * to.dilation[i] % 2;
         to.output_padding[i] = transposed ? (int)below(to.stride[i]) : 0;
     }
@@ -462,7 +462,8 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     return note3(t, x, w, bias);
 }
 
-/* Frozen layers on an image made of x, which may run in row tiles; then the mean over its pixels. */
+/* Returns frozen layers on an image made of the inputs, which may run in row tiles, and then the mean over the
+ * pixels. */
 static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
@@ -476,7 +477,7 @@ static T *net_frozen(gckpt_shape shape)
 }
 static T *net_trunk(T *x)
 {
-    /* wide enough that its values dominate the bytes: only then row tiles pay */
+    /* the image is wide, since row tiles only save memory if its values take most of the bytes */
     T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
     for (int i = 4 + (int)below(5); i > 0; i--) {
         const gckpt_shape s = gckpt_shape_of(t);
@@ -502,8 +503,8 @@ static T *net_trunk(T *x)
     return note(B(mean)(t, 1), t);
 }
 
-/* Attention with queries x, keys y and values z. Two heads may share the first half of keys and values, or these may
-   be caches. */
+/* Returns attention with queries x, keys y and values z. Two heads may share the first half of keys and values, or
+ * keys and values may be cached. */
 static T *attention(T *x, T *y, T *z, int heads)
 {
     const gckpt_shape s = gckpt_shape_of(x);
@@ -529,8 +530,9 @@ static T *attention(T *x, T *y, T *z, int heads)
     return note4(B(attention)(x, y, z, &desc), x, y, z, desc.lengths);
 }
 
-/* Applies one or a few random ops to x. Returns NULL if the drawn op does not fit. */
-/* Rotary positions on some of each head's columns, with given frequencies or a base, scaled or not. */
+/* The next functions apply one or a few random ops to x, and return NULL if an op does not fit. */
+/* Returns x with rotary positions on some columns of each head, with given frequencies or a base, with or without a
+ * scale. */
 static T *rotary_of(T *x, int heads)
 {
     static const float frequencies[3] = { 1.0f, 0.25f, 0.01f };
@@ -543,7 +545,7 @@ static T *rotary_of(T *x, int heads)
     desc.scale = chance(50) ? 1.25f : 0;
     return note(B(rotary)(x, &desc), x);
 }
-/* A selection between a and b by condition; one of them may be passed twice. */
+/* Returns a selection between a and b by condition; sometimes replaces b by a parameter first, or exchanges a and b. */
 static T *choice(T *condition, T *a, T *b)
 {
     T *t;
@@ -630,7 +632,7 @@ static T *random_op(T *x)
         z = a ? note(B(softmax)(z), z) : note(B(scale)(z, 0.2f), z);
         return b ? z : note2(B(matmul)(z, y), z, y);
     case 22: y = weight(c, o); return note2(B(matmul)(x, y), x, y);
-    case 23: /* with an operand that has no batch axis */
+    case 23: /* one operand has no batch axis */
         y = chance(30)   ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c)
             : chance(30) ? weight(1, 1)
                          : vector(c, 1);
@@ -645,7 +647,7 @@ static T *random_op(T *x)
         if (!y || (net.cached && s.d[1] > NET_CAPACITY))
             return NULL;
         return note2(B(positions)(x, y, a || net.cached ? 2 : 0), x, y);
-    case 25: /* ops that need positive values */
+    case 25: /* ops whose inputs must be positive */
         y = note(B(sigmoid)(x), x);
         return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);
     case 26:
@@ -655,7 +657,7 @@ static T *random_op(T *x)
         y = a || b ? x : note(B(sigmoid)(x), x);
         return note(a ? B(log_softmax)(y) : b ? B(pow)(y, 2) : B(exp)(y), y);
     case 28:
-    case 29: /* ops with kinks, and a detached input, whose gradient finite differences do not show */
+    case 29: /* ops with kinks, and gckpt_detach, whose gradient differs from finite differences */
         if (net.smooth)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
@@ -664,31 +666,31 @@ static T *random_op(T *x)
         if (a)
             z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
         return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);
-    case 47: /* selects by the tokens, some of which are 0 */
+    case 47: /* the tokens, some of which are 0, are the condition of a selection */
         z = s.d[0] != net.rows || s.n > 3 ? NULL
             : s.n == 3 && s.d[1] == net.t ? view(net.tokens, gckpt_shape3(net.rows, net.t, 1))
             : s.n == 2 && c == net.t      ? net.tokens
                                           : NULL;
         return z ? choice(z, x, partner(x, 0)) : NULL;
     case 31:
-    case 32: /* a recurrent layer whose initial state is a mean over time */
+    case 32: /* a recurrent layer whose initial state is a mean of x over time */
         if (s.n != 3)
             return NULL;
         o = 1 + (int64_t)below(4), y = a ? weight(c, o) : NULL;
         z = a ? note2(B(linear)(x, y, NULL), x, y) : NULL;
         z = z ? note(B(mean)(z, 1), z) : NULL;
         return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
-    case 33: /* gathers elements of x, in another shape, by the tokens */
+    case 33: /* gathers elements of x, reshaped, at indices from the tokens */
         y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
     case 34:
-    case 35: /* a tensor with one axis becomes an image with one channel */
+    case 35: /* makes an image with one channel from a tensor with one axis */
         if (s.n == 2 || (s.n == 3 && chance(50)))
             x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34)
                                        : NULL;
-    case 36: /* pooling of an image or a signal; max pooling has kinks */
+    case 36: /* pools an image or a signal; max pooling has kinks */
         if (s.n < 3 || s.n > 4 || (net.smooth && b))
             return NULL;
         for (int i = 0; i < 2; i++) {
@@ -700,19 +702,20 @@ static T *random_op(T *x)
     case 37:
         if (s.n > 2 && chance(30))
             return note(B(global_average_pool)(x), x);
+        /* with few values to normalise, the function would be too nonlinear for finite differences */
         o = c % 4 == 0   ? 1 << below(3)
             : chance(50) ? c
-                         : 1; /* a norm of few values is too nonlinear */
+                         : 1;
         o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        int64_t values = 1; /* values in an entry of the first axis, which is not always a row of the batch */
+        int64_t values = 1; /* values that share an index of the first axis, which is not always a row of the batch */
         for (int i = 1; i < s.n; i++)
             values *= s.d[i];
         if (values == o) /* groupnorm refuses groups of one value */
             return NULL;
         return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
-    case 38: /* mixes rows; its running statistics are not trained weights */
+    case 38: /* batch norm mixes rows; its running statistics are not trained */
         if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
-            return NULL; /* batchnorm refuses one value per channel, which a micro-batch of one row would have */
+            return NULL; /* batch norm needs two values per channel, which a micro-batch of one row would not have */
         snprintf(name, sizeof name, "m%d", net.mixes++);
         y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';
@@ -720,31 +723,32 @@ static T *random_op(T *x)
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
     case 39: return net_apply(&net_saving, x);
     case 40: return chance(30) ? net_apply(&net_once, x) : NULL;
-    case 41: /* the same input twice, or a product with itself */
+    case 41: /* an op that reads one tensor twice, or a product of x with itself */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
         return note2(a ? B(add)(x, x) : B(mul)(x, x), x, x);
     case 42: B(name)(x, "named"); return NULL;
-    case 43: /* adds to an existing tensor, so that branches join */
+    case 43: /* adds another tensor of the pool, so that branches join */
         y = partner(x, 0), z = mul(x, y);
         return note2(B(add)(z, x), z, x);
     case 44:
         o = below(3), c = a ? 0 : 1 + below(2);
         return note(B(pad)(x, axis - (b ? s.n : 0), o, c, b ? 0.5f : 0), x);
-    case 45: /* max, or a table lookup by argmax; both have ties and kinks, so finite differences do not apply */
+    /* max, or a table lookup at indices from argmax; both have ties and kinks, so finite differences do not apply */
+    case 45:
         if (net.smooth)
             return NULL;
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;
-    case 46: /* a tensor with one axis becomes an image with one channel */
+    case 46: /* makes an image with one channel from a tensor with one axis */
         if (s.n > 4)
             return NULL;
         x = s.n == 4 ? x : view(x, gckpt_shape4(s.d[0], s.n == 2 ? 1 : s.d[1], -1, s.n == 2 || a ? 1 : c));
         o = 1 + below(5), c = 1 + below(5), axis = (int)below(3);
         y = note(B(upsample)(x, o, c, (gckpt_upsampling)axis), x);
         return s.n == 4 ? y : view(y, gckpt_shape3(s.d[0], gckpt_shape_of(y).d[1], -1));
-    default: /* an input of bytes, or an embedding of the tokens */
+    default: /* adds an input of bytes, or an embedding of the tokens */
         if (a) {
             y = b ? view(net.bytes, gckpt_shape2(net.rows, -1)) : net.bytes;
             y = note(B(from_u8)(y, 1.0f / 128, -1), y);
@@ -773,7 +777,7 @@ static T *block(T *x, void *user)
             step();
     return x;
 }
-/* The same as block, but with the segment's ends marked by hand. */
+/* Adds the same ops as block(), with gckpt_segment_begin and gckpt_segment_end instead of gckpt_checkpoint. */
 static void manual_segment(void)
 {
     B(segment_begin)(net.g);
@@ -782,7 +786,7 @@ static void manual_segment(void)
     B(segment_end)(net.g);
 }
 
-/* Adds the last loss, which reads nearly all results that nothing else reads. */
+/* Adds the last loss, which reads nearly all results that no op reads. */
 static void join_outputs(void)
 {
     T *end = NULL, *t;
@@ -797,7 +801,7 @@ static void join_outputs(void)
     add_loss(end ? end : net.pool[net.pooled - 1]);
 }
 
-/* Draws the batch size; always the first draw of a net. */
+/* Draws the batch size. This is always the first random number of a net. */
 static inline int64_t net_batch(void) { return 3 + (int64_t)below(BATCH - 2); }
 
 static void build(unsigned seed, int64_t rows)
@@ -812,7 +816,7 @@ static void build(unsigned seed, int64_t rows)
     net.s = net_target_graph ? net_store : gckpt_store_new(&desc);
     net.g = net_target_graph ? net_target_graph : gckpt_graph_new(net.s, NULL);
     net.batch = net_batch();
-    net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more keys than one tile */
+    net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67 is more keys than one tile of attention has */
     net.cached = net_features & NET_CACHES && seed % 8 == 3;
     net.alone = net_features & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
@@ -830,11 +834,12 @@ static void build(unsigned seed, int64_t rows)
     for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
     t = param(gckpt_shape2(net.c, net.c), 0.5f,
-              0); /* never frozen, except if only the regulariser is trained */
+              0); /* the regulariser's parameter is frozen only in nets in which other parameters are trained */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
     if (seed % 4 == 2) {
-        const uint64_t rest = random_state; /* draws after the trunk do not depend on it */
+        /* the random numbers after the frozen layers must not depend on these layers */
+        const uint64_t rest = random_state;
         net.pool[net.pooled++] = net_trunk(net.x);
         random_state = rest;
     }
@@ -865,7 +870,7 @@ static void build(unsigned seed, int64_t rows)
 static void destroy(void) { util_free(NULL, NULL, net.g, net.s); }
 
 /* ---- requests ---- */
-/* Quantises some parameters, which freezes them. The first one stays trained. */
+/* Quantises some parameters, which also freezes them; the first parameter stays trainable. */
 static inline void net_pack(void)
 {
     char name[16];
@@ -885,7 +890,7 @@ static inline void net_pack(void)
     }
 }
 
-/* Chooses values and gradients to fetch that the planner accepts. */
+/* Chooses values and gradients to fetch, such that the planner accepts the request. Returns their number. */
 static inline int net_choose_fetches(int most)
 {
     int n = 0;
@@ -918,7 +923,7 @@ static inline void net_set_policies(void)
         }
 }
 
-/* Draws options that change bits. */
+/* Draws the options of the request that change bits. */
 static inline void net_numeric_options(gckpt_plan_desc *d)
 {
     switch (below(6)) {
@@ -937,7 +942,7 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
         net_pack();
 }
 
-/* Draws options that do not change bits. */
+/* Draws the options of the request that do not change bits. */
 static inline void net_neutral_options(gckpt_plan_desc *d)
 {
     static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
@@ -986,7 +991,7 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     }
 }
 
-/* Builds the net and its request; the caller sets mode and budget. */
+/* Builds the net of this seed and its request; the caller sets mode and budget. */
 enum { NET_ROWS = -1 };
 static inline void net_open(unsigned seed, int way, int64_t rows)
 {
@@ -1007,7 +1012,7 @@ static inline void net_open(unsigned seed, int way, int64_t rows)
     random_state = saved;
 }
 
-/* Update for GCKPT_CUSTOM_OPTIMISER: w = w - lr g; every state is a trace of the gradients. */
+/* The update of GCKPT_CUSTOM_OPTIMISER: w = w - lr g. Each optimiser state is a decaying sum of the gradients. */
 static inline void net_update(void *user, const gckpt_update *u)
 {
     (void)user;
@@ -1019,7 +1024,7 @@ static inline void net_update(void *user, const gckpt_update *u)
     }
 }
 
-/* Prints the net and the request. */
+/* Prints the net and its request. */
 static inline void net_print(void)
 {
     const gckpt_plan_desc *d = &net.d;
@@ -1087,7 +1092,7 @@ static inline void net_print(void)
     X(costs)                                                                                       \
     X(cost_count)                                                                                  \
     X(memory)
-/* Counts the fields in which a planned request differs from the defaults. */
+/* Counts each field in which a request that was planned differs from its default. */
 static inline void net_planned(const gckpt_plan_desc *d)
 {
     static const gckpt_plan_desc none;
@@ -1102,7 +1107,7 @@ static inline void net_planned(const gckpt_plan_desc *d)
 #undef NET_FIELD
 }
 
-/* Copies the next identifier from *at on to `name` and moves *at past it. Returns 0 if `end` comes first. */
+/* Copies the next identifier at or after *at to `name` and moves *at after it. Returns 0 if `end` comes first. */
 static inline int net_word(const char **at, const char *end, char *name)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
@@ -1129,12 +1134,12 @@ static inline void net_require(const char *prefix, const char *name, int unless)
     const int known = net_names;
     const long n = *net_count(full);
     CHECK_MSG(n > 0 || unless, "no net has %s", full);
-    if (net_names == known) /* not a new name: the table has not kept this copy */
+    if (net_names == known) /* the name is known, so the table has not kept this copy */
         free(full);
 }
 
-/* Checks that nets have used everything in gradckpt.h: builders, op descriptors, fields, enumerators; and fused
-   groups. */
+/* Checks that the nets have used everything that gradckpt.h has: builders, op descriptors, fields and enumerators,
+ * and also fused groups. */
 static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
@@ -1158,7 +1163,8 @@ static inline void net_check_coverage(void)
     }
     CHECK(found > 70);
     at = strstr(text, rows);
-    for (found = 0; at && *at != '\n'; found++) { /* entries "fast(name)", on continued lines */
+    /* reads the entries "fast(name)", which may continue on the next line */
+    for (found = 0; at && *at != '\n'; found++) {
         for (at += found ? 0 : sizeof rows - 1; *at && *at != '(' && *at != '\n'; at++)
             at += *at == '\\';
         if (*at == '(' && net_word(&at, text + f.size, word))
@@ -1177,8 +1183,9 @@ static inline void net_check_coverage(void)
         end = strstr(text, part);
         for (at = end; at && at > text && strncmp(at, "typedef enum", 12);)
             at--;
+        /* GCKPT_BF16_FAST is not required, since none of the processors that run the tests has this precision */
         for (found = 0, at += 12; end && net_word(&at, end, word); found++)
-            net_require("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor of the tests has it */
+            net_require("", word, !strcmp(word, "GCKPT_BF16_FAST"));
         CHECK_MSG(found >= 4, "%s", enums[k]);
     }
     net_require("", "runs in bands", 0);

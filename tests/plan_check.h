@@ -2,28 +2,31 @@
  *   const char *problem = plan_check(plan, graph, desc); returns NULL if nothing is wrong, else a text that names the
  *                                                        instruction, valid until the next call
  *
- * Every test runs it on every plan that it makes. If gradckpt.h and this file are included (check.h includes it), then
- * gckpt_plan_new, _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check returned plans;
- * a problem counts as a failed check. Printing operands takes about 10 times as long as all other checks, so
- * they are checked only for a test's first 32 plans and for every 8th one after these, or as the test defines
- * PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose defines PLAN_CHECK_OFF "why" before its includes.
+ * Tests check every plan that they make. If gradckpt.h and this file are included (check.h includes this file),
+ * then gckpt_plan_new, _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check returned
+ * plans; a problem counts as a failed check. Printing the operands of a plan takes about 10 times as long as all
+ * other checks, so operands are checked only for a test's first 32 plans and for every 8th plan after these, or as
+ * the test defines PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose defines PLAN_CHECK_OFF "why" before
+ * its includes.
  *
- * It shares no code with the planner. It reads the graph through gckpt_graph_node, and the plan through its public
- * getters, its file (gckpt_plan_write) and, if the plan can be printed, its C constant (gckpt_plan_c), whose operands
- * are those that run. A table below lists the inputs that ops read. Macros record the op descriptors and policies that
- * tests pass. From these and the manual (3, 5f, 6) it checks all instructions in one pass:
- *   - Each instruction is in its part of the list. Each input that it reads is the current definition, in a live
- *     buffer. Every forward has a reader.
+ * The checker shares no code with the planner. It reads the graph through gckpt_graph_node, and the plan through its
+ * public getters, its file (gckpt_plan_write) and, if the plan can be printed, its C constant (gckpt_plan_c), which has
+ * the operands that the executor uses. A table below lists the inputs that ops read. Macros record the op descriptors
+ * and policies that tests pass. With these facts and the manual (3, 5f, 6), all instructions are checked in one pass:
+ *   - Each instruction is in its part of the list. Each input that an instruction reads is the current definition, in a
+ *     live buffer. Every forward has a reader.
  *   - Each backward that a trained parameter or a fetch needs occurs once, and so does each update. Each loss occurs at
  *     least once, each side effect exactly once. No parameter is read after its update.
- *   - Gradients are complete when they are used, and added up in the contract's order. A REDUCE follows when the sums
- *     of a virtual rank are complete, and its receive buffer lives until the next one.
+ *   - Gradients are complete when they are used, and added up in the order of the numeric specification. A REDUCE
+ *     follows when the sums of a virtual rank are complete, and its receive buffer lives until the next REDUCE.
  *   - A reloaded value was offloaded after its forward, an offload_done belongs to an offload, and offloaded values fit
  *     into slower memory. With desc.overlap_offload, the cost is the time of two queues, as the manual defines it.
- *   - Buffers begin where they are written and end where they are read last. No two that live at the same time overlap.
- *     They add up to the live bytes, the peak and the arena; costs of instructions add up to the plan's.
- * plan_facts holds everything it knows of a plan, so a test may change a fact and check again. desc is the request of
- * the plan, or NULL; without it, budget, policies, costs and plans of backends are not checked. */
+ *   - Buffers begin where they are written and end where they are read last. Two buffers that are live at the same time
+ *     do not overlap. The sizes of buffers add up to the live bytes, the peak and the arena, and the costs of
+ *     instructions add up to the plan's cost.
+ * plan_facts holds everything that the checker has read about a plan, so that a test can change a fact and check
+ * again. desc is the request of the plan, or NULL; without desc, budget, policies, costs and plans of backends are
+ * not checked. */
 #ifndef TESTS_PLAN_CHECK_H
 #define TESTS_PLAN_CHECK_H
 #include <stdarg.h>
@@ -34,32 +37,35 @@
 
 #define PC_NONE ((size_t)-1)
 #if defined(__GNUC__) && __GNUC__ >= 4
-#define PC_LOCAL __thread /* in some tests, each rank is a thread */
+#define PC_LOCAL __thread /* in some tests each rank is a thread, so each thread needs its own variables */
 #else
 #define PC_LOCAL
 #endif
 
-enum { PC_BACKWARD = 1 << 30 }; /* flag: the op has a backward */
+enum { PC_BACKWARD = 1 << 30 }; /* this flag says that the op has a backward */
 typedef struct {
     const char *name;
     unsigned flags, needs[GCKPT_MAX_INPUTS]; /* as in gckpt_op */
 } pc_op;
-/* ---- the facts known of a graph and of a plan ---- */
+/* ---- the facts that the checker has read about a graph and a plan ---- */
 typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
 typedef struct {
     pc_kind kind;
     pc_op op;
-    /* ids of the inputs; base: id of the tensor whose bytes a view shares, or the own id */
+    /* in: ids of the inputs; base: for a view, the id of the tensor with which it shares bytes, otherwise the node's
+     * id */
     int base, inputs, in[GCKPT_MAX_INPUTS];
-    int batch_invariant, keep, recompute, indices, bytes; /* indices: its elements are i32; bytes: they are u8 */
+    /* indices: nonzero for i32 elements; bytes: nonzero for u8 elements */
+    int batch_invariant, keep, recompute, indices, bytes;
     int64_t n;                               /* elements */
-    size_t saved, shape; /* saved: bytes, or PC_NONE if unknown; shape: index into the sizes in the C constant */
+    /* saved: bytes of saved data, or PC_NONE if unknown; shape: index of its shape in the C constant */
+    size_t saved, shape;
 } pc_node;
 typedef struct {
     int count, terms, *term;
     pc_node *node;
 } pc_graph;
-/* An instruction as in the C constant: its operands begin at operand[at]. */
+/* An instruction as the C constant has it; the operands begin at operand[at]. */
 typedef struct {
     int kind, first, accumulate, zero, id, uses, at;
 } pc_ins;
@@ -72,23 +78,23 @@ typedef struct {
     pc_node *node;
     int terms, *term, fetches;
     pc_fetch *fetch;
-    unsigned char *trained; /* by id: nonzero if the plan updates it */
+    unsigned char *trained; /* trained[id]: nonzero if the plan updates the parameter */
     gckpt_cost *cost;       /* by id, or NULL */
-    /* [2 id] for the value, [2 id + 1] for the saved bytes: offset in slower memory, or PC_NONE */
+    /* offset in slower memory, or PC_NONE: [2 id] of the value, [2 id + 1] of the saved data */
     size_t *host_offset;
     int length, buffers;
     gckpt_instruction *list;
     gckpt_usage *usage;
-    gckpt_buffer *buffer; /* sorted by the instruction with which they end */
-    pc_ins *ins;          /* NULL if the plan cannot be printed as C */
+    gckpt_buffer *buffer; /* the buffers, sorted by the instruction with which they end */
+    pc_ins *ins;          /* instructions with their operands, or NULL if the plan cannot be printed as C */
     size_t *operand, operands;
     gckpt_mode mode;
     gckpt_precision precision;
     gckpt_shard shard;
     int64_t rows, batch;
     int in_backward, virtual_ranks, ranks, has_fused; /* has_fused: nonzero if the plan has fused groups */
-    size_t budget; /* 0 if the request has none or it is unknown */
-    int by_model;  /* nonzero if costs are the model's, not measured */
+    size_t budget; /* budget of the request, or 0 if there is no budget or the request is unknown */
+    int by_model;  /* nonzero if the planner estimated the costs of ops, 0 if they are measured */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
     uint64_t work, hidden, least, proven_work, offload_work;
     int overlap_offload;
@@ -97,7 +103,7 @@ typedef struct {
     char wrong[200]; /* the first error found while reading the plan */
 } plan_facts;
 
-/* The Makefile compiles these functions once, as a separate object that defines PLAN_CHECK_BODY. */
+/* The Makefile compiles these functions only once, as an object file for which PLAN_CHECK_BODY is defined. */
 #ifdef PLAN_CHECK_LINKED
 #define PC_API
 #else
@@ -105,24 +111,24 @@ typedef struct {
 #endif
 PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
                               const gckpt_plan_desc *desc);
-/* The same as plan_check, in steps. The terms and desc's fetches are used if the plan has no file (the plan of a
-   backend). */
+/* The steps of plan_check, for tests that change facts between them. The terms and the fetches of desc are needed
+ * only if the plan cannot be written to a file (the plan of a backend). */
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
 PC_API void pc_graph_free(pc_graph *g);
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc);
-/* Adds the operands, from the plan as C. Returns 0 if the plan cannot be printed. */
+/* Reads the operands from the C code of the plan. Returns 0 if the plan cannot be printed as C. */
 PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan);
 PC_API const char *plan_facts_check(const plan_facts *f);
 PC_API void plan_facts_free(plan_facts *f);
-/* Record an op descriptor or a policy that a test passes to the library. */
+/* These functions record an op descriptor or a policy that a test passes to the library. */
 PC_API void pc_note_op(const gckpt_tensor *t, const gckpt_op *op);
 PC_API void pc_note_policy(const gckpt_tensor *t, int keep);
 PC_API void pc_reset_graph(const gckpt_graph *graph);
-PC_API const pc_op *pc_find_op(const char *name); /* Returns NULL if it is not an op of the library. */
+PC_API const pc_op *pc_find_op(const char *name); /* returns NULL if the library has no op with this name */
 
 #if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
-/* ---- which inputs each op's backward reads, and which results may share bytes ---- */
+/* ---- table of the library's ops: the inputs that the backward reads, and results that may share bytes ---- */
 enum {
     PC_0 = GCKPT_IN(0),
     PC_1 = GCKPT_IN(1),
@@ -212,11 +218,11 @@ static const pc_op pc_ops[] = {
     { "sum_loss", PC_LOSS, { 0 } },
 };
 
-/* ---- op descriptors and policies recorded from the tests' calls ---- */
+/* ---- op descriptors and policies, recorded from the calls of the test ---- */
 typedef struct {
     const gckpt_graph *graph;
-    int id, policy; /* policy: 1 for must_save, -1 for must_recompute */
-    pc_op op;    /* name is NULL if the op is one of the library's */
+    int id, policy; /* policy: 1 for must_save, -1 for must_recompute, 0 for none */
+    pc_op op;    /* descriptor of a user-defined op; name is NULL for an op of the library */
 } pc_note;
 static PC_LOCAL pc_note *pc_notes;
 static PC_LOCAL size_t pc_note_count, pc_note_capacity;
@@ -260,7 +266,7 @@ PC_API void pc_note_policy(const gckpt_tensor *t, int keep)
         pc_note_new(t)->policy = keep ? 1 : -1;
 }
 
-/* A new graph begins at this address: deletes the notes on an earlier graph that was there. */
+/* A new graph has this address: deletes the records of an earlier, freed graph with the same address. */
 PC_API void pc_reset_graph(const gckpt_graph *graph)
 {
     size_t kept = 0;
@@ -289,7 +295,7 @@ PC_API const pc_op *pc_find_op(const char *name)
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count)
 {
     pc_graph *g = (pc_graph *)pc_alloc(1, sizeof *g);
-    const char *last = NULL; /* consecutive nodes often have the same op */
+    const char *last = NULL; /* the op before, since consecutive nodes often have the same op */
     const pc_op *found = NULL;
     g->count = gckpt_graph_size(graph);
     g->node = (pc_node *)pc_alloc((size_t)g->count, sizeof *g->node);
@@ -339,11 +345,11 @@ PC_API void pc_graph_free(pc_graph *g)
     free(g);
 }
 
-/* ---- reading a plan: its file and its C constant ---- */
+/* ---- reading a plan: from its file and from its C code ---- */
 typedef struct {
     char *bytes;
     size_t count, capacity, at;
-    int truncated; /* nonzero after a read past the end */
+    int truncated; /* nonzero once a read went beyond the end of the text */
 } pc_text;
 
 static inline size_t pc_write(void *user, const void *bytes, size_t size)
@@ -371,7 +377,7 @@ static inline uint64_t pc_number(pc_text *t)
     t->at += 8;
     return n;
 }
-/* Reads the next number, which must be below `limit`. */
+/* Reads the next number, which must be less than `limit`; otherwise reports a problem. */
 static inline int pc_below(pc_text *t, int64_t limit)
 {
     uint64_t n = pc_number(t);
@@ -388,8 +394,8 @@ static inline void pc_read_error(plan_facts *f, const char *format, ...)
     va_end(args);
 }
 
-/* Returns the bytes of the bf16 copy of parameter i, or 0 if the plan has none: a product in the body reads it.
- * Parameters used only by the user's own ops are unknown here and have no copy. */
+/* Returns the bytes of the bf16 copy of parameter i. The plan has such a copy if a product in the body reads the
+ * parameter; otherwise returns 0. A parameter that only user-defined ops read has none. */
 static inline size_t pc_copy(const plan_facts *f, int i)
 {
     for (int x = 0; x < f->length; x++) {
@@ -403,8 +409,8 @@ static inline size_t pc_copy(const plan_facts *f, int i)
     return 0;
 }
 
-/* Reads the file in the order of its description (src/export/export.h). Facts that getters report as well must be
- * equal. */
+/* Reads the plan's file in the order in which src/export/export.h describes it. Facts that the plan's getters report
+ * as well must be equal. */
 static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
 {
     int params = 0, tensors;
@@ -491,7 +497,8 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     (void)plan;
 }
 
-/* In the C constant: moves past the next `what`; reads the next number (SIZE_MAX means PC_NONE). */
+/* Helpers to read the C constant: pc_seek moves to the place after the next `what`; the next one reads a number,
+ * where SIZE_MAX means PC_NONE. */
 static inline void pc_seek(pc_text *t, const char *what)
 {
     const char *at = strstr(t->bytes + t->at, what);
@@ -518,7 +525,8 @@ static inline size_t pc_word(pc_text *t)
     return minus ? 0 - n : n;
 }
 
-/* Reads operands of instructions, sizes of saved bytes, offsets in slower memory and offsets of fetches. */
+/* Reads from the C constant: operands of instructions, sizes of saved data, offsets in slower memory, offsets of
+ * fetches. */
 static inline void pc_read_printed(plan_facts *f, pc_text *t)
 {
     free(f->ins), free(f->host_offset), free(f->operand); /* from an earlier call */
@@ -545,7 +553,7 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
     pc_seek(t, "gckpti_x_info[] = {\n");
     for (int i = 0; i < 2 * f->count && !t->truncated; i++) {
         for (int k = i % 2 ? 0 : 4; k > 0; k--)
-            pc_word(t); /* UINT64_C(cost), twice: the 64 is read as a number as well */
+            pc_word(t); /* skips two costs; UINT64_C(cost) is read as two numbers, 64 and the cost */
         f->host_offset[i] = pc_word(t);
         if (i % 2)
             pc_word(t), pc_word(t);
@@ -599,7 +607,8 @@ PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
     return printed;
 }
 
-/* Reads a loss that runs in another lowering than the built one: it then reads the inputs of its logits. */
+/* Finds whether a loss runs in another lowering than the one in which it was built; the loss then reads the inputs of
+ * its logits instead of the logits. */
 static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id];
@@ -619,8 +628,8 @@ static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int i
     q->op = *pc_find_op("linear_cross_entropy");
 }
 
-/* An op that runs as `fused` is the last one of a fused group. The other ops of the group do not run by themselves, and
- * only the group reads them. Finds the group and its inputs. */
+/* An op that the plan runs as `fused` is the last op of a fused group. The other ops of the group do not run by
+ * themselves, and their results are read only within the group. Finds the ops and the inputs of the group. */
 static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id], as = *q;
@@ -666,8 +675,8 @@ static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
     free(alone), free(inside);
 }
 
-/* Returns 0 if the plan cannot be checked: it has no file (the plan of a backend), and desc is NULL or has virtual
-   ranks. */
+/* Reads all facts about the plan. Returns 0 if the plan cannot be checked, since it has no file (the plan of a
+ * backend) and desc is NULL or has virtual ranks. */
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
 {
@@ -750,10 +759,10 @@ PC_API void plan_facts_free(plan_facts *f)
 }
 
 /* ---- checking all instructions in one pass ---- */
-/* The content that a buffer is believed to hold. It is lost if the buffer's stamp has changed since, because something
-   else was written there. */
+/* The definition that a buffer should hold. It is lost once the buffer's stamp differs from this one, since something
+ * else has then been written to the buffer. */
 typedef struct {
-    int buffer; /* -1 if nothing was ever written */
+    int buffer; /* index of the buffer, or -1 if this definition was never written */
     int stamp, writer, first, parts;
 } pc_content;
 enum { PC_LEVELS = 24 };
@@ -766,7 +775,8 @@ typedef struct {
     unsigned char *reaches, *active, *runs_backward, *staged, *has_saved, *is_term, *narrow;
     unsigned char *forwards, *backwards, *updated, *reduced, *offloaded_now, *live_value, *live_saved;
     int *expected, *first_use;
-    pc_content *value, *saved, *gradient, *shard, *sum; /* sum: indexed by use, id * inputs + input */
+    /* current definitions; sum is indexed by use: id * inputs + input */
+    pc_content *value, *saved, *gradient, *shard, *sum;
     int *next_use, *order;
     /* arrays indexed by instruction: */
     int *first_buffer;
@@ -774,11 +784,12 @@ typedef struct {
     /* arrays indexed by buffer: */
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
-    const size_t *operand, *operand_end; /* operands of this instruction, if they are known */
-    int pending, before;                  /* id of the REDUCE in progress; index of the last backward */
+    const size_t *operand, *operand_end; /* operands of the current instruction, if they are known */
+    /* pending: id of the REDUCE in progress; before: index of the last backward */
+    int pending, before;
     int exchange;                        /* the receive buffer of the REDUCE in progress */
-    int workspace;                            /* the buffer of this instruction's workspace, or -1 */
-    /* where the op's workspace begins in it, after the bf16 conversions */
+    int workspace;                            /* the buffer that is the current instruction's workspace, or -1 */
+    /* offset of the op's own workspace in that buffer, after the bf16 conversions */
     size_t own_workspace;
 } pc_state;
 
@@ -819,7 +830,7 @@ static inline int pc_is_cache(const pc_node *q)
 {
     return q->kind == PC_OP && q->op.name && !strcmp(q->op.name, "cache");
 }
-/* Returns whether an op that reads the tensor finds its value in the arena. */
+/* Returns whether an op that reads the tensor reads it from the arena. */
 static inline int pc_in_arena(const pc_state *w, int id)
 {
     const pc_node *q = &w->f->node[id];
@@ -831,18 +842,19 @@ static inline size_t pc_bytes(const pc_state *w, int id, int narrow)
     const pc_node *q = &w->f->node[id];
     return (size_t)q->n * (q->bytes ? 1 : w->narrow[id] & narrow ? 2 : 4);
 }
-/* Returns the needs of the node's backward. */
+/* Returns which inputs and results the backward of the node reads, as bits (see gckpt_op.needs). */
 static inline unsigned pc_needs(const pc_state *w, const pc_node *q)
 {
     unsigned mask = 0;
     for (int i = 0; i < q->inputs; i++) {
         const pc_node *in = &w->f->node[pc_base(w->f, q, i)];
         mask |= w->active[pc_base(w->f, q, i)] ? q->op.needs[i] : 0;
-        mask |= in->indices && in->kind == PC_OP ? GCKPT_IN(i) : 0; /* indices computed by an op are needed */
+        /* a backward also reads indices that an op has computed */
+        mask |= in->indices && in->kind == PC_OP ? GCKPT_IN(i) : 0;
     }
     return mask;
 }
-/* Returns whether input i repeats an earlier input or, if `any`, any other input. */
+/* Returns whether input i is the same tensor as an earlier input or, if `any` is nonzero, as any other input. */
 static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int any)
 {
     for (int k = 0; k < (any ? q->inputs : i); k++)
@@ -850,8 +862,8 @@ static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int a
             return 1;
     return 0;
 }
-/* Returns 2 if the gradient's sum has a compensation (5e) during the whole step, 1 if only during the instruction, else
-   0. */
+/* Returns 2 if the gradient sum of input i has a compensation (manual, 5e) during the whole step, 1 if it has one
+ * only during the instruction, 0 if it has none. */
 static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
 {
     const pc_node *in = &w->f->node[q->in[i]];
@@ -861,8 +873,8 @@ static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
         return w->accumulates ? 2 : 1;
     return in->n != q->n;
 }
-/* Returns whether the gradient is a sum over uses with one accumulator for each use (5f). Gradients of batch-invariant
- * tensors are, in a plan that accumulates. */
+/* Returns whether the gradient has a separate accumulator for each use of the tensor (manual, 5f). This is so for
+ * batch-invariant tensors in a plan that accumulates. */
 static inline int pc_has_sums(const pc_state *w, int id)
 {
     return w->accumulates && w->f->node[id].batch_invariant;
@@ -870,7 +882,7 @@ static inline int pc_has_sums(const pc_state *w, int id)
 
 /* ---- buffers ---- */
 /* Returns the buffer of this tensor and kind that begins at instruction x, or -1. If ends is 1, the buffer must end
- * with this instruction; if 0, later; if -1, either. hint: its offset, if known. */
+ * with this instruction; if 0, it must end later; if -1, it may do either. hint: offset of the buffer, if known. */
 static inline int pc_claim_buffer(pc_state *w, int x, int id, gckpt_buffer_kind kind, size_t size,
                             int ends, size_t hint)
 {
@@ -894,7 +906,7 @@ static inline void pc_touch(pc_state *w, int b, int x)
         w->last_read[b] = x;
 }
 
-/* Records that the current instruction writes new content into buffer b; the earlier content is lost. */
+/* Records that the current instruction writes a new definition into buffer b, which overwrites the one before. */
 static inline pc_content pc_put(pc_state *w, int b)
 {
     pc_content h = { b, ++w->stamp[b], w->x, 0, 0 };
@@ -902,7 +914,7 @@ static inline pc_content pc_put(pc_state *w, int b)
     return h;
 }
 
-/* Returns the last instruction of the body, not counting reduces. */
+/* Returns the last instruction of the body that is not a REDUCE. */
 static inline int pc_body_end(const pc_state *w)
 {
     int x = w->epilogue - 1;
@@ -911,8 +923,8 @@ static inline int pc_body_end(const pc_state *w)
     return x;
 }
 
-/* Checks that the content is complete when it is read. Results of the prologue are read in every iteration of the body,
-   so they must live to its end. */
+/* Checks that the definition h is complete and still there when an instruction reads it. Results of the prologue are
+ * read in every micro-batch, so they must live to the end of the body. */
 static inline int pc_read(pc_state *w, const pc_content *h, const char *what, int id)
 {
     int x = w->x;
@@ -939,7 +951,7 @@ static inline size_t pc_offset(const pc_state *w, const pc_content *h)
     return h && h->buffer >= 0 ? w->f->buffer[h->buffer].offset : PC_NONE;
 }
 
-/* Returns the operand that comes `ahead` places later, or PC_NONE if operands are unknown. */
+/* Returns the operand that is `ahead` places after the next one, or PC_NONE if operands are unknown. */
 static inline size_t pc_hint(const pc_state *w, int ahead)
 {
     return w->operand && w->operand + ahead < w->operand_end ? w->operand[ahead] : PC_NONE;
@@ -955,7 +967,7 @@ static inline void pc_operand(pc_state *w, const char *what, int i, size_t offse
                (unsigned long)w->operand[-1], (unsigned long)offset);
 }
 
-/* ---- which instruction reads which value, computed from the end ---- */
+/* ---- which instruction reads which value, computed from the last instruction to the first ---- */
 static inline void pc_find_live(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1025,7 +1037,8 @@ static inline void pc_reads_parameter(pc_state *w, int id)
         pc_fail(w, "reads parameter %d after its update", id);
 }
 
-/* Defines the value and the saved bytes of a forward or a reload, if a later instruction reads them. */
+/* Starts the definitions that a forward or a reload writes, the value and the saved data, as far as a later
+ * instruction reads them. */
 static inline void pc_results(pc_state *w, int id, int reload)
 {
     const plan_facts *f = w->f;
@@ -1074,15 +1087,16 @@ static inline void pc_workspace(pc_state *w, int id, size_t least)
         pc_fail(w, "has %lu bytes of workspace; compensations of its sums need %lu", (unsigned long)size,
                (unsigned long)least);
     w->workspace = b;
-    w->own_workspace = pc_hint(w, 0); /* after the bf16 conversions, which a bf16 plan may have */
+    w->own_workspace = pc_hint(w, 0); /* the op's workspace begins after the bf16 conversions, if there are any */
     if (w->f->precision == GCKPT_FP32 || w->f->node[id].kind != PC_OP)
         pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
     else if (w->operand && w->operand < w->operand_end)
         w->operand++;
 }
 
-/* In a bf16 plan, the workspace has float copies of the bf16 operands. Each copy has its own place unless the op
- * computes in place or passes a gradient on. The op's own workspace follows. */
+/* Checks the bf16 conversions in the workspace: in a bf16 plan, the workspace begins with float copies of the bf16
+ * operands. Each copy has a separate place, unless the op computes in place or passes a gradient on. The op's own
+ * workspace follows. */
 static inline void pc_copies(pc_state *w, int id, int backward)
 {
     const pc_node *q = &w->f->node[id];
@@ -1184,8 +1198,8 @@ static inline void pc_reload(pc_state *w, int id)
 }
 
 /* ---- gradients ---- */
-/* Checks that the gradient is complete. Returns the offset of the first accumulator, or of the only one; `others` gets
-   the rest. */
+/* Checks that the gradient is complete. Returns the offset of its first (or only) accumulator, and stores the offsets
+ * of further accumulators in `others`. */
 static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *others, int *count)
 {
     const plan_facts *f = w->f;
@@ -1214,7 +1228,7 @@ static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *o
         }
         h->parts = need;
         if (!w->failed && h->buffer >= 0)
-            h->stamp = ++w->stamp[h->buffer]; /* the first accumulator now contains the others */
+            h->stamp = ++w->stamp[h->buffer]; /* the first accumulator now contains the sum of all accumulators */
     }
     if (pc_read(w, h, "gradient", id) && h->parts != need)
         pc_fail(w, "%s the gradient of %d, which has %d of %d contributions", who, id, h->parts,
@@ -1222,9 +1236,9 @@ static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *o
     return pc_offset(w, h);
 }
 
-/* Checks that contributions are added in the contract's order (5f). The first two contributions to a sum over uses may
- * change places, since each is computed separately and a + b = b + a. If every use has an accumulator, any order is
- * allowed. */
+/* Checks that the contributions to a gradient are added in the order of the manual (5f). The first two contributions
+ * to a sum over uses may be exchanged, since each is computed separately and a + b = b + a. If every use has a
+ * separate accumulator, any order is allowed. */
 static inline void pc_check_order(pc_state *w, int use, int id)
 {
     int k = w->gradient[id].buffer >= 0 ? w->gradient[id].parts : 0, order = w->order[use];
@@ -1232,8 +1246,8 @@ static inline void pc_check_order(pc_state *w, int use, int id)
         pc_fail(w, "adds to the gradient of %d as number %d; it is number %d", id, k, order);
 }
 
-/* Finds the offset that receives the gradient of input i. Returns bits: 1 if it is added to, 2 if it is cleared
-   first. */
+/* Finds the offset to which the gradient of input i is written. Returns bits: 1 if the gradient is added to what is
+ * there, 2 if the place is cleared first. */
 static inline unsigned pc_target(pc_state *w, int id, int i, size_t *at, size_t *total)
 {
     const plan_facts *f = w->f;
@@ -1265,7 +1279,8 @@ static inline unsigned pc_target(pc_state *w, int id, int i, size_t *at, size_t 
                    pc_bytes(w, id, PC_GRADIENT) == size && !pc_repeats(f, q, i, 1) &&
                    q->op.flags & (GCKPT_PASSES_GRAD(i) | (i ? 0 : GCKPT_INPLACE_GRAD))) {
             if (q->op.flags & GCKPT_PASSES_GRAD(i))
-                *h = *out; /* the gradient is passed on: nothing is written, and both tensors share the content */
+                /* the op passes its gradient on without writing anything, so both tensors share one definition */
+                *h = *out;
             else
                 *h = pc_put(w, out->buffer);
             h->writer = w->x;
@@ -1363,8 +1378,8 @@ static inline void pc_backward(pc_state *w, int id)
 }
 
 /* ---- reduces and updates ---- */
-/* Returns the bytes of the largest shard when a tensor's blocks of 4096 elements are halved again and again into n
-   shards. */
+/* Returns the bytes of the largest shard of a tensor whose blocks of 4096 elements are halved repeatedly until there
+ * are n shards. */
 static inline size_t pc_shard_bytes(int64_t elements, int n)
 {
     int64_t blocks = (elements + 4095) / 4096;
@@ -1373,7 +1388,7 @@ static inline size_t pc_shard_bytes(int64_t elements, int n)
     return 4 * (size_t)(blocks * 4096 < elements ? blocks * 4096 : elements);
 }
 
-/* Ends the exchange in progress: its buffers were needed until the instruction before x. */
+/* Ends the exchange in progress, whose buffers had to live until the instruction before x. */
 static inline void pc_end_exchange(pc_state *w, int x)
 {
     int id = w->pending;
@@ -1384,13 +1399,13 @@ static inline void pc_end_exchange(pc_state *w, int x)
         pc_touch(w, w->gradient[id].buffer, x - 1);
     if (w->shard[id].buffer >= 0) {
         pc_touch(w, w->shard[id].buffer, x - 1);
-        w->gradient[id].buffer = -1; /* the other shards of the gradient are not needed */
+        w->gradient[id].buffer = -1; /* after the REDUCE, only this rank's shard of the gradient is needed */
     }
     w->pending = -1;
 }
 
-/* Checks the receive buffer for other ranks' data. All REDUCEs after one backward share it, so it has the size of the
-   largest. */
+/* Checks the buffer that receives other ranks' data. All REDUCEs after one backward use the same buffer, so it has
+ * the size that the largest of them needs. */
 static inline void pc_exchange(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
@@ -1504,9 +1519,10 @@ static inline void pc_update(pc_state *w, int id)
 }
 
 /* ---- the whole list of instructions ---- */
-/* Finds which tensors get a gradient: they lead to a loss, and they are fetched, trained, or depend on such a tensor.
- * Also finds which backwards run, and the uses of each tensor in the contract's order: first users that depend on the
- * batch, then the others, each in reverse order, with inputs ascending. */
+/* Finds which tensors get a gradient: those that have a path to a loss and that are fetched, trained, or depend on
+ * such a tensor. Also finds which backwards run, and the uses of each tensor in the order of the manual (5f): first
+ * the users that depend on the batch, then the others, both in reverse order of creation, with the inputs of one user
+ * in ascending order. */
 static inline void pc_find_active(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1544,7 +1560,7 @@ static inline void pc_find_active(pc_state *w)
             w->order[use] = k++;
 }
 
-/* Finds where the parts of the list begin, and fills the arrays by id and by buffer. */
+/* Finds where prologue, body and epilogue begin, and fills the arrays that are indexed by tensor id and by buffer. */
 static inline int pc_start(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1571,7 +1587,8 @@ static inline int pc_start(pc_state *w)
             return 0;
         }
         if (f->node[in.id].kind == PC_PARAM && in.kind == GCKPT_FORWARD)
-            w->staged[in.id] = f->usage[x].once ? 2 : 1; /* 2 if staged in the prologue */
+            /* 2 if the parameter is staged in the prologue, 1 if it is staged in the body */
+            w->staged[in.id] = f->usage[x].once ? 2 : 1;
     }
     for (x = 0; x < f->length && f->usage[x].once && f->list[x].kind == GCKPT_FORWARD;)
         x++;
@@ -1649,7 +1666,7 @@ static inline void pc_instruction(pc_state *w, int x)
         pc_fail(w, "has %d operands too many", (int)(w->operand_end - w->operand));
 }
 
-/* Checks that everything required has happened by the end, and that all fetches exist. */
+/* Checks at the end of the list that everything required has happened, and that all fetches exist. */
 static inline void pc_end(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1696,7 +1713,8 @@ static inline void pc_end(pc_state *w)
     }
 }
 
-/* Returns whether two sums are equal. Sums of 2^53 bytes and more are added in double, so they are reported rounded. */
+/* Returns whether two sums of bytes are equal. Sums of 2^53 bytes and more are reported rounded, since they are added
+ * in double. */
 static inline int pc_same(size_t a, size_t b)
 {
     const uint64_t exact = UINT64_C(1) << 53;
@@ -1704,7 +1722,8 @@ static inline int pc_same(size_t a, size_t b)
                       (double)a - (double)b < 4096 && (double)b - (double)a < 4096);
 }
 
-/* Checks that buffers that live at once do not overlap, are aligned, and add up to the reported bytes. */
+/* Checks that buffers which are live at the same time do not overlap, that all are aligned, and that they add up to
+ * the reported bytes. */
 static inline void pc_check_sizes(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1778,15 +1797,16 @@ static inline void pc_check_sizes(pc_state *w)
                (unsigned long)f->budget);
 }
 
-/* Returns the cost of copying `bytes` to slower memory or back: the cost for 2^20 bytes in proportion, rounded up. */
+/* Returns the cost of copying `bytes` bytes to slower memory or back: desc.offload_cost, which is for 2^20 bytes, in
+ * proportion and rounded up. */
 static inline uint64_t pc_copy_cost(const plan_facts *f, size_t bytes)
 {
     return (bytes >> 20) * f->offload_work +
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
 }
 
-/* Returns how an instruction uses the current definition of a tensor: bit 0 if it reads the value, bit 1 if it reads
- * the saved bytes, bit 2 if it is a forward that may overwrite the value. */
+/* Returns how instruction x uses the current definition of a tensor, as bits: 1 if it reads the value, 2 if it reads
+ * the saved data, 4 if it is a forward that may overwrite the value. */
 static inline int pc_uses(const pc_state *w, int x, int id)
 {
     const plan_facts *f = w->f;
@@ -1809,13 +1829,15 @@ static inline int pc_uses(const pc_state *w, int x, int id)
     return bits;
 }
 
-/* Returns the time of a micro-batch: ops run one after the other, overlapped with copies. */
+/* Returns the time of a micro-batch in which ops run one after the other and copies overlap with them. */
 static inline uint64_t pc_time(pc_state *w)
 {
     const plan_facts *f = w->f;
     uint64_t now = 0, copied = 0, *ready, *may_go;
     ready = (uint64_t *)pc_alloc((size_t)(f->count + f->length + 2), sizeof *ready);
-    may_go = ready + f->count; /* by instruction: computing it, or any later one, starts no earlier */
+    /* by instruction: earliest time from which the computation of this instruction, and so of all later ones, can
+     * start */
+    may_go = ready + f->count;
     memset(ready, 0, (size_t)(f->count + f->length + 2) * sizeof *ready);
     for (int x = 0; x < f->length; x++) {
         int id = f->list[x].id, kind = (int)f->list[x].kind;
@@ -1851,7 +1873,7 @@ static inline uint64_t pc_time(pc_state *w)
         }
         if (kind > GCKPT_BACKWARD)
             continue;
-        if (x >= w->epilogue && copied > now) /* all copies end by the end of the body */
+        if (x >= w->epilogue && copied > now) /* all copies must have ended when the body ends */
             now = copied;
         now = may_go[x] > now ? may_go[x] : now;
         for (int i = 0; i < f->count; i++)
@@ -1866,14 +1888,15 @@ static inline uint64_t pc_time(pc_state *w)
     return now;
 }
 
-/* Checks that the costs of instructions add up to the plan's cost, and that the model's costs are at least the bytes
- * that an op moves. Offloaded values must not overlap in slower memory. */
+/* Checks that the costs of instructions add up to the plan's cost, and that a cost estimated by the planner is at
+ * least the bytes that the op moves. Also checks that offloaded values do not overlap in slower memory. */
 static inline void pc_check_costs(pc_state *w)
 {
     const plan_facts *f = w->f;
     uint64_t work = 0, once = 0, recomputed = 0, backward = 0;
     size_t alignment = f->alignment ? f->alignment : 1, host_bytes = 0;
-    unsigned char *offloaded = w->offloaded_now; /* by id: the parts that are offloaded at the current instruction */
+    /* by id: the parts (value, saved data) that are offloaded at the current instruction */
+    unsigned char *offloaded = w->offloaded_now;
     memset(offloaded, 0, (size_t)f->count);
     for (int x = 0; x < f->length && !w->failed; x++) {
         int id = f->list[x].id, kind = (int)f->list[x].kind;
@@ -2030,7 +2053,7 @@ PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
 }
 #endif /* PLAN_CHECK_BODY */
 
-/* ---- checks of every plan that a test makes ---- */
+/* ---- the macros that check every plan which a test makes ---- */
 #if defined(TESTS_CHECK_H) && !defined(PLAN_CHECK_OFF)
 typedef struct {
     const gckpt_frontier *frontier;
@@ -2041,7 +2064,7 @@ typedef struct {
     gckpt_build_fn build;
     gckpt_measure_fn measure;
     void *user;
-    pc_graph **graph; /* one for each number of rows that was built */
+    pc_graph **graph; /* an array with a graph for each number of rows that the build function has built */
     int64_t *rows;
     size_t count;
 } pc_builds;
@@ -2112,7 +2135,8 @@ static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_te
     return frontier;
 }
 
-/* Plans without a file (of a backend) are not checked, because their fetches may be gone. */
+/* Checks the plan of a frontier. Plans without a file (of a backend) are not checked, since the tensors that they
+ * fetch may be freed. */
 static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
                                            const gckpt_frontier *frontier, size_t budget)
 {

@@ -1,5 +1,5 @@
-// node tests/playground.mjs PAGE.html TINY [FOLDER]: the playground in a headless Chromium, beside the native program
-// (docs/playground/tiny.c). FOLDER: for screenshots.
+// node tests/playground.mjs PAGE.html TINY [FOLDER]: tests the playground in a headless Chromium, and compares its results
+// with those of the native program TINY (docs/playground/tiny.c). FOLDER: a folder for screenshots.
 import { execFileSync } from 'node:child_process';
 import { writeFileSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { resolve, join, dirname } from 'node:path';
@@ -7,11 +7,11 @@ import { pathToFileURL, fileURLToPath } from 'node:url';
 import { tested } from './browser.mjs';
 
 const [page, tiny, folder] = process.argv.slice(2);
-let profile, send, run, look, check; // the browser's
-const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // a function, run there
+let profile, send, run, look, check; // functions of the browser (see browser.mjs)
+const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // runs a function in the page
 const until = async (expression, what) => {
   for (let i = 0; i < 3000; i++) {
-    const there = await run(expression).catch(error => { // asked of a page that another one was just taking the place of
+    const there = await run(expression).catch(error => { // fails while one page is replaced by another
       if (!error.message.includes('navigated or closed')) throw error;
     });
     if (there) return;
@@ -37,7 +37,7 @@ const shot = async (name, width, height, dark) => {
   writeFileSync(join(folder, `${name}.png`), Buffer.from(data, 'base64'));
 };
 
-// ---- what is tested ----
+// ---- the tests ----
 async function presets() {
   for (const model of ['gpt', 'chain', 'mlp', 'translator', 'unet']) {
     await open(`#model=${model}`);
@@ -52,8 +52,9 @@ async function presets() {
   }
 }
 
-// The drawing of the network has what the plan computes, each box in its place, coloured as the cells; and what is held lies
-// in the arena: at each instruction each buffer of results holds one result, and each result held is in one.
+// Tests the drawing of the network: it has a box for each result that the plan computes, in the right place and with the
+// colour of the table's cell. Results that are held are in the arena: at each instruction, each buffer of results holds one
+// result, and each result that is held is in one buffer.
 async function drawn(what) {
   check(await inPage(() => plan.instructions.every((now, at) => {
     const live = plan.buffers.flatMap((b, i) => b[5] === 0 && b[0] <= at && at <= b[1] ? [i] : []);
@@ -80,7 +81,8 @@ async function drawn(what) {
   check(Object.values(good).every(Boolean), `${what}, the drawing: ${JSON.stringify(good)}`);
 }
 
-// What is pointed at by mouse, finger or keys is named; the arena's larger boxes have their names in them.
+// Tests that a box to which the user points by mouse, finger or keys is named below the drawing, and that the larger boxes
+// of the arena contain their names.
 async function pointed() {
   await open('#model=chain&layers=6&rows=64&budget=1&mode=memory-poor');
   const says = () => run(`$('chosen-says').textContent`);
@@ -117,7 +119,8 @@ async function pointed() {
     `keys in the arena: ${await says()}`);
 }
 
-// Lessons' links: each state plans, opens its trainings, and is shown at the part that it is about.
+// Tests the links of the course's lessons: each linked state has a plan, opens its trainings, and shows the part of the page
+// that the lesson is about.
 async function lessons() {
   const course = join(dirname(fileURLToPath(import.meta.url)), '../docs/course');
   const links = readdirSync(course).filter(f => /^\d.*\.md$/.test(f)).sort().flatMap(f =>
@@ -141,14 +144,14 @@ async function lessons() {
   }
   for (let n = 1; n <= 6; n++) check(links.some(([f]) => f.startsWith(n)), `lesson ${n} links the page`);
   check(saved.filter(s => s > 0.4).length >= 3, `lesson 3: of the bytes can be saved ${saved}`);
-  // the presets named after lesson 3 are what it links
+  // lesson 3 links the presets that are named after it
   const presets = await inPage(() => Object.keys(PRESETS).map(k => ({ ...preset(k).sizes, model: preset(k).model, rows: preset(k).rows })));
   const third = links.filter(([f]) => f.startsWith('3')).map(([, hash]) => [...new URLSearchParams(hash.slice(1))]);
   for (const p of presets)
     check(third.some(of => of.length > 2 && of.every(([k, v]) => k === 'see' || String(p[k]) === v)), `lesson 3 links ${JSON.stringify(p)}`);
 }
 
-// One is, two are; numbers as people write them.
+// Tests the grammar of texts: singular and plural, and numbers as people write them.
 async function grammar() {
   const plain = text => text.replace(/\u00a0/g, ' ');
   const wrong = [/\b1 (results|bytes|steps|points|instructions|examples|\w+ are|are|were)\b/, /\d{5,} (bytes|results|steps)/,
@@ -179,8 +182,8 @@ async function grammar() {
     check(plain(await run(is)) === text, `${is} is ${await run(is)}`);
 }
 
-// Colours that stand for different things differ, for those who see some colours alike, too (Machado and others 2009, whole
-// deficiency); text stands out from what is behind it.
+// Tests that colours with different meanings can be distinguished, also by people with a colour vision deficiency (matrices of
+// Machado and others 2009, for the complete deficiency), and that text has enough contrast with its background.
 const light = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const SEEN = {
   all: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
@@ -188,7 +191,7 @@ const SEEN = {
   deuteranopia: [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
   tritanopia: [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
 };
-// Of "#rrggbb", as seen: its place in CIELAB.
+// Returns the CIELAB coordinates of the colour "#rrggbb" as a person with the vision `seen` sees it.
 function lab(colour, seen) {
   const from = [1, 3, 5].map(i => light(parseInt(colour.slice(i, i + 2), 16) / 255));
   const [r, g, b] = seen.map(row => Math.min(1, Math.max(0, row.reduce((s, w, i) => s + w * from[i], 0))));
@@ -196,7 +199,7 @@ function lab(colour, seen) {
     (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883].map(t => t > 0.008856 ? Math.cbrt(t) : 7.787 * t + 16 / 116);
   return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
 }
-// All text of the page, [colour, what is behind it, which] of each; of a hatch both colours.
+// Returns [colour, background, name] for each text of the page; a text on a hatch has an entry for both colours of the hatch.
 function textColours() {
   const all = [], names = getComputedStyle(document.documentElement);
   const named = n => `rgb(${[1, 3, 5].map(i => parseInt(names.getPropertyValue(`--${n}`).trim().slice(i, i + 2), 16)).join()})`;
@@ -240,7 +243,7 @@ async function colours() {
   }
 }
 
-// The grey region says what it is, in the drawing and below it; both of its parts where they differ.
+// Tests the grey region of the chart: its meaning is written in the drawing and below it, for both parts if they differ.
 async function grey() {
   for (const [width, hash] of [[320, '#model=chain'], [1280, '#model=gpt']]) {
     await send('Emulation.setDeviceMetricsOverride', { width, height: 800, deviceScaleFactor: 1, mobile: width < 600 });
@@ -288,7 +291,7 @@ async function address() {
   check(await run('state.sizes.layers') === 5 && await run('state.budget') === 400000, 'Back restores the network before');
 }
 
-// What explains: words where they stand, the tour, what a method or a switch does not do.
+// Tests the explanations: of words where they occur, the tour, and the notes about methods or switches that have no effect.
 async function explains() {
   await open('#model=gpt');
   const words = await run(`(() => { const all = [...document.querySelectorAll('button.word')]; all.forEach(b => b.click());
@@ -304,7 +307,8 @@ async function explains() {
   }
   check(await run(`document.getElementById('tour').hidden`), 'the tour ends');
   await run('learn(false)');
-  await run(`['tour-begin', 'tour-next', 'tour-next'].forEach(id => $(id).click())`); // faster than plans come
+  // clicks faster than plans are made
+  await run(`['tour-begin', 'tour-next', 'tour-next'].forEach(id => $(id).click())`);
   await until('playing && plan.instructions.some(i => i[4])', 'the third part at once');
   check(await inPage(() => state.at + 3 >= plan.instructions.findIndex(i => i[4])), `the third part begins at ${await run('state.at')}`);
   await run(`$('tour-end').click()`);
@@ -314,7 +318,7 @@ async function explains() {
   await until(`/makes no difference/.test(document.getElementById('fault-says').textContent)`, 'the fault without unequal lengths');
 }
 
-// What is pressed while steps run: no step of an older run gets into the new one, none is taken twice.
+// Tests buttons that are pressed while steps run: no step of an older run is counted in the new one, and none is taken twice.
 async function races() {
   await open('#learn=gpt');
   await until('ready && runs.every(r => r.plan && !r.plan.error)', 'both plans');
@@ -336,7 +340,7 @@ async function races() {
   check(await run('points.length') === 0, 'points that are none');
 }
 
-// Points by keys, and what is wrong with what is given.
+// Tests setting points by keys, and the messages about invalid input.
 async function keys() {
   await open('#learn=points');
   await until('ready && runs.every(r => r.plan)', 'points');
@@ -352,7 +356,7 @@ async function keys() {
   await until(`/whole, even number/.test(document.getElementById('a-says').textContent)`, 'three heads');
 }
 
-// Both runs, and what the page's command prints, have the same weights.
+// Tests that both runs, and the program that the page's command starts, end with the same weights.
 async function trains(hash, steps, what) {
   await open(hash);
   await until('runs.every(r => r.plan && !r.plan.error)', `${what}: both plans`);

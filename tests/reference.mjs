@@ -1,4 +1,4 @@
-// node tests/reference.mjs PAGE.html [FOLDER]: the reference in a headless Chromium. FOLDER: for screenshots.
+// node tests/reference.mjs PAGE.html [FOLDER]: tests the reference page in a headless Chromium. FOLDER: a folder for screenshots.
 import { resolve, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { tested } from './browser.mjs';
@@ -15,7 +15,7 @@ const type = words => run(`q.focus(); q.value = ${JSON.stringify(words)}; q.disp
   [...found.querySelectorAll('b')].map(b => b.textContent)`);
 const key = k => run(`q.dispatchEvent(new KeyboardEvent('keydown', { key: '${k}', bubbles: true, cancelable: true }))`);
 
-// ---- what is tested ----
+// ---- the tests ----
 async function searches() {
   await open('');
   for (const [words, first] of [['step', 'gckpt_step'], ['gckpt_plan_new', 'gckpt_plan_new'], ['conv2d', 'gckpt_conv2d'],

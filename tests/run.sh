@@ -1,6 +1,7 @@
 #!/bin/sh
-# Summarises the logs of make test, each of which ends with "exit status N". The last line "name: N passed, N failed" of a
-# log counts; a program that printed no such line, or exited with an error although it counted no failure, is one failure.
+# Summarises the logs of make test. Each log ends with "exit status N". The last line "name: N passed, N failed" of a
+# log counts; a program that printed no such line, or ended with an error although it counted no failure, counts as
+# one failure.
 #
 #     sh tests/run.sh each build/test_ops.log     prints its line; after a failure its messages and how to run it alone
 #     sh tests/run.sh sum build/*.log             prints the failures, then "N passed, N failed"; the exit status is 1
@@ -10,7 +11,7 @@ shift
 
 counts='^[^:]+: [0-9]+ passed, [0-9]+ failed$'
 
-# read_log LOG: sets name, line, p and f
+# read_log LOG: sets name and line, and p and f, the numbers of checks that passed and failed
 read_log()
 {
     name=$(basename "$1" .log)

@@ -1,4 +1,5 @@
-// node tests/slides.mjs SLIDES.html [FOLDER]: the slides of the course in a headless Chromium. FOLDER: for screenshots.
+// node tests/slides.mjs SLIDES.html [FOLDER]: tests the slides of the course in a headless
+// Chromium. FOLDER: a folder for screenshots.
 import { resolve, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { tested } from './browser.mjs';

@@ -1,5 +1,5 @@
-/* text.h - helpers for tests of text output: a writer that may fail at any call, and checks whether
- * its text is well-formed XML or JSON. Include after gradckpt.h, or layer headers of src/. */
+/* text.h - helpers for tests of text output: a writer that may fail at any call, and functions that check whether the
+ * written text is well-formed XML or JSON. Include after gradckpt.h, or layer headers of src/. */
 #ifndef TESTS_TEXT_H
 #define TESTS_TEXT_H
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static size_t write_text(void *user, const void *bytes, size_t size)
     return size;
 }
 
-/* Replaces strstr, which under a sanitizer measures the whole of a long text at each call. */
+/* Finds `what` in s like strstr, which under a sanitizer would measure the whole length of s at each call. */
 static const char *find(const char *s, const char *what)
 {
     size_t n = strlen(what);
@@ -38,7 +38,7 @@ static const char *find(const char *s, const char *what)
     return *s ? s : NULL;
 }
 
-/* Returns whether the text is UTF-8 and has only characters that XML and JSON allow. */
+/* Returns whether the text is valid UTF-8 and has only characters that both XML and JSON allow. */
 static inline int is_valid_text(const text *t)
 {
     for (size_t i = 0; i < t->size;) {
@@ -53,8 +53,8 @@ static inline int is_valid_text(const text *t)
     return 1;
 }
 
-/* Returns whether the text is well-formed XML, as far as this writer goes: elements nest,
-   attributes are quoted, entities are known ones. */
+/* Returns whether the text is well-formed XML of the kind that the library writes: elements nest, attributes are
+ * quoted, entities are known ones. */
 static inline int is_valid_xml(const text *t)
 {
     static const char *const entities[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
@@ -95,7 +95,7 @@ static inline int is_valid_xml(const text *t)
    separate values. */
 static inline int is_valid_json(const text *t)
 {
-    /* before: kind of the last token: one of { [ , : or v (a value) or k (a key) */
+    /* kind of the token before: one of { [ , : or v (a value) or k (a key) */
     char open[16], before = 0;
     int depth = 0, values = 0;
     for (const char *s = t->bytes; *s; s++) {

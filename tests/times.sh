@@ -1,7 +1,7 @@
 #!/bin/sh
-# Compares the user and system time of each check with its budget. Since machines differ, the unit of budgets is one
-# compilation of version 0.1's header by gcc -O2, measured in the same run. tests/budgets has the budgets in units; a check
-# fails above 1.3 times its budget, since times vary.
+# Compares the user and system time of each check with its budget. Since machines differ, budgets are multiples of a
+# unit: one compilation of the header of version 0.1 by gcc -O2, measured in the same run. tests/budgets has the
+# budgets; since times vary, a check fails only above 1.3 times its budget.
 #
 #     sh tests/times.sh clear                 deletes the recorded times
 #     sh tests/times.sh unit                  measures the unit; the mean of all measurements is used

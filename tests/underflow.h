@@ -1,6 +1,6 @@
-/* underflow.h - a bf16 plan in which sums of a layer's output, of its gradients and of attention lie less than half a
- * unit in the last place below the least normal number. Such a result must be 0 on every backend. The two terms of
- * each sum are two places apart, so they belong to one chain. */
+/* underflow.h - a bf16 plan in which sums (of a layer's output, of its gradients and of attention) are less than half
+ * a unit in the last place below the smallest normal number. Such a result must be 0 on every backend. The two terms
+ * of each sum are two places apart, so that both belong to the same chain. */
 #ifndef TESTS_UNDERFLOW_H
 #define TESTS_UNDERFLOW_H
 #include <math.h>
@@ -53,7 +53,8 @@ static void check_underflow(const gckpt_backend *backend, gckpt_isa isa, int pla
         q[1].values[j] = 0;
     }
     for (int i = 0; i < R; i++) {
-        /* output rows: 2^-126 and -1.5 2^-151; row 5: 2^-126 alone; z is the gradient of the output */
+        /* each row of the output is 2^-126 - 1.5 2^-151, except row 5, which is 2^-126; z is the gradient of the
+         * output */
         x[K * i] = ldexpf(1, -63), x[K * i + 1] = 0, x[K * i + 2] = i == 5 ? 0 : ldexpf(1.5f, -75);
         for (int j = 0; j < N; j++)
             z[i * N + j] = 0;
@@ -62,7 +63,7 @@ static void check_underflow(const gckpt_backend *backend, gckpt_isa isa, int pla
         keys[K * i] = 0, keys[K * i + 1] = keys[K * i + 2] = -17; /* exp(-17): 1.39 2^-25 */
         values[K * i] = least, values[K * i + 1] = 0, values[K * i + 2] = -least;
     }
-    /* in dx[2][2]: the same two terms, over columns 0 and 2; in dw[2][5]: over rows 3 and 4, one chain */
+    /* dx[2][2] gets the same two terms over columns 0 and 2, and dw[2][5] over rows 3 and 4, which are in one chain */
     z[2 * N] = -ldexpf(1, -50), z[2 * N + 2] = ldexpf(1.5f, -75);
     z[3 * N + 5] = ldexpf(1, -51), z[4 * N + 5] = -ldexpf(1, -76);
     x[3 * K + 2] = ldexpf(1, -75);

@@ -1,5 +1,5 @@
-/* util.h - helpers that many tests share: random numbers, an allocator that counts and fails, files in memory,
- * ways to run a step, random schedules, a block of layers, budgets read from error texts, teardown. Include
+/* util.h - helpers that many tests share: random numbers, an allocator that counts and fails, files in memory, ways
+ * to run a step, random schedules, a block of layers, budgets read from error texts, freeing of objects. Include
  * after gradckpt.h. */
 #ifndef TESTS_UTIL_H
 #define TESTS_UTIL_H
@@ -45,10 +45,9 @@ static inline int64_t count_of(const gckpt_shape *s)
     return n;
 }
 
-/* ---- an allocator for tests: it counts blocks and bytes, and fails at call fail_at, at every call from
- * fail_from on, and beyond `limit` bytes (0 disables each). It stores each block's size in front of the block,
- * to check the old size that callers pass, and overwrites freed bytes, so that reading them gives wrong
- * results. ---- */
+/* ---- an allocator for tests. It counts blocks and bytes, and fails at call fail_at, at every call from fail_from
+ * on, and beyond `limit` bytes (0 disables each). It stores each block's size before the block, to check the old size
+ * that callers pass, and overwrites freed bytes, so that reading them gives wrong results. ---- */
 typedef struct {
     long calls, fail_at, fail_from, blocks, wrong_sizes;
     size_t live, peak, limit;
@@ -87,7 +86,7 @@ static inline gckpt_memory heap_memory(heap *h)
     return m;
 }
 
-/* ---- a file in memory: a write stops at `limit` bytes, and call number fail_call transfers one byte less (0
+/* ---- a file in memory. A write stops at `limit` bytes, and call number fail_call transfers one byte too few (0
  * disables each). A zero byte follows the last byte written. ---- */
 typedef struct {
     unsigned char *bytes;
@@ -121,7 +120,7 @@ static inline size_t file_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* Copies the bytes of `from` to `to`, whose read position becomes 0. */
+/* Copies the bytes of file `from` to file `to`, which is then read from its beginning. */
 static inline void file_copy(file *to, const file *from)
 {
     to->size = to->at = 0;
@@ -133,9 +132,9 @@ static inline int same_file(const file *a, const file *b)
     return a->size == b->size && a->size > 0 && !memcmp(a->bytes, b->bytes, a->size);
 }
 
-/* ---- runs one step: in one call if stream and pieces are 0; else with `stream` rows per call of
- * gckpt_step_add, which fill supplies (if negative: one row in the first call, then -stream); or with `pieces`
- * instructions per call of gckpt_run_some ---- */
+/* ---- runs one step. If stream and pieces are 0, in one call; if stream is not 0, with `stream` rows per call of
+ * gckpt_step_add, whose data `fill` supplies (if stream is negative, one row in the first call, then -stream); if
+ * pieces is not 0, with `pieces` instructions per call of gckpt_run_some ---- */
 static inline gckpt_result util_step(gckpt_exec *e, int (*fill)(const void *, int64_t, gckpt_feed *),
                                     const void *user, int64_t rows, int64_t stream, int pieces,
                                     const gckpt_hyper *hyper, gckpt_report *report)
@@ -162,9 +161,10 @@ static inline gckpt_result util_step(gckpt_exec *e, int (*fill)(const void *, in
     return result;
 }
 
-/* ---- loss and count of each loss term after a step, and their weighted total. `wrong` counts terms that
- * cannot be read and a total that differs from the step's reported loss in any bit; that loss may also be 0 if
- * no element counts, since then nothing is trained. Threads call this, hence no CHECK. ---- */
+/* ---- loss and count of each loss term after a step, and the weighted total of the losses. `wrong` counts the terms
+ * that cannot be read, and a total that differs in any bit from the loss that the step reported; the reported loss
+ * may also be 0 if no element counts, since nothing is trained then. Several threads may call this function, so it
+ * has no CHECK. ---- */
 enum { UTIL_TERMS = 8 };
 typedef struct {
     double sum[UTIL_TERMS], total;
@@ -194,9 +194,9 @@ static inline util_losses util_term_losses(gckpt_exec *e, const gckpt_term *term
     return l;
 }
 
-/* ---- a random legal schedule: the forwards of a store-all plan, then the backwards in reverse order. Before
- * each backward it repeats no forward, a random stretch of them, a third of the earlier ones, or all earlier
- * ones. ---- */
+/* ---- a random legal schedule: the forwards of a store-all plan, then the backwards in reverse order. Before each
+ * backward the schedule repeats no forward, a random run of consecutive forwards, a third of the earlier forwards, or
+ * all of them. ---- */
 static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, int term_count,
                                   gckpt_instruction *list, int most)
 {
@@ -227,8 +227,8 @@ static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, i
     return count;
 }
 
-/* Returns x + down(gelu(up(norm(x)))), with 2 C inner columns; a block for gckpt_checkpoint. *number makes the
-   parameters' names unique. */
+/* Returns x + down(gelu(up(norm(x)))), where the inner layers have 2 C columns; a block for gckpt_checkpoint. *number
+ * becomes a part of the parameters' names. */
 static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -243,14 +243,15 @@ static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
     return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
 }
 
-/* Returns the budget that a budget error names for at most 1.5 times the least cost, or 0 if it names none. */
+/* Returns the budget that the error text of a too small budget names for a plan of at most 1.5 times the least cost,
+ * or 0 if the text names none. */
 static inline size_t util_fast_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), ", and ");
     return at && strstr(at, " for at most 1.5 times the least cost") ? (size_t)strtoull(at + 6, NULL, 10) : 0;
 }
 
-/* Returns the least budget that a budget error names, or 0 if it names none. */
+/* Returns the least budget that the error text of a too small budget names, or 0 if the text names none. */
 static inline size_t util_least_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), "at least ");

@@ -1,4 +1,5 @@
-// node --no-turbo-fast-api-calls tests/wasi.mjs PROGRAM.wasm [ARGUMENTS]: runs it; its files are in the present folder.
+// node --no-turbo-fast-api-calls tests/wasi.mjs PROGRAM.wasm [ARGUMENTS]: runs the
+// program, whose files are in the current folder.
 import { readFileSync } from 'node:fs';
 import { WASI } from 'node:wasi';
 

@@ -77,7 +77,7 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 }
 
 /* Sets all fields of t except a, b, k_period and k_offset. */
-static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
+GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                                int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;

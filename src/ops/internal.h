@@ -194,6 +194,10 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
 /* ops/embed.c */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 
+/* ops/gemm.c */
+GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
+                               int64_t n, int64_t k, float *c, uint16_t *c_bf16);
+
 /* ops/products.c */
 GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call);

@@ -137,7 +137,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 }
 
 /* Copies the user's schedule, and adds missing staged parameters before their first reader. */
-static gckpt_result gckpti_build_user(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);

@@ -128,7 +128,10 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target);
 GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id);
 
-/* plan/model.c */
+/* plan/builders.c */
+GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p);
+
+/* plan/tensors.c */
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
 
 #ifndef GCKPT_NO_TILES

@@ -30,6 +30,9 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 
 #ifdef GCKPTI_SEPARATE_TU
 /* The comments are at the definitions. */
+/* store/names.c */
+GCKPTI_FN int gckpti_same_name(const char *a, const char *b);
+
 /* store/initial.c */
 GCKPTI_FN void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
                                   gckpti_init_fn *init_fn);

@@ -19,7 +19,7 @@ GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 }
 
 /* Compares names. strcmp can take more of a device's flash than this loop. */
-static int gckpti_same_name(const char *a, const char *b)
+GCKPTI_FN int gckpti_same_name(const char *a, const char *b)
 {
     while (*a && *a == *b)
         a++, b++;

@@ -1,9 +1,11 @@
-/* test_scratch.c - each place in src/ that requests scratch memory gets none, at its first and at its last
- * request (with ITERATIONS=all also at four between): in plans of every mode, frontiers, plans read from
- * files, gckpt_fit and graph building, for random nets and for deep ones. Each call must return E_MEMORY,
- * leak nothing, and give the usual result when it is repeated. A failing heap (test_alloc.c) reaches few
- * of these places, since scratch memory is allocated in large blocks. build/test_scratch [nets] [first
- * seed] */
+/* test_scratch.c - makes requests for scratch memory fail, one at a time, at each place of src/ that requests it. At
+ * each place the first and the last request of a call fail (with ITERATIONS=all, also four requests between). The call
+ * must return GCKPT_E_MEMORY, or the plan that it makes without a failure but with a weaker lower bound of the cost. It
+ * must leak nothing, and give its normal result when it is repeated. The calls are: planning in every mode,
+ * gckpt_frontier, gckpt_plan_read, gckpt_fit and building a graph, for random nets and for deep nets. A heap that fails
+ * (test_alloc.c) reaches few of these places, since scratch memory is allocated in large blocks.
+ *
+ *     build/test_scratch [nets] [first seed] */
 #define PLAN_CHECK_OFF "plans are those of other tests, again and again"
 #include "base/base.h"
 #include "graph/graph.h"
@@ -11,13 +13,13 @@
 
 #include "net.h"
 
-/* ---- the places ---- */
+/* ---- places of src/ that request scratch memory: their file, line and counts ---- */
 enum { SITES = 400 };
 static struct {
     const char *in;
     int line, failed;
-    long now; /* requests in this run */
-    long all; /* requests in the run without a failure */
+    long now; /* requests at this place in the current run */
+    long all; /* requests at this place in a run in which no request fails */
 } site[SITES];
 static int sites, target = -1;
 static long target_time, hits, plans_unproven;
@@ -119,7 +121,7 @@ static query_result count_and_run(query *q, int i, long time)
     return run_query(q);
 }
 
-/* Repeats the call with a fault at each place that requests scratch memory during it. */
+/* Repeats the call q once for each place that requests scratch memory in it, with a request at that place failing. */
 static void fail_each(query *q, const char *what)
 {
     const size_t live = h.live;
@@ -130,7 +132,7 @@ static void fail_each(query *q, const char *what)
     for (int i = 0; i < sites; i++)
         site[i].all = site[i].now;
     for (int i = 0; i < sites; i++) {
-        /* one place in schedule.c stands for all callers that reserve a schedule */
+        /* All callers that reserve a schedule share one place in schedule.c, so more of its requests fail: 8. */
         const int some = strstr(site[i].in, "plan/schedule.c") ? 8 : 1 + check_iterations(5);
         for (int k = 0, old = 0; k < some && site[i].failed < 3 * some * some / 4 - 1; k++) {
             const long time = 1 + (site[i].all - 1) * k / (some - 1);
@@ -157,7 +159,8 @@ static void fail_each(query *q, const char *what)
               "%s: repeated, the result differs", what);
 }
 
-/* Makes each call: every mode, a budget in the middle, the frontier, a file. */
+/* Runs fail_each for plans of every mode, for a budget between the least bytes and all, for the frontier and for a plan
+ * file. */
 static void fail_modes(query *q, const char *what)
 {
     const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
@@ -170,7 +173,7 @@ static void fail_modes(query *q, const char *what)
         fail_each(q, what);
         if (all && modes[m] == GCKPT_OPTIMAL) {
             q->d.budget = 1;
-            fail_each(q, what); /* returns E_BUDGET */
+            fail_each(q, what); /* a budget of 1 byte: every run returns GCKPT_E_BUDGET */
             const size_t least = q->g->min_bytes;
             q->d.budget = least + (gckpt_plan_bytes(all) - least) / 2;
             fail_each(q, what);

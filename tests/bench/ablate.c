@@ -1,11 +1,11 @@
-/* ablate.c - compares two versions of the planner's search: bytes and cost of plans for the networks of plans.c and for
- * random graphs, at budgets from the proven minimum to store-all's bytes.
+/* ablate.c - compares two versions of the planner's search: bytes and cost of plans for the networks of plans.c and
+ * for random graphs, at budgets from the proven minimum to store-all's bytes.
  *
- *     build/ablate > before.csv                  prints a line for each budget with its cost, and times
+ *     build/ablate > before.csv                  prints a line with the cost for each budget, and times
  *     build/ablate before.csv > after.csv        also prints the differences to stderr
  *
- * A cost is a share of a step without recomputes; it is empty if there is no plan. The last budget of each graph is
- * that of the least bytes. */
+ * A cost is a share of a step without recomputes; it is empty if there is no plan. The last line of each graph has the
+ * least bytes of a plan instead of a cost. */
 #include "graphs.h"
 
 #include <stdlib.h>
@@ -16,13 +16,13 @@
 
 enum { NETS = 9, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
 
-/* Budgets between the proven minimum and store-all's bytes, in 1/1000 of the distance. */
+/* budgets, as their distance from the proven minimum in 1/1000 of the distance from there to store-all's bytes */
 static const int budget_parts[BUDGET_PARTS] = { 0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850 };
 
 typedef struct {
     char name[64];
     int budget_part;     /* -1 for the least bytes */
-    double figure; /* overhead of the plan, or its bytes; negative if there is no plan */
+    double figure; /* overhead or bytes of the plan; negative if there is no plan */
 } line;
 
 typedef struct {
@@ -52,7 +52,7 @@ static void record(const char *name, int share, double figure)
     printf("%s,%d,%.12g\n", name, share, figure);
 }
 
-/* Plans the graph for every `apart`-th budget and for the least bytes. */
+/* Plans the graph for every apart-th budget, and for the least bytes. */
 static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, int count,
                      const gckpt_plan_desc *request, int apart)
 {
@@ -114,7 +114,7 @@ static void networks(void)
     }
 }
 
-/* Does the same by the frontier, which does the work that all budgets share only once. */
+/* Does the same as plan_all through a frontier, so that the work that all budgets share is done only once. */
 static void trace(const char *name, gckpt_graph *g, const gckpt_term *terms, int count,
                   const gckpt_plan_desc *request)
 {
@@ -142,7 +142,7 @@ static void trace(const char *name, gckpt_graph *g, const gckpt_term *terms, int
     now.seconds += best;
 }
 
-/* Builds random graph number i: one of five kinds, a fifth of them with offloading. */
+/* Plans random graphs of five kinds, a fifth of them with offloading. */
 static void random_graphs(void)
 {
     for (int i = 0; i < graphs; i++) {
@@ -187,7 +187,8 @@ static void read_before(const char *path)
         fclose(f);
 }
 
-/* Compares costs or bytes at the same budgets: how many are worse, by how much; lost: there is no plan any more. */
+/* Compares costs or bytes of both versions at the same budgets, and prints the number of worse ones, and by how much
+ * they are worse. lost: number of budgets that only the old version has a plan for. */
 static void compare(int first, int last, const char *what)
 {
     int changed = 0, worse = 0, bad = 0, lost = 0, found = 0, points = 0, larger = 0, smaller = 0;

@@ -1,6 +1,6 @@
-/* accuracy.c - compares gradients that are summed over many rows, and elementwise ops, with binary64 (make accuracy).
- * Equal rows are the worst case, since each addition is then rounded the same way. accuracy_torch.py measures
- * PyTorch.
+/* accuracy.c - measures the accuracy of gradients that are summed over many rows, and of elementwise ops, compared
+ * with binary64 (make accuracy). Equal rows are the worst case, since each addition is then rounded the same way.
+ * accuracy_torch.py measures PyTorch.
  *
  *     build/accuracy [STEP]     tests every STEP-th float in elementwise ops (default 61); 1 takes some minutes
  */
@@ -13,7 +13,7 @@
 
 enum { COLUMNS = 16, MICRO = 1000 };
 
-/* Returns a random number of 24 bits in [0,1), the same as in accuracy_torch.py. */
+/* Returns a random number of 24 bits in [0,1); accuracy_torch.py has the same sequence. */
 static float draw(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -105,7 +105,7 @@ static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 static double minus_sin(double x) { return -sin(x); }
 
-/* Returns the distance of two numbers in units in the last place of a float near `want`. */
+/* Returns the distance of `got` from `want` in units in the last place of a float near `want`. */
 static double ulps(float got, double want)
 {
     int exponent;

@@ -5,12 +5,11 @@
  *     build/bench --help
  *
  * Peaks (fused multiply-adds on all threads in the widest vectors; memory) are sampled immediately before each
- * repetition of a measurement, and medians are compared, so that other programs on a shared machine slow both alike.
+ * repetition of a measurement, and medians are compared, so that other programs on a shared machine slow down both.
  * Flops are those of the model: 2 per weight and token in the forward, 4 in the backward; causal attention counts
- * half. Recomputing, zeroing and AdamW do not count as flops, but their time does. With one thread the clock is the
- * processor time of the process. Bytes are those that must be read and written at least once. Each measurement is a
- * separate process, so that its peak of resident memory is separate as well.
- */
+ * half. Recomputing, zeroing and AdamW do not count as flops, but their time counts. With one thread the clock is
+ * the processor time of the process. Bytes are those that must be read and written at least once. Each measurement
+ * is a separate process, so that its peak of resident memory is measured alone. */
 #include "model.h"
 #include "options.h"
 #include "peak.h"
@@ -41,7 +40,7 @@ static const model models[] = {
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
-/* choices of --only: everything, groups of kernels, models */
+/* values of --only: everything, then groups of kernels, then models */
 enum {
     ALL,
     KERNELS,
@@ -142,7 +141,7 @@ static int parse_options(int argc, char **argv)
     return 0;
 }
 
-/* ---- measuring, each in a separate process ---- */
+/* ---- measurements, each of which runs in a separate process ---- */
 enum { MOST = 1000 };
 typedef struct {
     int done, repeats, in_backward;
@@ -157,7 +156,8 @@ static struct {
     double start;
 } samples;
 
-/* Returns whether to measure again: at least three times, except with --seconds 0. */
+/* Returns whether to measure once more: at least three times and until `seconds` are over, but only once with
+ * --seconds 0. */
 static int needs_repeat(double seconds)
 {
     if (samples.n == 0)
@@ -177,7 +177,7 @@ static void finish(measurement *m)
     m->done = 1;
 }
 
-/* Runs measure(m, what) in a child process, which has a separate memory peak. Returns 0 on failure. */
+/* Runs measure(m, what) in a child process, so that its peak of memory is measured alone. Returns 0 on failure. */
 static int in_child(void (*measure)(measurement *m, const void *what), const void *what,
                  measurement *m)
 {
@@ -202,15 +202,15 @@ static int in_child(void (*measure)(measurement *m, const void *what), const voi
     return got && m->done;
 }
 
-/* ---- kernels: a graph with one op, and the time of one of its instructions ---- */
+/* ---- kernels: a graph with one op; the time of one instruction of this op is measured ---- */
 typedef enum {
     OP_LINEAR, /* rows x in -> out */
-    OP_HEAD,   /* the same with the weights transposed */
+    OP_HEAD,   /* a linear layer with transposed weights */
     OP_ATTENTION,
-    OP_NARROW_HEADS, /* the same with heads of 32 columns */
+    OP_NARROW_HEADS, /* attention with heads of 32 columns */
     OP_CONV2D,       /* 3 x 3, padding 1 */
-    OP_CONVOLUTION,  /* the same by public calls only: examples/convolution.h */
-    OP_ITS_PRODUCT,  /* a linear layer with as many multiply-adds and the same sizes of matrices */
+    OP_CONVOLUTION,  /* the same convolution by public calls only: examples/convolution.h */
+    OP_ITS_PRODUCT,  /* a linear layer with the multiply-adds and the sizes of matrices of that convolution */
     OP_LINEAR_LOSS,
     OP_LOSS,
     OP_LAYERNORM,
@@ -224,14 +224,14 @@ typedef enum {
 typedef enum { FORWARD, BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, STEP } kernel_pass;
 static const char *const passes[] = { "forward", "backward", "backward, data", "backward, weights",
                                       "update" };
-/* The rows of a linear layer belong to 4 batch entries, as in a model: in bf16, the gradient of a weight is a
- * sequential sum where an entry has fewer than 32 rows. */
+/* In a model, the rows of a linear layer belong to several entries of the batch, here to 4. In bf16 this matters: the
+ * gradient of a weight is a sequential sum if an entry has fewer than 32 rows. */
 enum { VOCABULARY = 50257, ENTRIES = 4 };
 
 static const struct {
     const char *name;
     int group;
-    double forward, backward; /* bytes that must be moved per element */
+    double forward, backward; /* bytes that the forward and the backward must read and write for each element */
 } ops[OPS] = {
     { "linear", LINEAR, 0, 0 },
     { "head", HEAD, 0, 0 },
@@ -250,8 +250,8 @@ static const struct {
     { "adamw", UPDATE, 0, 0 },
 };
 
-/* Sizes a, b, c: rows, in, out of linear layers; batch, context, heads of attention; images, height = width, channels
- * in = out of convolutions; rows and columns of other ops. */
+/* A kernel and its sizes. a, b, c are: rows, in, out of linear layers; batch, context, heads of attention; images,
+ * height = width, channels in = out of convolutions; a, b are rows and columns of other ops. */
 typedef struct {
     kernel_op op;
     kernel_pass pass;
@@ -266,26 +266,27 @@ static int is_attention(const kernel *k)
 static int64_t head_size(const kernel *k) { return k->op == OP_ATTENTION ? 64 : 32; }
 static int is_convolution(const kernel *k) { return k->op == OP_CONV2D || k->op == OP_CONVOLUTION; }
 
-/* Returns the peak that arithmetic is compared with. */
+/* Returns the peak with which arithmetic is compared: bf16 dot products if the processor has them, or fused
+ * multiply-adds. */
 static peak_kind arithmetic_peak(void)
 {
     return o.bf16 && peak_has_dot() && peak_width == 64 ? PEAK_DOT : PEAK_FMA;
 }
 
-/* Returns the flops, or the bytes if memory is the limit. */
+/* Returns the flops of the kernel, or if memory limits the kernel, the bytes that it reads and writes. */
 static double kernel_cost(const kernel *k)
 {
     const double abc = (double)k->a * (double)k->b * (double)k->c;
-    if (k->op == OP_ADAMW) /* reads weight, gradient and two moments; writes all except the gradient */
+    if (k->op == OP_ADAMW) /* reads weight, gradient and two moments, and writes weight and moments */
         return 28.0 * (double)k->a * (double)k->b;
-    if (is_attention(k)) /* scores and values; half of them when causal */
+    if (is_attention(k)) /* products for the scores and for the values; half of them, since attention is causal */
         return (k->pass == FORWARD ? 2 : 4) * abc * (double)(head_size(k) * k->b);
     if (is_convolution(k) || k->op == OP_ITS_PRODUCT)
         return (k->pass == BACKWARD ? 4 : 2) * 9 * abc * (double)(k->b * k->c);
     if (is_arithmetic(k))
         return (k->pass == BACKWARD ? 4 : 2) * abc;
     double bytes = k->pass == FORWARD ? ops[k->op].forward : ops[k->op].backward;
-    if (o.bf16) /* activations are half as large, the embedding's table is not */
+    if (o.bf16) /* bf16 activations have half the bytes, while the table of embed stays f32 */
         bytes = k->op != OP_EMBED ? bytes / 2 : bytes - 2;
     return bytes * (double)k->a * (double)k->b;
 }
@@ -303,7 +304,7 @@ static gckpt_tensor *feed(op_fixture *f, int i, gckpt_type type, gckpt_shape sha
     for (int d = 0; d < shape.n; d++)
         n *= shape.d[d];
     gckpt_tensor *in = gckpt_input(f->graph, i == 0 ? "x" : "y", type, shape);
-    float *values = malloc((size_t)n * sizeof(float)); /* lives as long as the process */
+    float *values = malloc((size_t)n * sizeof(float)); /* never freed, since the process ends after the measurement */
     uint32_t random = 1;
     for (int64_t k = 0; values != NULL && k < n; k++) {
         random = random * 1664525 + 1013904223;
@@ -317,7 +318,7 @@ static gckpt_tensor *feed(op_fixture *f, int i, gckpt_type type, gckpt_shape sha
     return in;
 }
 
-/* Builds the op between an input and a loss. Returns the number of feeds. */
+/* Builds the graph with the kernel's op between an input and a loss. Returns the number of feeds. */
 static int build_kernel(op_fixture *f, const kernel *k)
 {
     const gckpt_init uniform = { 0, 0.05f, 0 };
@@ -403,7 +404,7 @@ static int build_kernel(op_fixture *f, const kernel *k)
     return 1;
 }
 
-/* Returns the peak that this op is compared with: arithmetic, reading, or reading and writing. */
+/* Returns the peak with which this kernel is compared: arithmetic, reading, or reading and writing. */
 static peak_kind kernel_peak(const kernel *k)
 {
     return is_arithmetic(k)                         ? arithmetic_peak()
@@ -411,7 +412,7 @@ static peak_kind kernel_peak(const kernel *k)
                                                     : PEAK_TRIAD;
 }
 
-/* Times the instructions of one kind as a step runs them, only those of one tensor except for UPDATE. */
+/* The time of the first instruction of this kind for tensor id (for UPDATE, of any tensor) within a step. */
 typedef struct {
     const gckpt_plan *plan;
     gckpt_kind kind;
@@ -419,7 +420,8 @@ typedef struct {
     double start, seconds; /* 0 until measured */
 } stopwatch;
 
-/* The progress callback, called before each instruction. Cancels the step after the timed instruction. */
+/* The progress callback, which is called before each instruction. Starts the stopwatch at the timed instruction, and
+ * cancels the step after it. */
 static int watch(void *user, const gckpt_progress *progress)
 {
     stopwatch *w = (stopwatch *)user;
@@ -434,7 +436,7 @@ static int watch(void *user, const gckpt_progress *progress)
     return 0;
 }
 
-/* Runs one step after sampling the peak. */
+/* Samples the peak, then runs one step and measures the kernel in it. */
 static gckpt_result time_kernel(gckpt_exec *e, const op_fixture *f, int feeds, const kernel *k,
                                 stopwatch *w)
 {
@@ -474,7 +476,7 @@ static void measure_kernel(measurement *m, const void *what)
         fprintf(stderr, "bench: %s\n", gckpt_error_text(p == NULL ? (void *)f.graph : (void *)s));
         return;
     }
-    gckpt_result r = time_kernel(e, &f, feeds, k, &w); /* warms up pages and caches */
+    gckpt_result r = time_kernel(e, &f, feeds, k, &w); /* a step that is not counted warms up pages and caches */
     for (samples.n = 0; r == GCKPT_OK && needs_repeat(o.seconds);)
         r = time_kernel(e, &f, feeds, k, &w);
     if (r != GCKPT_OK) {
@@ -486,7 +488,8 @@ static void measure_kernel(measurement *m, const void *what)
 }
 
 /* ---- whole steps ---- */
-/* Time by op and pass; the time between two calls of progress belongs to the first one's instruction. */
+/* Time by op and pass. The time between two calls of the progress callback belongs to the instruction of the first
+ * call. */
 typedef struct {
     const char *op;
     gckpt_kind kind;
@@ -534,7 +537,8 @@ static int by_time(const void *a, const void *b)
     return -by_size(&((const op_time *)a)->seconds, &((const op_time *)b)->seconds);
 }
 
-/* Prints to standard output: this is a child process, and the parent prints the model's row afterwards. */
+/* Prints the profile to standard output. This is a child process; the parent process prints the model's row
+ * afterwards. */
 static void profile_print(profile *p, int steps)
 {
     static const char *const kinds[] = { "forward", "backward", "update",
@@ -574,7 +578,8 @@ static void measure_model(measurement *m, const void *what)
     gckpt_report report = { 0, 0, 0, 0 };
     if (!bench_open(&b, z, &desc, &how))
         return;
-    for (int i = -1; i < 0 || needs_repeat(5 * o.seconds); i++) { /* the first one warms up pages */
+    /* the first measurement, which warms up pages, is not counted */
+    for (int i = -1; i < 0 || needs_repeat(5 * o.seconds); i++) {
         if (i >= 0)
             samples.peak[samples.n] = peak_sample(arithmetic_peak(), (int)o.threads);
         if (i == 0)
@@ -599,7 +604,7 @@ static void measure_model(measurement *m, const void *what)
     bench_free(&b);
 }
 
-/* Returns the flops of one step; the first layer of an MLP has no gradient of its input. */
+/* Returns the flops of one training step. The first layer of an MLP does not compute a gradient of its input. */
 static double model_flops(const size *z)
 {
     if (z->inputs > 0)
@@ -610,7 +615,7 @@ static double model_flops(const size *z)
     return 3 * tokens * (2 * weights + attention);
 }
 
-/* ---- results: Markdown tables during the run, JSON at its end ---- */
+/* ---- results: Markdown tables during the run, and JSON at the end ---- */
 static FILE *json, *markdown;
 static int results;
 
@@ -743,7 +748,7 @@ static int run_models(void)
     return 1;
 }
 
-/* The peaks that percentages refer to: medians over about the time of one kernel. */
+/* Measures the peaks to which percentages refer, as medians of samples that take about as long as one kernel. */
 static void measure_peak(measurement *m, const void *what)
 {
     const peak_kind kind = *(const peak_kind *)what;

@@ -7,8 +7,8 @@
 
 #define INLINED static inline __attribute__((always_inline))
 
-/* c (m,n) = or += a b, a(i,p) = a[i * a_row + p * a_step], b (k,n): `high` rows of c at a time, in
- * blocks of `wide` columns; high divides m, wide divides n. */
+/* Computes c = a b, or c += a b, for c (m,n), b (k,n) and a(i,p) = a[i * a_row + p * a_step], in blocks of `high`
+ * rows and `wide` columns of c; high divides m, and wide divides n. */
 #define PIECE(high, wide)                                                                          \
     for (int i = 0; i < m; i += high)                                                              \
         for (int j = 0; j < n; j += wide) {                                                        \
@@ -65,7 +65,7 @@ INLINED void adamw(float *restrict w, const float *restrict g, float *restrict m
     }
 }
 
-/* Replaces rows of logits by their gradients times scale. Returns the sum of losses. */
+/* Replaces rows of logits by the gradients of the loss times scale. Returns the sum of losses. */
 INLINED double cross_entropy(float *x, const int32_t *y, int rows, int n, float scale)
 {
     double loss = 0;
@@ -115,7 +115,7 @@ double by_hand_mlp_128(mlp_state *s, const float *x, const int32_t *y, float lr,
     return loss;
 }
 
-/* Trains on one row: the gradient of w1 is an outer product, which the update computes element by element. */
+/* Trains on one row, for which the gradient of w1 is an outer product; the update computes it element by element. */
 double by_hand_mlp_1(mlp_state *s, const float *x, const int32_t *y, float lr, int step)
 {
     enum { I = MLP_IN, H = MLP_HIDDEN, O = MLP_OUT };
@@ -165,7 +165,7 @@ INLINED void norm(const float *x, float *y, float *rstd)
     }
 }
 
-/* Adds the gradient of y = norm(x) to dx. */
+/* Adds the gradient of x to dx, where y = norm(x) and dy is the gradient of y. */
 INLINED void norm_backward(const float *y, const float *rstd, const float *dy, float *dx)
 {
     for (int t = 0; t < T; t++) {
@@ -177,7 +177,8 @@ INLINED void norm_backward(const float *y, const float *rstd, const float *dy, f
     }
 }
 
-/* Forward y = x w; backward dx = dy w', dw = x' dy. */
+/* Defines functions of a linear layer: the forward y = x w, and the backward dx = dy w', dw = x' dy, where '
+ * transposes. */
 #define LINEAR(name, in, out)                                                                      \
     INLINED void name(const float *x, const float *w, float *y)                                    \
     {                                                                                              \
@@ -195,7 +196,8 @@ LINEAR(square, C, C)
 LINEAR(upwards, C, UP)
 LINEAR(downwards, UP, C)
 
-/* part[h] (T,T) is the softmax of q k' / sqrt(D) over keys that are not later than the query. */
+/* Causal attention. part[h] (T,T) is the softmax of q k' / sqrt(D) over the keys up to the query's position, for head
+ * h. */
 INLINED void attention(const float *q, const float *k, const float *v, float (*part)[T][T],
                        float *out)
 {
@@ -250,7 +252,7 @@ INLINED void attention_backward(const float *q, const float *k, const float *v, 
         }
 }
 
-/* GELU by tanh: x times the logistic function of 2 u, u = 0.797.. (x + 0.0447.. x^3) */
+/* The logistic function of 2 u with u = 0.797.. (x + 0.0447.. x^3); x times it is GELU by tanh. */
 INLINED float logistic(float x)
 {
     return 1 / (1 + power_of_e(-1.59576912f * (x + 0.044715f * x * x * x)));

@@ -1,6 +1,6 @@
-/* by_hand.h - three models trained by loops written for them: sizes are constants, memory is static, nothing is
- * checked. Batches and results are those of gckpt_step: gradients of the mean loss, AdamW without decay. by_hand.c is
- * compiled with -O3 -march=native. */
+/* by_hand.h - three models trained by loops that are written for each of them: sizes are constants, memory is static,
+ * nothing is checked. Batches and results are those of gckpt_step: gradients of the mean loss, AdamW without decay.
+ * by_hand.c is compiled with -O3 -march=native. */
 #ifndef BY_HAND_H
 #define BY_HAND_H
 #include <stdint.h>
@@ -10,7 +10,8 @@ typedef struct {
     float w1[MLP_IN * MLP_HIDDEN], b1[MLP_HIDDEN], w2[MLP_HIDDEN * MLP_OUT], b2[MLP_OUT];
 } mlp_params;
 
-/* One block, 2,816 parameters: RMSNorm without gains, GELU, a separate head. */
+/* A transformer of one block with 2,816 parameters: RMSNorm without gains, GELU, a head that is not tied to the
+ * embedding. */
 enum { GPT_T = 16, GPT_V = 16, GPT_C = 16, GPT_HEADS = 2, GPT_UP = 32 };
 typedef struct {
     float letters[GPT_V * GPT_C], places[GPT_T * GPT_C];
@@ -18,8 +19,8 @@ typedef struct {
     float up[GPT_C * GPT_UP], down[GPT_UP * GPT_C], head[GPT_C * GPT_V];
 } gpt_params;
 
-/* Train one step and return the loss before the update. The caller initialises parameters, gradients and moments;
- * `step` counts from 1. */
+/* The functions below train one step and return the loss before the update. The caller initialises parameters,
+ * gradients and moments; `step` counts from 1. */
 typedef struct {
     mlp_params p, g, m, v;
 } mlp_state;

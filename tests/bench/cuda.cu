@@ -1,6 +1,6 @@
-/* cuda.cu - measures the kernels of gradckpt_cuda.cu on a device: products of GPT-2 124M compared with the fp32 peak
- * of fma and with cuBLAS, their bits compared with a sequential FMA accumulation per element, and memory-bound
- * kernels compared with a copy.
+/* cuda.cu - measures the kernels of gradckpt_cuda.cu on a device: products of GPT-2 124M are compared with the fp32
+ * peak of fma and with cuBLAS, and their bits with a sequential FMA accumulation for each element; memory-bound
+ * kernels are compared with a copy.
  *
  *     make build/bench-cuda
  *     build/bench-cuda            prints the tables (60 lines, about a minute)
@@ -8,7 +8,7 @@
  *     build/bench-cuda large      tests arrays of over 2^31 elements, which need 64-bit indexes
  *     build/bench-shim small [tiles | large]      runs everything once in small sizes on the CPU, to test the program
  *
- * Results of cuBLAS are compared with ours, so that both compute the same products. */
+ * The results of cuBLAS are compared with those of the library, to ensure that both compute the same products. */
 #include "gradckpt_cuda.cu"
 #include <algorithm>
 #include <cublas_v2.h>
@@ -18,7 +18,7 @@ namespace
 
 Device *gpu;
 cudaEvent_t began, ended;
-int failed; /* products with wrong bits, or with other values than cuBLAS's */
+int failed; /* number of products with wrong bits, or with values that differ from those of cuBLAS */
 int tiny;   /* if nonzero, sizes are small and each kernel runs once */
 
 void must(int ok, const char *what)
@@ -41,7 +41,7 @@ template <class F> double seconds(F run)
         cudaEventRecord(began, gpu->stream);
         for (int k = 0; k < repeats; k++)
             run();
-        launch_pending(gpu); /* the last product is pending, since a later op may be fused with it */
+        launch_pending(gpu); /* launches the last product, which waits because a later op may be fused with it */
         cudaEventRecord(ended, gpu->stream);
         must(cudaEventSynchronize(ended) == cudaSuccess, "an event");
         cudaEventElapsedTime(&ms, began, ended);
@@ -56,7 +56,7 @@ template <class F> double seconds(F run)
     return time[1];
 }
 
-/* Random values in -1..1, f32 and bf16. */
+/* Fills x or bf16 with n random values between -1 and 1. */
 __global__ void random_kernel(float *x, uint16_t *bf16, int64_t n)
 {
     for (EACH(i, n)) {
@@ -75,7 +75,7 @@ __global__ void index_kernel(int32_t *index, int64_t n, uint32_t below)
         index[i] = (int32_t)((uint32_t)i * 2654435761u % below);
 }
 
-/* Memory that is freed at the end of a scope; NULL if there is not enough. */
+/* An array in device memory, freed at the end of its scope; its pointer is NULL if there is not enough memory. */
 struct Array {
     void *at;
     explicit Array(int64_t bytes) : at(NULL)
@@ -133,7 +133,7 @@ double copy_peak(void)
     return 2.0 * (double)bytes / s;
 }
 
-/* ---- calls of our kernels ---- */
+/* ---- calls of the library's kernels ---- */
 gckpt_call new_call(gckpt_precision precision, const void *attributes, int inputs)
 {
     gckpt_call c;
@@ -147,8 +147,8 @@ gckpt_call new_call(gckpt_precision precision, const void *attributes, int input
     return c;
 }
 
-/* Runs the kernel of c, whose shapes and pointers are set. Returns -1 if it has no kernel or its workspace does not
- * fit. */
+/* Runs the kernel of call c, whose shapes and pointers are set, and returns its seconds; returns -1 if the op has no
+ * kernel or its workspace does not fit into memory. */
 double time_op(const gckpt_op *op, gckpt_kind kind, gckpt_call c)
 {
     gckpt_kernel kernel =
@@ -165,14 +165,15 @@ double time_op(const gckpt_op *op, gckpt_kind kind, gckpt_call c)
     return s;
 }
 
-/* ---- products: y (m,n) = x (m,k) w, w (k,n) or transposed; kinds: y, dx, dw ---- */
+/* ---- products y (m,n) = x (m,k) w, where w is (k,n) or transposed; a kind is the result that is computed: y, dx or
+ * dw ---- */
 enum { Y, DX, DW, KINDS };
 const char *const kind_name[KINDS] = { "y", "dx", "dw" };
 struct Layer {
     int64_t m, k, n;
     int transposed;
-    void *x, *w, *y, *d; /* d: result of dx or dw */
-    int bf16;            /* of all except w and dw */
+    void *x, *w, *y, *d; /* d: the result, if dx or dw is computed */
+    int bf16;            /* nonzero if all arrays except w and dw are bf16 */
 };
 
 gckpt_call layer_call(const Layer *l, int kind)
@@ -201,7 +202,7 @@ gckpt_call layer_call(const Layer *l, int kind)
     return c;
 }
 
-/* The operands of a product as the linear op passes them to its kernel. */
+/* The operands of the product that the linear op passes to its kernel for this layer and kind. */
 gckpti_product captured;
 void capture(const gckpt_call *, const gckpti_product *t) { captured = *t; }
 gckpti_product layer_operands(const Layer *l, int kind)
@@ -214,8 +215,8 @@ gckpti_product layer_operands(const Layer *l, int kind)
     return captured;
 }
 
-/* Runs the product by cuBLAS, which stores matrices by columns, so that ours are transposed. Its bf16 weights are
- * those of a network that keeps a bf16 copy. */
+/* Runs the product by cuBLAS. It stores matrices by columns, so the transposed product is computed. w_bf16: the bf16
+ * weights of a network that keeps a bf16 copy of its weights. */
 void by_cublas(cublasHandle_t handle, const Layer *l, int kind, const void *w_bf16)
 {
     int m = (int)l->m, k = (int)l->k, n = (int)l->n, t = l->transposed, rows, columns, links;
@@ -224,13 +225,13 @@ void by_cublas(cublasHandle_t handle, const Layer *l, int kind, const void *w_bf
     const void *w = l->bf16 ? w_bf16 : l->w, *a, *b;
     cublasOperation_t a_as = CUBLAS_OP_N, b_as = CUBLAS_OP_N;
     int a_line, b_line;
-    if (kind == Y) { /* y' = w' x' */
+    if (kind == Y) { /* the transposed product y' = w' x' */
         rows = n, columns = m, links = k, a = w, b = l->x, a_line = t ? k : n, b_line = k;
         a_as = t ? CUBLAS_OP_T : CUBLAS_OP_N;
-    } else if (kind == DX) { /* dx' = w y' */
+    } else if (kind == DX) { /* the transposed product dx' = w y' */
         rows = k, columns = m, links = n, a = w, b = l->y, a_line = t ? k : n, b_line = n;
         a_as = t ? CUBLAS_OP_N : CUBLAS_OP_T;
-    } else { /* dw' = y' x, or x' y */
+    } else { /* the transposed product dw' = y' x, or if w is transposed, x' y */
         rows = t ? k : n, columns = t ? n : k, links = m, b_as = CUBLAS_OP_T;
         a = t ? l->x : l->y, b = t ? l->y : l->x, a_line = rows, b_line = columns;
     }
@@ -267,10 +268,11 @@ const char *compare_bits(const gckpti_product *t)
     return n ? "DIFFER" : "equal";
 }
 
-/* Returns the largest |a - b| divided by the largest |b|, or 1. */
+/* Computes the largest |a - b| and the largest |b| as the bits of floats; farthest() returns their quotient, where
+ * the divisor is at least 1. */
 __global__ void farthest_kernel(const float *a, const float *b, int64_t n, unsigned *out)
 {
-    unsigned most = 0, apart = 0; /* the bits of nonnegative floats have the order of the floats */
+    unsigned most = 0, apart = 0; /* the bits of nonnegative floats, read as integers, have the order of the floats */
     for (EACH(i, n)) {
         apart = max(apart, gckpti_bits(fabsf(a[i] - b[i])));
         most = max(most, gckpti_bits(fabsf(b[i])));
@@ -317,10 +319,10 @@ void test_layer(cublasHandle_t handle, int64_t m, int64_t k, int64_t n, int tran
             fill_random(y, m * n, l.bf16);
             ours[l.bf16] = time_op(&gckpti_op_linear, kind ? GCKPT_BACKWARD : GCKPT_FORWARD,
                                    layer_call(&l, kind));
-            if (!l.bf16 &&
-                !(farthest(out, theirs, size) <= 1e-3f)) /* sums of up to 65536 in -1..1 */
+            /* the results are sums of up to 65536 products of numbers between -1 and 1 */
+            if (!l.bf16 && !(farthest(out, theirs, size) <= 1e-3f))
                 must(0, "cuBLAS has another product");
-            if (!l.bf16 && m < 10000) { /* longer sums are no other case */
+            if (!l.bf16 && m < 10000) { /* comparing the bits of longer sums would take long and test nothing more */
                 gckpti_product t = layer_operands(&l, kind);
                 bits = compare_bits(&t);
             }
@@ -450,13 +452,13 @@ enum { LARGE_ADD, LARGE_SUM, LARGE_PERMUTE, LARGE_PAD, LARGE_OPS };
 const char *const large_name[LARGE_OPS] = { "add, a row to all", "sum over rows", "permute",
                                             "pad" };
 
-__global__ void whole_kernel(float *x, int64_t n) /* whole numbers, whose sums are exact */
+__global__ void whole_kernel(float *x, int64_t n) /* Fills x with small whole numbers, whose sums are exact. */
 {
     for (EACH(i, n))
         x[i] = (float)((uint32_t)(i % 1000003) * 2654435761u % 17u) - 8.0f;
 }
 
-/* Counts the wrong elements of out, computed from x (m,n) and a row (n). */
+/* Counts the wrong elements of `out`, the result of op `what` for x (m,n) and a row (n). */
 __global__ void large_kernel(int what, const float *x, const float *row, const float *out,
                              int64_t m, int64_t n, unsigned long long *wrong)
 {

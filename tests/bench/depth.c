@@ -1,6 +1,5 @@
-/* depth.c - prints tables of the memory and the extra cost of a step of GPTs from 2 to 48 layers, for every way to
- * plan: the curves of Chen et al. (2016). It only plans, so all machines print the same (make depth).
- */
+/* depth.c - prints tables of the memory and the extra cost of a step of GPTs with 2 to 48 layers, for every planner:
+ * the curves of Chen et al. (2016). It only plans, so all machines print the same tables (make depth). */
 #include "model.h"
 
 enum { DEPTHS = 8, STORE_ALL = 0, SQRT = 2, OPTIMAL = 4, TENTH = 5, PLANS = 6 };
@@ -13,13 +12,13 @@ static const char *const names[PLANS] = {
 
 typedef struct {
     size_t arena, gradients, bytes;
-    double extra; /* cost above that of the fastest plan */
+    double extra; /* cost beyond the cost of the fastest plan */
 } row;
 
-/* Returns the MiB beyond parameters, their gradients and the optimiser's state. */
+/* Returns the MiB of the arena beyond the gradients of parameters. */
 static double activations(const row *r) { return (double)(r->arena - r->gradients) / 1048576; }
 
-/* Returns the fewest bytes of a plan that costs at most 10 % more, or 0 on an error. */
+/* Returns the fewest bytes of a plan that costs at most 10 % more than a step without recomputes, or 0 on an error. */
 static size_t tenth(bench *b)
 {
     gckpt_frontier *f = gckpt_frontier_new(b->graph, &b->loss, 1, NULL);
@@ -30,7 +29,7 @@ static size_t tenth(bench *b)
     return p.bytes;
 }
 
-/* Makes all plans of a depth. Returns 0 after printing an error. */
+/* Makes all plans of a GPT of this depth and stores their rows. Returns 0 after printing an error. */
 static int plan_depth(row *r, const size *z)
 {
     bench b = { .z = z };
@@ -42,7 +41,7 @@ static int plan_depth(row *r, const size *z)
     bench_build(b.graph, z->batch, &b.loss, &b);
     for (int i = 0; gckpt_store_peek(b.store, i, &q) == GCKPT_OK; i++)
         b.parameters += q.elements;
-    for (int m = -1; m < PLANS && ok; m++) { /* first without a limit: the fastest lowering of each op */
+    for (int m = -1; m < PLANS && ok; m++) { /* m = -1 plans without a budget, with the fastest lowering of each op */
         gckpt_plan_desc desc = { .mode = m < 0 ? GCKPT_AUTO : modes[m] };
         desc.budget = m == OPTIMAL ? r[SQRT].bytes : m == TENTH ? tenth(&b) : 0;
         gckpt_plan *p = gckpt_plan_new(b.graph, &b.loss, 1, &desc);

@@ -1,11 +1,11 @@
-/* fastest.c - compares the plan that gckpt_fit predicts to be fastest with the one that gckpt_fit_timed finds, at ten
- * settings; recorded in docs/benchmarks/time.tsv.
+/* fastest.c - compares, for ten settings, the plan that gckpt_fit predicts to be fastest with the plan that
+ * gckpt_fit_timed finds to be fastest; recorded in docs/benchmarks/time.tsv.
  *
  *     make fastest                      prints the table
  *     build/fastest SECONDS             limits the trials of a setting to SECONDS
  *
- * Predictions are sums of the costs that gckpt_calibrate measured for each op, in a store-all plan of the whole
- * batch. Then both plans run whole steps alternately; medians of the processor time of the process are compared.
+ * Predictions are sums of the costs that gckpt_calibrate measured for each op, in a store-all plan of the whole batch.
+ * Then both plans run whole steps alternately; medians of the processor time of the process are compared.
  */
 #include "model.h"
 
@@ -13,7 +13,7 @@ enum { SETTINGS = 10, MOST_ROUNDS = 41, PLANS = 2 };
 
 static const struct {
     size z;
-    double part; /* budget relative to store-all's bytes for the whole batch; 0 if there is none */
+    double part; /* budget as a part of the bytes of a store-all plan for the whole batch; 0 for no budget */
 } settings[SETTINGS] = {
     { { 4, 4, 128, 64, 12, 256, 0, 0 }, 0 },    { { 4, 4, 128, 64, 12, 256, 0, 0 }, 0.4 },
     { { 2, 2, 64, 64, 64, 64, 1, 0 }, 0 },      { { 2, 2, 64, 64, 64, 64, 1, 0 }, 0.1 },
@@ -29,7 +29,8 @@ static double seconds(void *user)
     return now();
 }
 
-/* Runs steps of all plans alternately for some seconds. Returns the number of rounds, 0 on an error. */
+/* Runs steps of all plans alternately, until `limit` seconds have passed. Returns the number of steps of each, or 0
+ * on an error. */
 static int step_all(bench *b, gckpt_exec *const *exec, double (*took)[MOST_ROUNDS], double limit)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
@@ -37,7 +38,7 @@ static int step_all(bench *b, gckpt_exec *const *exec, double (*took)[MOST_ROUND
     double start = seconds(NULL);
     for (; rounds < 7 || (rounds < MOST_ROUNDS && seconds(NULL) - start < limit); rounds++)
         for (int i = 0; i < PLANS; i++)
-            for (int warm = 0; warm < 2; warm++) { /* the first one warms up the caches */
+            for (int warm = 0; warm < 2; warm++) { /* the first step warms up the caches, the second one is measured */
                 double t = seconds(NULL);
                 if (gckpt_step(exec[i], b->feeds, 2, b->z->batch, &adamw, NULL) != GCKPT_OK)
                     return 0;
@@ -46,7 +47,7 @@ static int step_all(bench *b, gckpt_exec *const *exec, double (*took)[MOST_ROUND
     return rounds;
 }
 
-/* Prints a row of the table. Returns 0 after printing an error. */
+/* Measures a setting and prints its row of the table. Returns 0 after printing an error. */
 static int run(bench *b, const size *z, double part, double limit)
 {
     static double took[PLANS][MOST_ROUNDS];

@@ -26,14 +26,14 @@ import time
 import peer_torch
 
 LR, DECAY, RANK, ALPHA = 1e-4, 0.1, 8, 16
-# torch:METHOD, METHOD:BUDGET, METHOD+STORE:BUDGET (frozen matrices kept as bf16 or int8)
+# the kinds of runs: torch:METHOD, METHOD:BUDGET, METHOD+STORE:BUDGET (frozen matrices stored as bf16 or int8)
 RUNS = {"gpt2": ("torch:full", "full:2e9", "full:1.81e9", "torch:lora", "lora:2e9", "lora:1e9",
                  "lora:0.75e9"),
         "smollm2-135m": ("torch:lora", "lora:1e9", "lora+int8:0.4e9"),
         "smollm2-360m": ("torch:lora", "lora:2e9", "lora+int8:0.8e9"),
         "qwen2.5-0.5b": ("torch:lora", "lora:2.5e9", "lora+int8:1e9"),
         "llama-3.2-1b": ("torch:lora", "lora+int8:1.4e9")}
-# Of these models' config.json; what they share is in shape_of.
+# Values from the config.json of these models; the values that all of them share are in shape_of.
 SHAPES = {
     "smollm2-135m": ("llama", 30, 576, 1536, 9, 3, 49152, 1e5, {}),
     "smollm2-360m": ("llama", 32, 960, 2560, 15, 5, 49152, 1e5, {}),
@@ -58,7 +58,7 @@ def shape_of(name):
         rope_parameters=rope), **more))
 
 
-# ---- in processes of their own -------------------------------------------------------------------
+# ---- functions that run in a separate process ------------------------------------------------------
 def make(o):
     """Weights, an adapter and tokens for both sides; the bytes of a text are its tokens."""
     import peft
@@ -142,7 +142,7 @@ def train(o):
                       "torch": torch.__version__}))
 
 
-# ---- who takes turns -----------------------------------------------------------------------------
+# ---- the measured programs, which run alternately --------------------------------------------------
 def wait_for(command, env=None):
     """What it prints, and its peak of resident memory; this process must stay small, since a child
     inherits its peak."""

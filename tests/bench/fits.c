@@ -1,19 +1,19 @@
 /* fits.c - prints the largest networks that train in 32 to 512 KB of a device's memory, with all activations kept and
- * as planned; recorded in docs/benchmarks/device.tsv (make fits). A network is the member of a family that grows by a
- * rule. Both plans train it, to the same bits. */
+ * with recomputes; recorded in docs/benchmarks/device.tsv (make fits). A network is a member of a family whose
+ * members grow by a rule. Both plans train it to the same bits. */
 #include "plan/plan.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BATCH = 8, VOCABULARY = 64, CLASSES = 10, STEPS = 2 };
-enum { REST = 4096 }; /* bytes for the stack (manual, 6) and the rest of the program */
+enum { REST = 4096 }; /* bytes for the stack (manual, 6) and for the rest of the program */
 
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
     gckpt_term loss;
-    gckpt_tensor *in[2]; /* data and targets, with the bytes of a row: */
+    gckpt_tensor *in[2]; /* in: data and targets; in_bytes: bytes of one row of each */
     size_t in_bytes[2];
     char size[32];
 } net;
@@ -34,7 +34,8 @@ static gckpt_tensor *param(net *n, const char *part, int layer, gckpt_shape shap
     return gckpt_param(n->graph, name, shape, init);
 }
 
-/* ---- transformers: C wide, C / 4 layers, a context of 4 C tokens, 2 heads, hidden layers of 4 C */
+/* ---- transformers with C columns: C / 4 layers, a context of 4 C tokens, 2 heads, hidden layers of 4 C columns
+ * ---- */
 static gckpt_tensor *dense(net *n, gckpt_tensor *x, const char *part, int layer, int in, int out)
 {
     gckpt_tensor *w = param(n, part, layer, gckpt_shape2(in, out), 0.1f, 0);
@@ -70,8 +71,9 @@ static void build_gpt(net *n, const family *of, int width)
     snprintf(n->size, sizeof n->size, "%d x %d x %d", layers, C, T);
 }
 
-/* ---- convolutional networks: stages of two 3 x 3 convolutions, each with group norm and relu; each stage halves the
- * side and doubles the channels, which begin at W; then a mean and a dense layer ---- */
+/* ---- convolutional networks: stages of two 3 x 3 convolutions, each with group norm and relu. Each stage halves the
+ * side and doubles the channels, of which the first stage has W. Then come a mean over the pixels and a dense layer.
+ * ---- */
 static gckpt_tensor *convolution(net *n, gckpt_tensor *x, int layer, int in, int out, int stride)
 {
     const gckpt_window window = { .stride = { stride, stride }, .padding = { 1, 1 } };
@@ -123,8 +125,8 @@ static void close_net(net *n)
     gckpt_store_free(n->store);
 }
 
-/* ---- the memory of a plan that is compiled in: its blocks, with the sizes of structs on this machine, and a row of
- * data and targets ---- */
+/* ---- the memory that a compiled-in plan needs: its blocks, with the sizes of structs on this machine, and one row
+ * of data and targets ---- */
 static size_t bytes_of(const net *n, const gckpt_plan *p)
 {
     gckpt_plan constant = *p;
@@ -145,8 +147,8 @@ static gckpt_plan *plan(const net *n, gckpt_optimiser optimiser, gckpt_mode mode
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* Returns the plan with the least cost in `room` bytes, which include tables and feeds, or NULL. The bytes beyond
- * gckpt_plan_bytes depend on the plan's instructions, so they are found by trial. */
+/* Returns the plan with the least cost that needs at most `capacity` bytes including its tables and feeds, or NULL.
+ * The bytes of tables depend on the plan's instructions, so the budget is found by trial. */
 static gckpt_plan *plan_within(const net *n, gckpt_optimiser optimiser, size_t capacity)
 {
     gckpt_plan *p = plan(n, optimiser, GCKPT_STORE_ALL, 0);
@@ -161,7 +163,7 @@ static gckpt_plan *plan_within(const net *n, gckpt_optimiser optimiser, size_t c
     return NULL;
 }
 
-/* ---- training, to check the plans ---- */
+/* ---- a short training, to check that both plans give the same bits ---- */
 static uint64_t train(const family *of, int width, gckpt_optimiser optimiser, size_t capacity)
 {
     net n = open_net(of, width);
@@ -199,7 +201,7 @@ static uint64_t train(const family *of, int width, gckpt_optimiser optimiser, si
 typedef struct {
     int width; /* 0 if none fits */
     long parameters;
-    size_t bytes, whole; /* whole: with all activations kept */
+    size_t bytes, whole; /* whole: bytes with all activations kept */
     double extra;
     char size[32];
 } row;

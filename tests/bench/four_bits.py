@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 MODELS = (("GPT-2 4x256", "4x256x4x256", 500), ("Llama 4x256", "llama:4x256x4x2x256", 500),
           ("Llama 5x384", "llama:5x384x6x2x256", 350))
-# Quantiles of a normal distribution, as the paper gives them (appendix E).
+# Quantiles of a normal distribution, from appendix E of the paper.
 NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
                 -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
                 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,

@@ -1,9 +1,10 @@
-/* generate.c - measures generation with caches of keys and values: GPT-2 124M, or the model of --model, one text,
- * weights stored as f32, bf16, f16, int8 and int4. Prints the milliseconds per token, compared with the time to read
- * each weight once at the measured rate of memory, and the milliseconds per token of a prompt, in chunks, compared
- * with the peak of multiply-adds. Peaks are sampled with each repetition; the results are medians.
+/* generate.c - measures text generation with caches of keys and values, for GPT-2 124M or the model of --model, with
+ * weights stored as f32, bf16, f16, int8 and int4. Prints the milliseconds per generated token, compared with the
+ * time to read each weight once at the measured rate of memory; and the milliseconds per token of a prompt, in
+ * chunks, compared with the peak of multiply-adds. Peaks are sampled with each repetition; the results are medians.
  *
- *     make build/generate && build/generate [--model FOLDER] [--threads N] [--only f32|bf16|f16|int8|int4] [--profile] */
+ *     make build/generate
+ *     build/generate [--model FOLDER] [--threads N] [--only f32|bf16|f16|int8|int4] [--profile] */
 #define _DEFAULT_SOURCE /* clock_gettime, madvise */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -53,7 +54,7 @@ static double median(double *v, int n)
     return v[n / 2];
 }
 
-/* Time by op; the time between two calls of progress belongs to the first one's instruction. */
+/* Time by op. The time between two calls of the progress callback belongs to the instruction of the first call. */
 static struct {
     const gckpt_plan *plan;
     const char *op[64];
@@ -98,7 +99,7 @@ static void profile_print(int64_t tokens)
                1e3 * profile.seconds[i] / (double)tokens, 100 * profile.seconds[i] / all);
 }
 
-/* Returns the bytes of a parameter's values as stored. */
+/* Returns the bytes of a parameter's values in the storage that it has. */
 static double bytes_of(const gckpt_parameter *p)
 {
     static const double each[] = { 4, 2, 2, 1, 18.0 / 32 };
@@ -107,8 +108,8 @@ static double bytes_of(const gckpt_parameter *p)
     return (double)p->elements * each[p->storage] + 4 * (double)scales;
 }
 
-/* Returns the bytes of the weights that a token reads completely: all except the table of positions and, if the head is
- * separate, the table of words. */
+/* Returns the bytes of the weights of which a token reads all elements: all weights except the table of positions
+ * and, if the head is not tied to it, the table of words. */
 static double weights_of(gckpt_store *s, double *count)
 {
     double bytes = *count = 0;
@@ -135,7 +136,7 @@ static int measure(gckpt_storage storage)
         failed = model_load(&m, s, o.model, &source) != 0;
     } else {
         gpt2_new(&m, 12, 12, 768, 1024, 50257);
-        m.config.init_range = 0; /* constant weights are initialised faster */
+        m.config.init_range = 0; /* constant weights, since these are initialised faster than random ones */
         failed = model_declare(&m, s) != 0 || (storage != GCKPT_STORAGE_F32 && model_quantise(&m, s, storage) != 0);
     }
     desc.capacity = m.config.context < 1024 ? m.config.context : 1024;
@@ -146,7 +147,7 @@ static int measure(gckpt_storage storage)
     double weights, bytes = weights_of(s, &weights);
     for (int i = 0; i < 512; i++)
         tokens[i] = (int32_t)(i * 7919 % m.config.vocabulary);
-    for (int i = -1; i < 3; i++) { /* the first one warms up pages */
+    for (int i = -1; i < 3; i++) { /* the first repetition warms up pages and is not counted */
         if (i >= 0)
             fma[i] = peak_sample(PEAK_FMA, (int)o.threads);
         double t = now();
@@ -156,7 +157,7 @@ static int measure(gckpt_storage storage)
             prompt[i] = now() - t;
     }
     gckpt_exec *const unwatched = p.decode.exec;
-    if (o.profile) { /* the same plan and caches, by an executor with a progress callback */
+    if (o.profile) { /* runs the same plan once more with the same caches, by an executor with a progress callback */
         profile.n = 0;
         profile.plan = p.decode.plan;
         const gckpt_exec_desc watched = { .progress = profile_step, .caches_of = unwatched, .allow_initial = 1 };
@@ -174,7 +175,8 @@ static int measure(gckpt_storage storage)
     }
     const double one = median(token, (int)o.tokens), all = median(prompt, 3), rate = median(read, (int)o.tokens);
     const double flops = 2 * (weights - (double)(m.config.vocabulary * m.config.width)) * (double)(o.prompt - 1);
-    const double many = all - one; /* the last token of the prompt is computed alone */
+    /* seconds of all tokens of the prompt except the last one, which is computed alone */
+    const double many = all - one;
     printf("%-5s %8.2f ms/token, %6.1f GB/s of %5.1f read: %5.1f %%; prompt %7.3f ms/token, %6.1f GFLOP/s of %6.1f: "
            "%5.1f %%; arenas %.1f %.1f MB\n",
            storages[storage], 1e3 * one, 1e-9 * bytes / one, 1e-9 * rate, 100 * bytes / one / rate,

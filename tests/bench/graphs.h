@@ -28,17 +28,17 @@ typedef struct {
     int64_t rows;
 } net;
 
-/* Plans are made for a step of two micro-batches. Then parameter gradients live during the whole
- * step, one accumulator per use, and a schedule decides about the rest of the arena: activations,
- * their gradients and workspace. */
+/* Plans are made for a step of two micro-batches. Parameter gradients then live during the whole step, with one
+ * accumulator for each use, so that only the rest of the arena depends on the schedule: activations, their gradients
+ * and workspace. */
 static inline gckpt_plan_desc net_desc(const net *n, gckpt_mode mode)
 {
     gckpt_plan_desc desc = { .mode = mode, .batch = 2 * n->rows };
     return desc;
 }
 
-/* Returns the bytes of a plan made with net_desc except those of parameters: activations, their
- * gradients and workspace, with the gaps in the arena. */
+/* Returns the bytes of a plan made with net_desc, except those of parameters: activations, their gradients and
+ * workspace, including unused bytes in the arena. */
 static inline size_t net_bytes(const gckpt_plan *p)
 {
     return gckpt_plan_arena(p) - gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS);
@@ -54,7 +54,7 @@ static inline void net_open(net *n, const char *name, int64_t rows)
     n->graph = gckpt_graph_new(n->store, NULL);
 }
 
-/* Returns 0 after printing the graph's error. */
+/* Ends the graph with this loss. Returns 1, or 0 after printing the graph's error. */
 static inline int net_close(net *n, gckpt_tensor *loss)
 {
     n->loss.loss = loss;
@@ -69,18 +69,18 @@ static inline void net_free(net *n)
     gckpt_store_free(n->store);
 }
 
-/* A place in a network; it gives the names of its blocks' parameters. */
+/* A place in a network, from which the names of its parameters are made. */
 typedef struct {
     net *n;
     const char *part;
     int layer;
     int64_t dim;
     int heads, causal;
-    gckpt_tensor *memory; /* input of cross-attention, or NULL */
+    gckpt_tensor *memory; /* input of the block's cross-attention, or NULL */
 } place;
 
-/* A trainable parameter (rows,columns), or (rows) when columns is 0. Its values are never read, so
- * all of them may share one float. */
+/* Returns a trainable parameter of shape (rows,columns), or (rows) if columns is 0. Its values are never read, so all
+ * parameters may share one float. */
 static inline gckpt_tensor *net_weight(const place *p, const char *part, int64_t rows,
                                        int64_t columns)
 {
@@ -114,7 +114,7 @@ static inline gckpt_tensor *net_linear(const place *p, const char *part, gckpt_t
 
 /* ---- transformers ---- */
 
-/* Returns x + projection(attention(..)), with keys and values from `source`, or from x if it is NULL. */
+/* Returns x + projection(attention(..)), with keys and values computed from `source`, or from x if source is NULL. */
 static inline gckpt_tensor *net_attend(const place *p, const char *part, gckpt_tensor *x,
                                        gckpt_tensor *source, int causal)
 {
@@ -131,7 +131,7 @@ static inline gckpt_tensor *net_attend(const place *p, const char *part, gckpt_t
     return gckpt_add(x, net_linear(p, name[4], h, C, C));
 }
 
-/* Builds a pre-norm transformer block; with cross-attention if the place has a memory. */
+/* Builds a transformer block with norms before its layers; with cross-attention if p->memory is not NULL. */
 static inline gckpt_tensor *net_block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;
@@ -180,7 +180,7 @@ static inline gckpt_tensor *net_project(const place *p, const char *part, gckpt_
     return gckpt_linear(x, net_weight(p, part, in, out), NULL);
 }
 
-/* Builds a block of a Llama: heads of 64, three of which share keys, rotary positions, SwiGLU. */
+/* Builds a block of a Llama: heads of 64 columns, rotary positions, SwiGLU; three query heads share a key head. */
 static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;
@@ -214,8 +214,8 @@ static inline int net_llama(net *n, const char *name, int64_t context)
     return net_close(n, gckpt_linear_cross_entropy(x, table, target, NULL));
 }
 
-/* Builds an encoder and a decoder of `layers` layers each; each layer of the decoder reads the output of the encoder.
- * */
+/* Builds an encoder and a decoder with `layers` layers each; each layer of the decoder attends to the encoder's
+ * output. */
 static inline int net_encoder_decoder(net *n, const char *name, int layers)
 {
     const int64_t batch = 4, context = 512, dim = 512, vocabulary = 32000;
@@ -255,8 +255,8 @@ static inline int net_mlp(net *n, const char *name, int layers)
     return net_close(n, gckpt_mean_squared_error(x, target, NULL));
 }
 
-/* ---- a U-Net of user ops that only have what planning needs (shape, flops, inputs of the backward) and compute
- * nothing. Images are (B,H,W,C). ---- */
+/* ---- a U-Net of user-defined ops that have only the functions and facts that planning needs (shape, flops, inputs
+ * of the backward) and that compute nothing. Images are (B,H,W,C). ---- */
 static inline void image_kernel(const gckpt_call *call) { (void)call; }
 
 /* x (B,H,W,I), w (9,I*O) -> (B,H,W,O); the attribute is O */
@@ -284,7 +284,7 @@ static inline gckpt_result image_up_shape(gckpt_call *call)
 
 static inline uint64_t image_up_flops(const gckpt_call *call) { return image_conv_flops(call) / 9; }
 
-/* Saves 64 half floats of statistics per sample. */
+/* A norm that saves statistics of 64 f16 numbers per sample. */
 static inline gckpt_result image_norm_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -292,7 +292,7 @@ static inline gckpt_result image_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* The maximum of 2 x 2; its index is saved as a byte. */
+/* The maximum of each 2 x 2 pixels, whose position is saved as one byte. */
 static inline gckpt_result image_pool_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -362,7 +362,8 @@ static inline gckpt_tensor *image_pool(gckpt_tensor *x)
     return gckpt_apply(&pool, &x, 1, NULL, 0);
 }
 
-/* Builds a segment of two times convolution, norm, silu; on the way up its input also has the skip `memory`. */
+/* Builds a segment of two times convolution, norm and silu; in the upward half of the U-Net, p->memory is the skip
+ * connection that is a further input. */
 static inline gckpt_tensor *image_block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;

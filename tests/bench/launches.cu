@@ -1,25 +1,26 @@
 /* launches.cu - counts the kernels of a training step of GPT-2 124M in GCKPT_BF16_FAST: the launches of a micro-batch
  * and of an update, their bytes and flops, and an estimate of their time on an H100. It needs no device and runs no
- * kernel: memory is addresses that are never accessed, and a launch is an entry of a list.
+ * kernel: allocated memory is addresses that are never accessed, and a launch only adds an entry to a list.
  *
  *     make build/launches && build/launches [ROWS [LARGE [SMALL [turned]]]]
- *     build/launches others     steps of a ResNet-18 and of a GRU: parameters, launches, copies to the host; the exit status
- *                               is 1 if there is a copy before the last update
+ *     build/launches others     steps of a ResNet-18 and of a GRU: parameters, launches, copies to the host; the exit
+ *                               status is 1 if there is a copy before the last update
  *
- * A micro-batch has ROWS of 1024 tokens (16). With "turned", queries and keys have rotary positions instead of
- * learned ones, and the result of each half block has dropout. The model: a launch takes 1.5 us and the longest of
- *     bytes / 3.35 TB/s          each operand once
+ * A micro-batch has ROWS of 1024 tokens (16). With "turned", queries and keys have rotary positions instead of learned
+ * ones, and the result of each half block has dropout. The estimated time of a launch is 1.5 us plus the longest of
+ *     bytes / 3.35 TB/s          where each operand is read once
  *     bytes / (bytes in flight / 0.7 us)      16 bytes per thread, at most 2048 threads on each of 132 multiprocessors;
  *                                kernels that load single elements have fewer bytes in flight
  *     flops / 620 Tflop/s        the rate of mma.sync on the tensor cores: one in 6.5 cycles of a scheduler. For products,
  *                                LARGE and SMALL are the instructions of an iteration with tiles of 128 x 128 (64 mma) and
- *                                of 64 x 64 (16), of which a scheduler issues one per cycle; these are also limited to 0.8
- *                                of the rate by the reads of ldmatrix. Attention has half the rate. The time is that of
- *                                the multiprocessor with most tiles.
- * The time of an op that is fused into a product is that of its bytes, without overlap. Launches on a second stream,
- * until the first one waits for it, take the part that exceeds the first stream's time: the maximum of their time,
- * the time of the first stream, all flops and all bytes of both at the rates above, minus the time of the first
- * stream. tests/cuda/fast.sh takes LARGE and SMALL from the code that nvcc generates. All times are estimates. */
+ *                                of 64 x 64 (16), of which a scheduler issues one per cycle; the reads of ldmatrix also
+ *                                limit products to 0.8 of the rate. Attention has half the rate. The time is that of
+ *                                the multiprocessor with the most tiles.
+ * The time of an op that is fused into a product is the time of its bytes, and does not overlap. Launches on a
+ * second stream, until the first stream waits for them, add the time by which they exceed the first stream: the
+ * maximum of their time, the time of the first stream, all flops and all bytes of both streams at the rates above,
+ * minus the time of the first stream. tests/cuda/fast.sh takes LARGE and SMALL from the code that nvcc generates.
+ * All times are estimates. */
 #include "cuda_shim.h"
 #include <any>
 #include <string>
@@ -31,9 +32,10 @@ struct Launch {
     const char *name;
     dim3 grid, block;
     cudaStream_t stream;
-    bool waits;               /* its stream waited for another since the one before */
+    bool waits;               /* true if its stream has waited for another stream since the launch before */
     std::any arguments;       /* a tuple of the kernel's parameters */
-    double element, elements; /* bytes of an element of all its arrays; the largest count */
+    /* element: bytes of one element of all arrays together; elements: the largest count among the parameters */
+    double element, elements;
 };
 static std::vector<Launch> launches;
 static char *next_address = (char *)((uintptr_t)1 << 44);
@@ -63,7 +65,7 @@ void launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cud
     launches.push_back(l);
 }
 
-/* The parameters of a kernel. */
+/* Returns the parameters with which the kernel was launched. */
 template <class... P> std::tuple<std::decay_t<P>...> of(const Launch &l, void (*)(P...))
 {
     return std::any_cast<std::tuple<std::decay_t<P>...>>(l.arguments);
@@ -76,14 +78,14 @@ template <class V> cudaError_t take(V **p, size_t bytes)
     return cudaSuccess;
 }
 inline cudaError_t give(void *) { return cudaSuccess; }
-static int64_t tokens;           /* tokens of a step, which its loss counts */
-static int untouched;            /* value of the canary bytes after an arena */
+static int64_t tokens;           /* number of tokens of a step, which its loss counts */
+static int untouched;            /* value of the guard bytes after an arena, with which copies to the host are filled */
 inline cudaError_t wait(cudaStream_t stream) { return waited[stream] = true, cudaSuccess; }
 inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 {
     if (kind == cudaMemcpyDeviceToHost)
         memset(to, bytes == 64 ? untouched : 0, bytes);
-    if (kind == cudaMemcpyDeviceToHost && bytes == 16) /* a sum and a count */
+    if (kind == cudaMemcpyDeviceToHost && bytes == 16) /* these 16 bytes are the sum and the count of a loss */
         memcpy((char *)to + 8, &tokens, 8);
     return cudaSuccess;
 }
@@ -99,18 +101,18 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
     tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, stream, __VA_ARGS__)
 #include "gradckpt_cuda.cu"
 #undef _DEFAULT_SOURCE /* g++ defines it */
-#define place model_site /* the kernels have this name as well */
+#define place model_site /* the kernels already use the name `place`, which model.h defines */
 #include "model.h"
 
 namespace
 {
-double of_large = 416, of_small = 104; /* instructions of an iteration */
+double of_large = 416, of_small = 104; /* number of instructions of an iteration, for large and for small tiles */
 
 struct Cost {
     double bytes, flops, rate, on_its_way; /* on_its_way: bytes in flight per thread */
     double least;                          /* lower limit in seconds */
-    double more;                           /* seconds after the launch */
-    double idle; /* factor of the time of flops if some multiprocessors have fewer tiles */
+    double more;                           /* seconds that are added to those of the launch */
+    double idle; /* factor of the time of flops, for multiprocessors that have fewer tiles than others */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
@@ -166,7 +168,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("fast_norm_forward")) {
         auto p = tally::of(l, fast::fast_norm_forward_kernel);
         c.bytes = 4 * (double)std::get<7>(p) * (double)std::get<8>(p);
-    } else if (is("fast_norm_backward")) { /* its sums leave the values in the cache for dx */
+    /* the kernel's sums leave its operands in the cache, so they are not read again for dx */
+    } else if (is("fast_norm_backward")) {
         auto p = tally::of(l, fast::fast_norm_backward_kernel);
         int sums = !!std::get<6>(p) + !!std::get<7>(p);
         c.bytes = (double)std::get<8>(p) * (double)std::get<9>(p) * (6 + 4.0 / fast::TOKENS * sums);
@@ -192,9 +195,9 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
-        c.on_its_way = 2 * 4 * 16; /* four of its eight iterations */
+        c.on_its_way = 2 * 4 * 16; /* four of the kernel's eight iterations have loads in flight */
     } else if (is("embed")) {
-        c.bytes = 6.0 * 768 * (double)l.grid.x; /* each reads a row of the table */
+        c.bytes = 6.0 * 768 * (double)l.grid.x; /* each block reads a row of the table */
     } else if (is("params") || is("lists")) {
         c.bytes = 0;
     }
@@ -218,7 +221,7 @@ std::string short_name(const char *name)
     for (const char *drop : { "{anonymous}::", "<unnamed>::", "fast::", ", Binary", "(", ")" })
         for (size_t at; (at = s.find(drop)) != std::string::npos;)
             s.erase(at, strlen(drop));
-    if (s.find("map_kernel") == 0) /* its operation */
+    if (s.find("map_kernel") == 0) /* keeps only the name of the operation */
         s = s.substr(0, s.find(','));
     return s;
 }
@@ -228,7 +231,7 @@ struct Row {
 };
 typedef std::map<std::string, Row> Table;
 
-/* Returns the launches of a step by kernel. */
+/* Returns the launches of a step, with bytes, flops and time, by kernel. */
 Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
 {
     static const size gpt2 = { 12, 12, 768, 1024, 0, 50257, 0, 0 };
@@ -256,14 +259,14 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
         exit(1);
     }
     Table t;
-    Row *beside = NULL;       /* launches on the second stream until the first one waits; */
-    double own = 0, main = 0; /* their time, and that of the first stream meanwhile; */
+    Row *beside = NULL;       /* the launches on the second stream until the first stream waits for them */
+    double own = 0, main = 0; /* time of these launches, and time of the first stream during them */
     double flops = 0, bytes = 0;
     for (const tally::Launch &l : tally::launches) {
         std::string name = short_name(l.name);
         Cost c = cost_of(l, name);
         Row &r = t[name];
-        if (beside && l.waits) { /* the group is over */
+        if (beside && l.waits) { /* the first stream waits: the launches on the second stream have ended */
             beside->seconds += std::max({ own, main, flops, bytes }) - main;
             beside = NULL;
         }
@@ -278,9 +281,9 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
     return t;
 }
 
-/* ---- whole networks: copies to the host before the last update of a step ---- */
+/* ---- whole networks: number of copies to the host before the last update of a step ---- */
 gckpt_graph *graph;
-int named; /* parameters */
+int named; /* number of parameters, from which their names are made */
 
 gckpt_tensor *weight(gckpt_shape shape)
 {
@@ -306,7 +309,8 @@ gckpt_tensor *convolved(gckpt_tensor *x, int64_t size, int64_t to, int stride, b
     return then_relu ? gckpt_relu(y) : y;
 }
 
-/* Builds He 2015, table 1, 18 layers: blocks of two 3 x 3 convolutions, shortcuts of 1 x 1 at the begin of a stage. */
+/* Builds the network of 18 layers in table 1 of He 2015: blocks of two 3 x 3 convolutions, with 1 x 1 convolutions as
+ * shortcuts at the beginning of a stage. */
 gckpt_tensor *resnet18(gckpt_tensor *pixels)
 {
     gckpt_window pool = {};
@@ -321,7 +325,7 @@ gckpt_tensor *resnet18(gckpt_tensor *pixels)
     return gckpt_linear(gckpt_global_average_pool(x), weight(gckpt_shape2(512, 1000)), weight(gckpt_shape1(1000)));
 }
 
-/* Builds two GRU layers of 512 units over embedded tokens, then the classes of the last step. */
+/* Builds two GRU layers of 512 units over embedded tokens, then the classes from the maximum over all steps. */
 gckpt_tensor *gru(gckpt_tensor *tokens)
 {
     gckpt_tensor *x = gckpt_embed(weight(gckpt_shape2(10000, 256)), tokens);
@@ -331,7 +335,7 @@ gckpt_tensor *gru(gckpt_tensor *tokens)
     return gckpt_linear(gckpt_max(x, 1), weight(gckpt_shape2(512, 1000)), NULL);
 }
 
-long outs, within; /* copies to the host in this step, and those before its last update */
+long outs, within; /* outs: copies to the host in this step; within: those of them before the last update */
 const gckpt_backend *device;
 void watched_out(void *context, void *host_memory, const void *from, size_t n)
 {
@@ -344,8 +348,8 @@ void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
     device->update(call, pass);
 }
 
-/* Prints the counts of a step of two micro-batches as a row. Returns false if it copies to the host before its last
- * update. */
+/* Prints the counts of a step of two micro-batches as a row of the table. Returns false if the step copies to the
+ * host before its last update. */
 bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_type type, gckpt_shape shape,
               gckpt_precision precision)
 {
@@ -441,8 +445,8 @@ int main(int argc, char **argv)
     device = gpu;
     if (others)
         return count_others();
-    /* the counts of one more micro-batch, and the rest of a step, which is negative if the plan of several
-     * micro-batches has more of something in each */
+    /* The difference of the two steps is one micro-batch more; the rest of the step with one micro-batch is
+     * everything else. The rest can be negative, if a plan for several micro-batches launches more in each of them. */
     Table one = step_of(gpu, rows, 1), two = step_of(gpu, rows, 2);
     double micro = 0, update = 0;
     for (auto &r : two) {

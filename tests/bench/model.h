@@ -1,4 +1,4 @@
-/* model.h - shared by the benchmarks: a GPT or an MLP of any size with random data, and a clock. */
+/* model.h - code that the benchmarks share: a GPT or an MLP of any size with random data, and a clock. */
 #ifndef BENCH_MODEL_H
 #define BENCH_MODEL_H
 #define _DEFAULT_SOURCE /* clock_gettime, fork, getrusage, strcasecmp */
@@ -10,10 +10,12 @@
 
 typedef struct {
     int layers, heads, dim, context, batch, vocabulary;
-    /* if nonzero, the loss is a linear layer and a cross-entropy, which keeps the logits (faster); if 0, one op that
-     * never has all of them */
+    /* nonzero: the loss is a linear layer and a cross-entropy, which keeps the logits and is faster; zero: it is
+     * gckpt_linear_cross_entropy, which never has all logits at once */
     int logits;
-    int inputs; /* if nonzero, the model is an MLP inputs - dim - vocabulary instead of a GPT */
+    /* if nonzero, the model is an MLP of `inputs` inputs, `dim` hidden units and `vocabulary` classes instead of a
+     * GPT */
+    int inputs;
 } size;
 
 typedef struct {
@@ -22,7 +24,7 @@ typedef struct {
     gckpt_term loss;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    void *tokens; /* values of the feeds: int32_t, for an MLP float */
+    void *tokens; /* data of the first feed: int32_t tokens, or for an MLP float numbers */
     int32_t *targets;
     gckpt_feed feeds[2];
     int64_t parameters;
@@ -51,10 +53,10 @@ static inline double median(double *v, int n)
     return (v[(n - 1) / 2] + v[n / 2]) / 2;
 }
 
-static const gckpt_backend *bench_backend; /* of bench_new; NULL for the CPU */
-static gckpt_shard bench_shard;            /* of bench_open with ranks */
+static const gckpt_backend *bench_backend; /* the backend of bench_new; NULL for the processor */
+static gckpt_shard bench_shard;            /* the kind of shard that bench_open uses with several ranks */
 
-/* Returns the predicted seconds of a plan's step, by these costs of ops on the whole batch. */
+/* Returns the predicted seconds of a step with the plan, from the costs of ops on the whole batch, in nanoseconds. */
 static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
 {
     double ns = (double)update;
@@ -72,7 +74,7 @@ typedef struct {
     int layer;
 } place;
 
-/* Returns a parameter: a matrix (a,b) of small random numbers, or with b = 0 a vector of `constant`. */
+/* Returns a parameter: a matrix (a,b) of small random numbers, or if b is 0, a vector (a) of the number `constant`. */
 static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t a, int64_t b,
                             float constant)
 {
@@ -114,7 +116,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return gckpt_add(x, gckpt_dropout(dense(a, i, "out", "outb", 4 * C, C), drop));
 }
 
-/* GPT-2: learned positions, biases everywhere, the head tied to the embedding. */
+/* Builds a GPT-2 and returns its logits: learned positions, biases in all layers, the head tied to the embedding. */
 static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_tensor **table)
 {
     const size *z = b->z;
@@ -132,7 +134,7 @@ static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_te
     return norm(x, -1, "n", "nb", C);
 }
 
-/* A gckpt_build_fn; user: the bench. */
+/* A gckpt_build_fn that builds the model of the bench `user`. */
 static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     bench *b = (bench *)user;
@@ -157,7 +159,8 @@ static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* Returns 0 after printing an error. With a budget, the plan also chooses the micro-batch. */
+/* Makes store, graph, plan and executor. With a budget, gckpt_fit also chooses the micro-batch. Returns 0 after
+ * printing an error. */
 static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
                       const gckpt_exec_desc *how)
 {
@@ -207,7 +210,8 @@ static inline int bench_new(bench *b, const size *z, gckpt_mode mode, int thread
     return bench_open(b, z, &desc, &how);
 }
 
-/* Returns the least seconds of a step, except the first, within about `seconds`; negative on an error. */
+/* Returns the least seconds of a step within about `seconds` seconds, not counting the first step; or a negative
+ * number on an error. */
 static inline double bench_step(bench *b, const size *z, double seconds)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };

@@ -1,9 +1,9 @@
-/* offload.c - cost of plans that may offload values to slower memory, compared with plans that may not: the
- * rows of docs/benchmarks/offload.tsv. Nothing runs: these are plans for an assumed machine.
- *
- * A cell is the extra cost of a step, the proven extra cost in parentheses, and the MiB that are offloaded.
+/* offload.c - prints the cost of plans that may offload values to slower memory, compared with plans that may not:
+ * the rows of docs/benchmarks/offload.tsv. Nothing runs; the plans are for an assumed machine.
  *
  *     make build/offload && build/offload
+ *
+ * A cell is the extra cost of a step, the proven extra cost in parentheses, and the MiB that are offloaded.
  */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -11,7 +11,7 @@
 
 #include "graphs.h"
 
-#define FLOPS 50e12 /* per second; one of them is one unit of cost */
+#define FLOPS 50e12 /* flops per second of the assumed machine; the cost of one flop is 1 */
 
 static int overlap; /* copies overlap computation */
 

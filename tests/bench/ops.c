@@ -1,11 +1,12 @@
-/* ops.c - measures every op, forward and backward, with all kernels that this processor has, to compare two versions.
+/* ops.c - measures every op, forward and backward, with all kernels that this processor can run, to compare two
+ * versions of the library.
  *
  *     build/ops > before.csv                 prints lines: op, kernels, precision, microseconds
- *     build/ops before.csv > after.csv       also prints to stderr the ops that changed by 5 %
+ *     build/ops before.csv > after.csv       also prints to stderr the ops whose time changed by 5 %
  *     build/ops before.csv mul pool          measures only ops whose names contain one of these words
  *
- * A time is the least of many runs on one thread, in processor time of the thread. Repeated measurements still differ
- * by 3 %, and more for ops of a few microseconds. */
+ * A time is the least of many runs on one thread, in processor time of the thread. Repeated measurements still
+ * differ by 3 %, and by more for ops of a few microseconds. */
 #define _DEFAULT_SOURCE
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -24,7 +25,8 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_feed feed[MOST];
     void *data[MOST];
-    gckpt_fetch_spec wanted_gradients[MOST]; /* gradients of inputs, fetched so that they are computed */
+    /* gradients of inputs, which are fetched so that the backward computes them */
+    gckpt_fetch_spec wanted_gradients[MOST];
     int feeds, fetches, params;
     const char *name;
 } op_fixture;
@@ -53,7 +55,7 @@ static T *fed(gckpt_type type, gckpt_shape shape, int64_t below)
         return t;
     r.wanted_gradients[r.fetches].tensor = t;
     r.wanted_gradients[r.fetches++].gradient = 1;
-    return gckpt_scale(t, 1.0f); /* its backward runs after that of the op */
+    return gckpt_scale(t, 1.0f); /* the backward of this op runs after the backward of the op that is measured */
 }
 static T *in1(int64_t a) { return fed(GCKPT_F32, gckpt_shape1(a), 0); }
 static T *in2(int64_t a, int64_t b) { return fed(GCKPT_F32, gckpt_shape2(a, b), 0); }
@@ -93,7 +95,7 @@ static T *swapped(T *x)
     return gckpt_permute(x, axes, 3);
 }
 
-/* Returns op number i, or NULL. main adds a loss if it is none. */
+/* Returns the result of op number i, or NULL if there is no such op. If the result is no loss, main adds a loss. */
 static T *op(int i)
 {
     const gckpt_window same = { .padding = { 1, 1 } }, half = { .size = { 2, 2 } };
@@ -212,7 +214,9 @@ static T *op(int i)
 /* ---- times ---- */
 typedef struct {
     const gckpt_plan *plan;
-    int id, pass; /* the op's tensor; 0 in its forward, 1 in its backward, -1 in other ops */
+    /* id: the tensor of the op that is measured; pass: the present instruction: 0 for the op's forward, 1 for its
+     * backward, -1 for other ops */
+    int id, pass;
     double start, best[2];
 } stopwatch;
 
@@ -223,7 +227,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The progress callback, called before each instruction: adds the time of the previous one. */
+/* The progress callback, which is called before each instruction: keeps the least time of the instruction before, if
+ * that was the op's forward or backward. */
 static int watch(void *user, const gckpt_progress *progress)
 {
     stopwatch *w = (stopwatch *)user;
@@ -264,7 +269,8 @@ static void note(const char *kernels, const char *precision, int pass, double se
     }
 }
 
-/* Runs steps of the op with these kernels. Returns 0 if there is no such plan or executor. */
+/* Runs steps of the op with these kernels. Returns 0 if there is no plan or executor with this precision and
+ * instruction set. */
 static int run(T *made, T *loss, gckpt_isa isa, gckpt_precision precision)
 {
     const gckpt_term term = { loss, 1.0f, 0 };

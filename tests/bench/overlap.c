@@ -1,12 +1,12 @@
-/* overlap.c - compares predicted and measured time of a step whose values are offloaded to a file, with copies in
- * turn and overlapped with computation; recorded in docs/benchmarks/offload.tsv.
+/* overlap.c - compares predicted and measured time of a step whose values are offloaded to a file, with copies that
+ * run one after the other with the ops, and with copies that overlap with them; recorded in
+ * docs/benchmarks/offload.tsv.
  *
  *     make overlap, or build/overlap [MB/s]
  *
- * A thread copies (gckpt_exec_desc.wait) at a given rate: a copy ends when the clock has advanced by its time. The
- * clock is the processor time of the thread that computes, plus the time that it has waited for copies. The results
- * are medians.
- */
+ * A thread copies (gckpt_exec_desc.wait) at a given rate: a copy ends when the clock has advanced by the copy's
+ * time. The clock is the processor time of the computing thread plus the time that it has waited for copies. The
+ * results are medians. */
 #include "model.h"
 
 #include <pthread.h>
@@ -18,15 +18,16 @@ static struct {
         size_t at, bytes;
         void *to;
         const void *from;
-        double end; /* in seconds of the clock */
+        double end; /* end of the copy, in seconds of the clock */
     } job[COPIES];
     int begun, done, ends, failed, file;
-    double rate, end, waited; /* bytes a second; of all copies; seconds */
+    /* rate: bytes a second; end: end of the last copy; waited: seconds that the computing thread has waited */
+    double rate, end, waited;
     pthread_mutex_t lock;
     pthread_cond_t moved;
 } slow = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER };
 
-/* Returns the seconds of the clock. Called by the thread that computes. */
+/* Returns the time in seconds. Called only by the computing thread. */
 static double seconds(void *user)
 {
     struct timespec t;

@@ -1,6 +1,6 @@
 /* peak.h - samples the peaks of this processor in a few milliseconds, so that each repetition of a measurement can
- * have a sample: fused multiply-adds, bf16 dot products, memory. Each thread times itself and the rates are added, so
- * that the time to wake threads does not count. */
+ * have a sample: fused multiply-adds, bf16 dot products, memory. Each thread measures its rate itself, and the rates
+ * are added, so that the time to wake threads does not count. */
 #ifndef BENCH_PEAK_H
 #define BENCH_PEAK_H
 #ifdef _OPENMP
@@ -16,7 +16,7 @@
 
 typedef enum { PEAK_FMA, PEAK_DOT, PEAK_READ, PEAK_TRIAD } peak_kind;
 
-/* 12 independent chains per thread hide the latency of two FMA units, 4 to 5 cycles. */
+/* 12 independent chains of multiply-adds per thread hide the latency of two FMA units, which is 4 to 5 cycles. */
 #define CHAINS(X)       X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define DECLARE(i)      vector a##i = zero + (float)i;
 #define MULTIPLY_ADD(i) a##i = a##i * m + c;
@@ -45,7 +45,7 @@ PEAK(peak_64, 64, __attribute__((target("avx512f,fma"))), FUSED)
 PEAK(peak_dot, 64, __attribute__((target("avx512f,fma"))), DOT)
 #endif
 
-static int peak_width; /* bytes of the vectors that arithmetic is sampled with */
+static int peak_width; /* bytes of the vectors with which arithmetic is sampled */
 
 /* Returns the bytes of the widest vectors of this processor. */
 static int peak_widest(void)
@@ -76,7 +76,7 @@ static double peak_arithmetic(peak_kind kind)
     double t = now();
 #if defined(__x86_64__)
     if (kind == PEAK_DOT) {
-        flops = 2.0 * 12 * 32 * (double)rounds; /* pairs, always in the widest vectors */
+        flops = 2.0 * 12 * 32 * (double)rounds; /* each of 32 elements is a pair, always in vectors of 64 bytes */
         sink = peak_dot(rounds);
     } else {
         sink = peak_width == 64   ? peak_64(rounds)
@@ -91,7 +91,8 @@ static double peak_arithmetic(peak_kind kind)
     return flops / (now() - t);
 }
 
-/* Three arrays, each larger than the last cache, so that a sample also leaves the caches cold. */
+/* Three arrays, each of which is larger than the last cache; after a sample, the caches hold no data of the
+ * benchmark. */
 static struct {
     float *a, *b, *c;
     long n;
@@ -142,7 +143,7 @@ static double peak_memory(peak_kind kind, int thread, int threads)
     return (kind == PEAK_READ ? 4.0 : 12.0) * (double)part / (now() - t);
 }
 
-/* Returns the flop/s or bytes/s of all threads. */
+/* Returns the flop/s, or the bytes/s, of all threads together. */
 static double peak_sample(peak_kind kind, int threads)
 {
     double rate = 0;

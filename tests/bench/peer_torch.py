@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-# name: layers, heads, dim, context, batch, vocabulary, inputs (not 0: an MLP)
+# sizes by name: layers, heads, dim, context, batch, vocabulary, inputs (nonzero for an MLP)
 MODELS = {
     "gpt2-b4": (12, 12, 768, 64, 4, 50257, 0),
     "gpt2-t1024": (12, 12, 768, 1024, 1, 50257, 0),
@@ -36,7 +36,7 @@ BENCH = os.path.join("build", "bench")
 REMEDY = "this needs PyTorch 2: %s -m pip install torch" % sys.executable
 
 
-# ---- one setting, in a process of its own --------------------------------------------------------
+# ---- one setting, which runs in a separate process -------------------------------------------------
 def status(key):
     with open("/proc/self/status") as f:
         for line in f:
@@ -130,7 +130,7 @@ def child(setting):
         torch._dynamo.config.cache_size_limit = 64
         run = torch.compile(model, mode=None if setting["compile"] == "compile" else
                             "max-autotune-no-cudagraphs")
-    # with one thread the process's own time: it stands still while others have the processor
+    # with one thread, takes the processor time of the process, which other programs do not change
     now = time.process_time if setting["own_clock"] else time.perf_counter
     times, start = [], 0
     while len(times) < 5 or (now() - start < setting["seconds"] and len(times) < 2000):
@@ -153,7 +153,7 @@ def child(setting):
     }))
 
 
-# ---- the settings searched -----------------------------------------------------------------------
+# ---- the settings from which the fastest is searched -----------------------------------------------
 def library(name):
     for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
                    "/usr/lib", "/usr/local/lib"):

@@ -1,4 +1,5 @@
-/* plans.c - prints bytes and time of every way to plan, for networks of real size, and the time to plan. It only plans.
+/* plans.c - prints bytes and time of every planner for networks of real size, and the time that planning takes. It
+ * only plans.
  *
  *     build/plans build/plans.md docs/plans.svg      (or: make plans)
  *
@@ -19,38 +20,44 @@ static const double extras[EXTRAS] = { 0, 0.05, 0.10, 0.15, 0.17, 0.20, 0.33, 0.
 static const double few_megabytes[] = { 220, 202, 190, 180, 165, 155, 145 }; /* of the first */
 enum { FEW = sizeof few_megabytes / sizeof *few_megabytes };
 
-/* BUDGETS are timed, PROVEN ones are checked for proofs, SAMPLES of the first network are random; a frontier may take
- * MEMORY bytes. */
+/* BUDGETS: number of budgets whose planning is timed; PROVEN: number of budgets whose plans are checked for proofs;
+ * SAMPLES: budgets of the picture of the first network; MEMORY: bytes that a frontier may take */
 enum { BUDGETS = 10, PROVEN = 40, SAMPLES = 400, MEMORY = 100000000 };
 
-/* The budgets of a network, as gckpt_plan_bytes counts them. */
+/* The range of budgets of a network, in bytes as gckpt_plan_bytes counts them. */
 typedef struct {
     const net *n;
-    int as_built;      /* 0 if the plan chooses lowerings and orders */
+    /* 1 if plans run the graph as it was built, 0 if they choose lowerings and orders of backwards */
+    int as_built;
     size_t least, all; /* where its frontier ends */
-    size_t others;     /* bytes of parameters, which net_bytes does not include */
-    size_t proven;     /* cost of a step that computes nothing twice */
+    size_t others;     /* bytes of parameters, which net_bytes does not count */
+    size_t proven;     /* bytes in which no schedule exists, as proven */
     uint64_t step;     /* work of a step that computes nothing twice */
-    int proven_points; /* budgets, out of PROVEN, whose plan is proven within 0.1 % of a step */
-    int points, above,
-        below;   /* of the frontier; more, less work than the plan for the same bytes */
-    double most; /* largest excess, as a share of a step */
+    /* number of budgets, out of PROVEN, whose plan is proven to cost at most 0.1 % of a step more than the optimum */
+    int proven_points;
+    /* points: number of points of the frontier; above, below: number of points that cost more, less than the plan
+     * for their bytes */
+    int points, above, below;
+    double most; /* largest amount by which a point costs more, as a share of a step */
 } range;
 
-/* The fewest bytes at some extra time; `none` is nonzero if no plan is that fast. */
+/* The fewest bytes of a plan with a given extra time; `none` is nonzero if no plan is that fast. */
 typedef struct {
     int none;
-    size_t bytes, proven; /* bytes of the plan; bytes in which no schedule is that fast */
-    double gap;           /* optimality gap of that plan */
+    size_t bytes, proven; /* bytes: bytes of the plan; proven: bytes in which, as proven, no schedule is that fast */
+    double gap;           /* optimality gap of the plan */
 } column;
 
-/* Points of another planner against the plans in the same bytes. */
+/* The points of another planner, compared with our plans in the same bytes. */
 typedef struct {
-    int points, slower, clearly, none; /* clearly: slower by 0.1 % of a step; none: no plan exists */
-    double mean, worst;                /* our time relative to theirs, - 1 */
+    /* slower: points at which our plan is slower; clearly: by more than 0.1 % of a step; none: points at which we
+     * have no plan */
+    int points, slower, clearly, none;
+    double mean, worst;                /* time of our plan relative to the other planner's, minus 1 */
 } comparison;
 
-/* Times in milliseconds; entry 1 is for plans that choose lowerings and orders. */
+/* Times of planning in milliseconds. Entry 0 of an array is for plans as built, entry 1 for plans that choose
+ * lowerings and orders of backwards. */
 typedef struct {
     char name[40];
     int ops, points[2], complete[2];
@@ -60,13 +67,14 @@ typedef struct {
 
 typedef struct {
     net n;
-    range built, lowered;        /* formed: n is NULL where it was not asked for */
-    pareto lines[PLANNERS];      /* [OPTIMAL] is the frontier, only used in the picture */
-    pareto least;                /* proven bounds at many budgets */
-    column columns[EXTRAS + 1]; /* the last one has the least bytes */
+    range built, lowered;        /* lowered: the range with lowerings chosen; its n is NULL if that was not requested */
+    /* points of each planner; those of OPTIMAL are the frontier, which only the picture shows */
+    pareto lines[PLANNERS];
+    pareto least;                /* proven bounds at many budgets, for the picture */
+    column columns[EXTRAS + 1]; /* columns of the table; the last one is the plan with the least bytes */
     column chosen[EXTRAS + 1];  /* [0] is the fastest plan */
-    double fastest;             /* of chosen[0] against a step as built */
-    double last, chosen_last;   /* extra time of the least bytes */
+    double fastest;             /* cost of the plan chosen[0] relative to a step as built */
+    double last, chosen_last;   /* extra time of the plans with the least bytes, as built and with lowerings chosen */
     comparison comparisons[PLANNERS];
 } subject;
 
@@ -86,7 +94,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_mode mode, int as_built, size_t b
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* Returns the plan for a budget that has one. */
+/* Returns the plan for a budget for which a plan exists; exits with an error if no plan exists. */
 static gckpt_plan *plan_in(const range *r, size_t budget)
 {
     gckpt_plan *p = plan_of(r->n, GCKPT_OPTIMAL, r->as_built, budget);
@@ -122,7 +130,7 @@ static gckpt_frontier *frontier_of(const net *n, int as_built)
 
 /* ---- the optimal planner ---- */
 
-/* Plans all points of the frontier and checks that each plan is as its point says. */
+/* Plans all points of the frontier and checks that each plan has the bytes and cost of its point. */
 static int open_range(range *r, const net *n, int as_built, pareto *c)
 {
     gckpt_frontier *f = frontier_of(n, as_built);
@@ -162,8 +170,8 @@ static int open_range(range *r, const net *n, int as_built, pareto *c)
     return good;
 }
 
-/* Returns, to within 0.2 %, the fewest bytes of a plan with at most this cost or, if `proven` is nonzero, the fewest
- * bytes in which the proven bound allows this cost. */
+/* Returns the fewest bytes, to within 0.2 %, of a plan with at most this cost; if `proven` is nonzero, the fewest
+ * bytes at which the proven bound is at most this cost. */
 static size_t fewest(const range *r, uint64_t work, int proven)
 {
     size_t few = r->least, many = r->all;
@@ -183,7 +191,7 @@ static size_t fewest(const range *r, uint64_t work, int proven)
     return proven ? few : many;
 }
 
-/* Returns the column of plans with at most this cost. */
+/* Returns the column of the table for plans with at most this cost. */
 static column column_of(const range *r, uint64_t work)
 {
     column c = { 0, 0, 0, 0 };
@@ -200,7 +208,8 @@ static column column_of(const range *r, uint64_t work)
     return c;
 }
 
-/* Returns the column of the least bytes, and sets the extra time compared with a step as built. */
+/* Returns the column for the plan with the least bytes, and stores its extra time compared with a step as built in
+ * *extra. */
 static column last_column(const range *r, uint64_t step, double *extra)
 {
     gckpt_plan *p = plan_in(r, r->least);
@@ -218,7 +227,7 @@ static uint64_t cost_with(uint64_t step, double extra)
 /* Fills in the curves of the picture, with more budgets where bytes are few. */
 static void sample(subject *s)
 {
-    /* the bound at the least bytes also holds below them */
+    /* the proven bound at the least bytes also holds for fewer bytes */
     pareto_add(&s->least, s->built.proven - s->built.others, s->last - s->columns[EXTRAS].gap);
     for (int i = 0; i < SAMPLES; i++) {
         const double at = (double)i / (SAMPLES - 1);
@@ -245,7 +254,7 @@ static int one_plan(const net *n, gckpt_mode mode, pareto *c)
     return 1;
 }
 
-/* Compares each point of a planner with the plan for exactly its bytes. */
+/* Compares each point of another planner with the plan for exactly its bytes. */
 static comparison compare_line(const range *r, const pareto *theirs)
 {
     comparison d = { theirs->n, 0, 0, 0, 0, -1 };
@@ -306,8 +315,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Times the frontier and ten budgets from the least to store-all's bytes; if planning is short, takes the least of
- * three times. */
+/* Measures the time for the frontier, and for ten budgets from the least bytes to those of store-all. If planning
+ * takes little time, takes the least of three measurements. */
 static int measure_choice(const net *n, timing *t, size_t all, int chosen)
 {
     const int tried = t->ops < 1000 ? 3 : 1;
@@ -375,7 +384,7 @@ static double display_unit(const subject *s)
     return s->lines[STORE_ALL].p[0].bytes < 1000000 ? 1e3 : 1e6;
 }
 
-/* Returns the point with the fewest bytes at no more than this extra time, or NULL. */
+/* Returns the point with the fewest bytes whose extra time is at most `extra`, or NULL. */
 static const point *at_most(const pareto *c, double extra)
 {
     const point *best = NULL;
@@ -385,7 +394,7 @@ static const point *at_most(const pareto *c, double extra)
     return best;
 }
 
-/* Prints three rows of columns: bytes found, bytes proven to be too few, optimality gap. */
+/* Prints three rows for these columns: bytes of plans, bytes that are proven to be too few, optimality gaps. */
 static void print_columns(FILE *f, const char *name, const char *prefix, const column *c,
                           const range *r, double unit, double last)
 {
@@ -438,7 +447,7 @@ static void print_table(FILE *f, const subject *s)
     fprintf(f, "\n");
 }
 
-/* Prints the extra time of a planner within `bytes`. */
+/* Prints the extra time of a planner in at most `bytes` bytes. */
 static void print_extra(FILE *f, const pareto *c, double bytes)
 {
     double extra = -1;
@@ -450,7 +459,7 @@ static void print_extra(FILE *f, const pareto *c, double bytes)
         fprintf(f, " +%.1f %% |", extra);
 }
 
-/* Prints the extra time within few bytes. */
+/* Prints the extra time of each planner in few bytes. */
 static void print_few(FILE *f, const subject *s)
 {
     fprintf(f,
@@ -475,7 +484,7 @@ static void print_few(FILE *f, const subject *s)
     }
 }
 
-/* Compares the points of frontiers with plans for the same bytes. */
+/* Prints how many points of frontiers cost more or less than the plan for their bytes. */
 static void print_points(FILE *f, const subject *s)
 {
     int points = 0, above = 0, below = 0;
@@ -512,7 +521,7 @@ static void print_proofs(FILE *f, const subject *s)
     print_points(f, s);
 }
 
-/* Prints where the optimal planner is worse than others in the same bytes. */
+/* Prints where the optimal planner is worse than another planner in the same bytes. */
 static void print_comparisons(FILE *f, const subject *s)
 {
     fprintf(f, "\n## In the same bytes\n\n"
@@ -530,7 +539,7 @@ static void print_comparisons(FILE *f, const subject *s)
         }
 }
 
-/* Prints what choosing among lowerings and orders of backwards gives. */
+/* Prints how much is saved by choosing among lowerings and orders of backwards. */
 static void print_chosen(FILE *f, const subject *s)
 {
     for (int i = 0; i < NETS; i++) {
@@ -584,13 +593,13 @@ static void print_all(FILE *f, const subject *s, const timing *t, int timed)
 
 /* ---- the chart ---- */
 
-/* A frontier as stairs: between two points one has to take the one with fewer bytes. */
+/* Draws a frontier as stairs, since between two points the plan of the point with fewer bytes must be taken. */
 static void draw_curve(plot *p, const char *name, double width, const pareto *c, double x_max)
 {
     double *x = (double *)rotor_new(2 * (size_t)c->n, sizeof *x);
     double *y = (double *)rotor_new(2 * (size_t)c->n, sizeof *y);
     int n = 0;
-    for (int i = c->n; i-- > 0;) { /* from many bytes to few */
+    for (int i = c->n; i-- > 0;) { /* from the point with the most bytes to the one with the fewest */
         double megabytes = (double)c->p[i].bytes / 1e6, percent = 100 * c->p[i].overhead;
         if (megabytes > x_max)
             continue;
@@ -604,7 +613,7 @@ static void draw_curve(plot *p, const char *name, double width, const pareto *c,
     free(y);
 }
 
-/* The optimality gap: the area between the frontier and the proven bound. */
+/* Draws the optimality gap: the area between the frontier and the proven bound. */
 static void draw_gap(const plot *p, const subject *s)
 {
     const pareto *c = &s->lines[OPTIMAL];
@@ -613,7 +622,7 @@ static void draw_gap(const plot *p, const subject *s)
     const double bare = none > p->x0 ? none : p->x0;
     fprintf(p->file, "<path fill=\"#f3c9a5\" fill-opacity=\"0.7\" d=\"M%.1f %.1fH%.1f",
             plot_x(p, bare), plot_y(p, p->y1), plot_x(p, left));
-    for (int i = 0; i < c->n; i++) { /* stairs down, towards many bytes */
+    for (int i = 0; i < c->n; i++) { /* stairs downwards, in the direction of more bytes */
         double x = (double)c->p[i].bytes / 1e6, y = 100 * c->p[i].overhead;
         if (x <= p->x1)
             fprintf(p->file, "H%.1fV%.1f", plot_x(p, x), plot_y(p, y < p->y1 ? y : p->y1));
@@ -625,7 +634,7 @@ static void draw_gap(const plot *p, const subject *s)
             fprintf(p->file, "L%.1f %.1f", plot_x(p, x), plot_y(p, y < p->y1 ? y : p->y1));
     }
     fprintf(p->file, "H%.1fz\"/>\n", plot_x(p, bare));
-    double right = bare; /* where half the height is left for words */
+    double right = bare; /* position from which half of the height is free for the text */
     for (int i = 0; i < c->n && 100 * c->p[i].overhead > p->y1 / 2; i++)
         right = (double)c->p[i].bytes / 1e6;
     if (plot_x(p, right) - plot_x(p, bare) > 40)
@@ -635,7 +644,7 @@ static void draw_gap(const plot *p, const subject *s)
                 (plot_x(p, bare) + plot_x(p, right)) / 2, plot_y(p, 0.5 * p->y1));
 }
 
-/* A planner of a single point: a dot, and its name `up` pixels above. */
+/* Draws a planner with a single point: a dot, and the planner's name `up` pixels above. */
 static void draw_dot(const plot *p, const pareto *c, const char *label, int up)
 {
     double x = (double)c->p[0].bytes / 1e6, y = 100 * c->p[0].overhead;

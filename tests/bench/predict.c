@@ -20,7 +20,7 @@ typedef struct {
     double predicted[MOST_ROUNDS], measured[MOST_ROUNDS], wall[MOST_ROUNDS];
 } point;
 
-/* Returns the seconds of a clock; user points to its id. */
+/* Returns the time in seconds of the clock whose id `user` points to. */
 static double seconds(void *user)
 {
     struct timespec t;
@@ -29,9 +29,10 @@ static double seconds(void *user)
 }
 
 static clockid_t the_clock = CLOCK_PROCESS_CPUTIME_ID;         /* with one thread */
-static const double budget_parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of least bytes to store-all's */
+/* budgets: parts of the distance from the least bytes to those of store-all */
+static const double budget_parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 };
 
-/* Plans within `budget` bytes with the measured costs. */
+/* Makes the plan and executor of a point: within `budget` bytes, with the measured costs. */
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
 {
     gckpt_plan_desc desc = { .budget = budget, .threads = threads, .costs = costs,
@@ -43,7 +44,7 @@ static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int 
     return q->exec != NULL;
 }
 
-/* Returns the least bytes of a plan; its ops run as built, since costs were measured so. */
+/* Returns the least bytes of a plan whose ops run as built, since the costs were measured for ops as built. */
 static size_t least_bytes(bench *b, int threads)
 {
     gckpt_plan_desc desc = { .threads = threads, .as_built = 1, .backend = bench_backend };
@@ -80,7 +81,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
         for (int i = 0; i < POINTS; i++) {
             point *q = &points[i];
             q->predicted[rounds] = predict(q->plan, costs, update);
-            for (int warm = 0; warm < 2; warm++) { /* the first one warms up the caches */
+            for (int warm = 0; warm < 2; warm++) { /* the first step warms up the caches, the second one is measured */
                 double t = seconds(&the_clock), wall = now();
                 if (gckpt_step(q->exec, b->feeds, 2, z->batch, &adamw, NULL) != GCKPT_OK)
                     return fprintf(stderr, "predict: %s\n", gckpt_error_text(q->exec)), 1;

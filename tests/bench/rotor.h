@@ -1,17 +1,16 @@
-/* rotor.h - computes the best persistent schedules of a chain of stages, to compare the planner with: Beaumont,
- * Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019), as in their program
- * `rotor`, for the blocks of any network.
+/* rotor.h - computes the best persistent schedules of a chain of stages, with which the planner is compared:
+ * Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019), as in
+ * their program `rotor`, for the blocks of any network.
  *
- * A stage is a group of ops of one outermost segment. Its forward either keeps only the values that cross its end (a
- * checkpoint), or also those that its backward needs. In rotor these are one set of tensors per stage; "with options"
- * (as in Rockmate) a stage has several ways to run, from keeping everything to keeping almost nothing, each with its
- * bytes and cost, found by reducing the peak of the stage alone. Memory is counted in slots, which only guide the
- * search: the library computes the bytes and costs of the schedules.
- */
+ * A stage is a group of ops of one outermost segment. Its forward keeps either only the values that later stages
+ * read (a checkpoint), or also the values that its backward needs. In rotor these are one set of tensors per stage.
+ * "With options" (as in Rockmate) a stage has several ways to run, from keeping everything to keeping almost
+ * nothing, each with bytes and cost; they are found by reducing the peak of the stage alone. Memory is counted in
+ * slots, which only guide the search: the library computes the bytes and costs of the schedules. */
 #ifndef BENCH_ROTOR_H
 #define BENCH_ROTOR_H
 #include "graphs.h"
-#include "graph/graph.h" /* segments and the inputs of backwards have no getters */
+#include "graph/graph.h" /* no getter of the public API returns segments or the inputs of backwards */
 #include <stdlib.h>
 
 typedef struct {
@@ -19,7 +18,7 @@ typedef struct {
     double overhead;
 } point;
 
-/* The points of a planner, fewest bytes first; each costs less than the previous ones. */
+/* The points of a planner, the one with the fewest bytes first; each costs less than the point before. */
 typedef struct {
     point *p;
     int n, capacity;
@@ -45,7 +44,7 @@ static inline int pareto_before(const void *first, const void *second)
     return a->overhead < b->overhead ? -1 : a->overhead > b->overhead;
 }
 
-/* Sorts the points and drops the dominated ones. */
+/* Sorts the points, and removes those that have more bytes and cost than another point. */
 static inline void pareto_finish(pareto *c)
 {
     int kept = 0;
@@ -58,21 +57,22 @@ static inline void pareto_finish(pareto *c)
     c->n = kept;
 }
 
-/* ---- the network as rotor sees it ---- */
+/* ---- the network in the form that rotor takes ---- */
 enum { STAGE_REST = 1 << 30, STAGE_OPS = 256, STAGE_LIST = 8 * STAGE_OPS, ROTOR_SLOTS = 400 };
 
 typedef struct {
     int id, segment, inputs;
-    int in[GCKPT_MAX_INPUTS]; /* ops, or -1 for an input or a parameter */
-    unsigned reads, flags;    /* reads: inputs of its backward, as in gckpt_op.needs */
+    int in[GCKPT_MAX_INPUTS]; /* the ops that the op reads, or -1 for an input or a parameter */
+    unsigned reads, flags;    /* reads: inputs of the op's backward, as in gckpt_op.needs */
     size_t out, saved, workspace;    /* workspace of the forward */
-    size_t before, during;    /* bytes of gradients live before its backward, and of workspace in it */
+    /* before: bytes of the gradients that are live before the op's backward; during: workspace of its backward */
+    size_t before, during;
     uint64_t forward, backward;
     int last_user;
 } rotor_op;
 
-/* One way to run a stage: ops (i) and backwards (~i); the entries from `middle` on run after the rest of the network.
- * Bytes do not include the inputs of the stage. */
+/* One way to run a stage: a list of forwards (i) and backwards (~i) of ops i, of which the entries from `middle` on
+ * run after the later stages. Bytes do not include the inputs of the stage. */
 typedef struct {
     int *list, n, middle;
     size_t kept, peak_forward, peak_backward;
@@ -81,9 +81,9 @@ typedef struct {
 
 typedef struct {
     int low, high; /* ops */
-    size_t pass;   /* peak of a forward that keeps only the outputs of the stage */
+    size_t pass;   /* peak of bytes of a forward that keeps only the outputs of the stage */
     rotor_option *options;
-    int option_count, owner; /* owner: the stage of the same shape that has the options */
+    int option_count, owner; /* owner: the first stage of the same shape, which has the options */
 } rotor_stage;
 
 typedef struct {
@@ -103,8 +103,8 @@ static inline void *rotor_new(size_t n, size_t size)
     return p;
 }
 
-/* Fills in the ops from the graph and its store-all plan, whose buffers show the live ranges of gradients and workspace
- * (the order of backwards is fixed). */
+/* Reads the ops from the graph and from its store-all plan. The buffers of this plan show when gradients and
+ * workspace are live, which is the same in every plan, since the order of backwards is fixed. */
 static inline int rotor_read(rotor *r)
 {
     const gckpt_graph *g = r->n->graph;
@@ -143,7 +143,7 @@ static inline int rotor_read(rotor *r)
         gckpt_plan_get(plan, x, &ins);
         gckpt_plan_usage(plan, x, &usage);
         gckpt_graph_node(g, ins.id, &node);
-        if (node.batch_invariant) /* depends on parameters only: runs once per step in every plan */
+        if (node.batch_invariant) /* an op that depends on parameters only, so it runs once per step in every plan */
             continue;
         if (ins.kind == GCKPT_BACKWARD) {
             r->ops[number[ins.id]].before = before[x];
@@ -186,18 +186,18 @@ static inline int rotor_read(rotor *r)
 /* ---- the ways to run a stage ---- */
 typedef struct {
     size_t live[STAGE_LIST]; /* bytes while instruction i runs */
-    int last[STAGE_LIST];    /* forwards: the last instruction that reads the value */
+    int last[STAGE_LIST];    /* for each forward in the list, the last instruction that reads its value */
     size_t peak;
     uint64_t cost;
 } stage_run;
 
 static inline int op_at(int instruction) { return instruction < 0 ? ~instruction : instruction; }
 
-/* Writes the ops of the stage whose values this instruction reads. Returns their number. */
+/* Writes the ops of the stage whose values this instruction reads to `list`, and returns their number. */
 static inline int stage_reads(const rotor *r, const rotor_stage *s, int instruction, int *ops)
 {
     int n = 0;
-    if (instruction == STAGE_REST) { /* the rest of the network reads and keeps the values that cross the end */
+    if (instruction == STAGE_REST) { /* the later stages read the stage's outputs, and keep them */
         for (int i = s->low; i < s->high; i++)
             if (r->ops[i].last_user >= s->high)
                 ops[n++] = i;
@@ -212,7 +212,7 @@ static inline int stage_reads(const rotor *r, const rotor_stage *s, int instruct
     return n;
 }
 
-/* Drops forwards whose values have no reader. Returns the new length. */
+/* Removes forwards from the list whose values no instruction reads. Returns the new length. */
 static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *list, int n)
 {
     unsigned char value[STAGE_OPS] = { 0 }, saved[STAGE_OPS] = { 0 };
@@ -234,7 +234,8 @@ static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *l
     return n - keep;
 }
 
-/* Computes the live bytes of every instruction, and the cost. Gradients are counted after the middle. */
+/* Computes the live bytes at each instruction of the list, and the cost of the list. Gradients are counted from
+ * `middle` on. */
 static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const int *list, int n,
                                   stage_run *run)
 {
@@ -269,12 +270,12 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
                 change[saved_end[x] + 1] -= (int64_t)o->saved;
             }
         }
-    for (int x = n; x-- > 0;) { /* gradients: by the backward that comes next */
+    for (int x = n; x-- > 0;) { /* adds the gradients, which depend on the backward that comes next */
         if (list[x] < 0)
             gradients = r->ops[op_at(list[x])].before;
         run->live[x] = x < rest ? 0 : list[x] < 0 ? r->ops[op_at(list[x])].during : gradients;
         if (x == rest)
-            run->live[x] = 0; /* those of the rest are counted there */
+            run->live[x] = 0; /* the live bytes during the later stages are counted in those stages */
     }
     for (int x = 0; x < n; x++) {
         live += change[x];
@@ -282,7 +283,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
         if (list[x] != STAGE_REST && list[x] >= 0) {
             const rotor_op *o = &r->ops[list[x]];
             run->live[x] += o->workspace;
-            for (int k = 0; k < o->inputs; k++) /* in place of an input that is dead afterwards */
+            for (int k = 0; k < o->inputs; k++) /* an op may compute in place of an input that is not read afterwards */
                 if (o->flags & GCKPT_INPLACE(k) && o->in[k] >= s->low &&
                     r->ops[o->in[k]].out == o->out) {
                     int from = x - 1;
@@ -298,7 +299,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
     }
 }
 
-/* Adds the list to the stage's options unless another option dominates it. */
+/* Adds the list to the options of the stage, unless another option has neither more bytes nor more cost. */
 static inline void stage_add_option(const rotor *r, rotor_stage *s, const int *list, int n)
 {
     stage_run run;
@@ -334,9 +335,10 @@ static inline void stage_add_option(const rotor *r, rotor_stage *s, const int *l
 /* ---- reducing the peak of a stage ---- */
 enum { CASCADE_NONE, CASCADE_DEAD, CASCADE_ALL, CASCADES };
 
-/* Makes the list in which op `j` drops its value before instruction x and computes it again for its next reader,
- * instruction `use`. With `cascade` its inputs do the same: those without a reader from x on, or all without a reader
- * from `use` on; the other inputs stay alive. Returns the new length, or 0 if it is too long. */
+/* Makes a list in which op `j` drops its value before instruction x and computes it again for the value's next
+ * reader, instruction `use`. With `cascade`, inputs of op j are dropped and recomputed as well: those without a
+ * reader from x on, or all those without a reader from `use` on; the other inputs stay live. Returns the new length,
+ * or 0 if it would be too long. */
 static inline int stage_drop_value(const rotor *r, const rotor_stage *s, const int *list, int n,
                                const stage_run *run, int j, int x, int use, int cascade, int *out)
 {
@@ -367,8 +369,8 @@ static inline int stage_drop_value(const rotor *r, const rotor_stage *s, const i
     return stage_drop_unread(r, s, out, n);
 }
 
-/* Returns the sum of bytes above the limit over all instructions; `ballast` is the weight of bytes kept in the
- * middle. */
+/* Returns the sum over all instructions of the bytes above the limit; bytes that are kept during the later stages
+ * have the weight `ballast`. */
 static inline double stage_excess(const int *list, int n, stage_run *run, size_t ballast,
                                   size_t limit)
 {
@@ -387,8 +389,8 @@ typedef struct {
     stage_run run;
 } stage_try;
 
-/* Drops, of all values that are live but not read at instruction x, the one that removes most excess for its cost.
- * Returns 0 if there is none. */
+/* Of all values that are live at instruction x and not read by it, drops the one that removes most bytes above the
+ * limit for its cost. Returns 0 if no such value exists. */
 static inline int stage_reduce_peak_at(const rotor *r, const rotor_stage *s, stage_try *now,
                                    stage_try *best, int x, size_t ballast, size_t limit)
 {
@@ -426,7 +428,7 @@ static inline int stage_reduce_peak_at(const rotor *r, const rotor_stage *s, sta
     return found;
 }
 
-/* Brings the stage below the limit. Returns 0 if that is impossible. */
+/* Drops values until the stage is within the limit. Returns 0 if that is impossible. */
 static inline int stage_reduce_peak(const rotor *r, const rotor_stage *s, stage_try *now,
                                 size_t ballast, size_t limit)
 {
@@ -445,7 +447,7 @@ static inline int stage_reduce_peak(const rotor *r, const rotor_stage *s, stage_
     return 1;
 }
 
-/* Removes recomputes that are not needed under the limit, those that save most first. */
+/* Removes recomputes that the limit does not make necessary, those that save most first. */
 static inline void stage_remove_recomputes(const rotor *r, const rotor_stage *s, stage_try *now,
                                 size_t ballast, size_t limit)
 {
@@ -490,8 +492,8 @@ static inline void stage_store_all(const rotor *r, const rotor_stage *s, stage_t
     stage_excess(t->list, t->n, &t->run, ballast, SIZE_MAX);
 }
 
-/* Makes the options of a stage: store-all; then, if requested, options with a smaller peak, and options that keep fewer
- * bytes while the rest of the network runs. */
+/* Finds the options of a stage: store-all; and if `options` is nonzero, options with a smaller peak, and options that
+ * keep fewer bytes during the later stages. */
 static inline void stage_find_options(const rotor *r, rotor_stage *s, int options)
 {
     static stage_try now, next; /* large */
@@ -519,7 +521,7 @@ static inline void stage_find_options(const rotor *r, rotor_stage *s, int option
     }
 }
 
-/* Returns whether two stages have the same shape. */
+/* Returns whether two stages have the same ops and sizes. */
 static inline int stage_same(const rotor *r, const rotor_stage *a, const rotor_stage *b)
 {
     int same = a->high - a->low == b->high - b->low;
@@ -537,8 +539,8 @@ static inline int stage_same(const rotor *r, const rotor_stage *a, const rotor_s
     return same;
 }
 
-/* Cuts the network into stages. Ops between segments are separate stages or, if `coarse` is nonzero, belong to the
- * previous stage. Returns 0 if the network cannot be cut. */
+/* Divides the network into stages. Ops between segments are separate stages, or if `coarse` is nonzero, they belong
+ * to the stage before. Returns 0 if the network cannot be divided. */
 static inline int rotor_open(rotor *r, const net *n, int options, int coarse)
 {
     memset(r, 0, sizeof *r);
@@ -585,12 +587,13 @@ static inline void rotor_close(rotor *r)
     free(r->ops);
 }
 
-/* ---- dynamic programming. cost[s][t][m] is the least cost to run stages s..t forwards and backwards in m slots; the
- * inputs of s are available and not counted. ---- */
+/* ---- dynamic programming: cost[s][t][m] is the least cost to run stages s to t forward and backward in m slots,
+ * where the inputs of s are available and not counted ---- */
 typedef struct {
     const rotor *r;
-    double slot_bytes, *cost; /* slot_bytes: bytes of a slot */
-    short *choice;      /* k > s: checkpoint the inputs of k; -1 - i: option i of s */
+    double slot_bytes, *cost; /* slot_bytes: bytes of one slot */
+    /* choice for each entry of cost: k > s checkpoints the inputs of stage k; -1 - i runs stage s by its option i */
+    short *choice;
 } rotor_table;
 
 static inline size_t rotor_cell(const rotor_table *d, int s, int t, int m)
@@ -610,7 +613,7 @@ static inline const rotor_option *rotor_options(const rotor *r, int s)
     return r->stages[r->stages[s].owner].options;
 }
 
-/* Returns the bytes that stages s..k-1 compute and stages from k on read. */
+/* Returns the bytes of the values that stages s to k - 1 compute and that stages from k on read. */
 static inline size_t rotor_crossing(const rotor *r, int s, int k)
 {
     size_t bytes = 0;
@@ -637,7 +640,7 @@ static inline void rotor_fill(rotor_table *d)
     for (int length = 1; length <= L; length++)
         for (int s = 0; s + length <= L; s++) {
             int t = s + length - 1, owner = r->stages[s].owner, least = 0;
-            /* gradients that are live until the backward of t begins */
+            /* bytes of the gradients that are live before the backward of stage t */
             size_t waiting = r->ops[r->stages[t].high - 1].before;
             double passed = 0;
             for (int i = 0; i < r->stages[owner].option_count; i++) {
@@ -668,8 +671,8 @@ static inline void rotor_fill(rotor_table *d)
         }
 }
 
-/* Writes the schedule of stages s..t in m slots. Returns the number of instructions. Uses an explicit stack, since a
- * network may have many stages. */
+/* Writes the schedule of stages s to t in m slots, and returns the number of instructions. Uses an explicit stack
+ * instead of recursion, since a network may have many stages. */
 typedef struct {
     gckpt_instruction *list;
     int n, capacity;
@@ -707,7 +710,7 @@ static inline void rotor_emit(const rotor_table *d, int s, int t, int m, rotor_s
     }
 }
 
-/* Adds all points of the dynamic programming with slots of one size. Returns 0 after printing an error. */
+/* Adds the points that the dynamic programme finds with slots of this size. Returns 0 after printing an error. */
 static inline int rotor_points(const rotor *r, double slot, pareto *c)
 {
     const size_t cells = (size_t)r->stage_count * (size_t)r->stage_count * (ROTOR_SLOTS + 1);
@@ -742,11 +745,12 @@ static inline int rotor_points(const rotor *r, double slot, pareto *c)
     return good;
 }
 
-/* Returns all points of rotor, for both ways to cut the network into stages and several sizes of slots; none if it cannot
- * handle the network. */
+/* Returns all points of rotor, for both ways to divide the network into stages, and several sizes of slots; no point
+ * if the network cannot be divided. */
 static inline pareto rotor_pareto(const net *n, int options)
 {
-    static const double ranges[] = { 1.1, 0.3, 0.1 }; /* of the store-all bytes */
+    /* sizes of the memory that the slots divide, relative to the bytes of store-all */
+    static const double ranges[] = { 1.1, 0.3, 0.1 };
     pareto c = { NULL, 0, 0 };
     int good = 1;
     for (int coarse = 0; coarse < 2 && good; coarse++) {

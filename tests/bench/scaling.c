@@ -1,13 +1,12 @@
 /* scaling.c - measures a step of a GPT on several processes: its time, the part of the communication that overlaps
- * with the backward, and the bytes sent compared with the minimum. scaling.sh (make scaling) runs it and prints the
- * table's head:
+ * with the backward, and the bytes sent, compared with the minimum. scaling.sh (make scaling) runs this program and
+ * prints the head of the table:
  *
  *     mpirun -n N build/scaling MODE       MODE: exact, fast, state, gradients, values
  *
- * A sum of gradients is in flight from the start of its collective until the executor sees its end. The executor
- * waits while it only polls, that is while polls follow each other within 5 microseconds. Small collectives (losses,
- * counts, results) are not measured.
- */
+ * A sum of gradients is in flight from the start of its collective until the executor sees that it has ended. The
+ * executor waits while it does nothing but poll, that is while polls follow each other within 5 microseconds. Small
+ * collectives (losses, counts, results) are not measured. */
 #include "model.h"
 
 #include "../../examples/mpi.h"
@@ -105,7 +104,7 @@ int main(int argc, char **argv)
     const gckpt_hyper adamw = { .lr = 1e-4f };
     double seconds = 1e30, in_flight = 0, waited = 0;
     uint64_t sent = 0, hash;
-    for (int i = 0; i < STEPS; i++) { /* the fastest step is used */
+    for (int i = 0; i < STEPS; i++) { /* the fastest of these steps counts */
         sent = gckpt_exec_bytes_sent(b.exec);
         watch.in_flight = watch.waited = 0;
         const double begun = now();

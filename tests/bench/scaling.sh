@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints a Markdown table of a step on 1, 2, 4 and 8 processes of one thread each (make scaling). Started by root, the
-# processes have a higher priority than other programs.
+# Prints a Markdown table of the time of a step on 1, 2, 4 and 8 processes of one thread each (make scaling). If root
+# starts this script, the processes get a higher priority than other programs.
 root= before=
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root before='nice -n -19'
 ranks()

@@ -1,12 +1,12 @@
-/* slow_link.c - a step of two ranks joined by a slow link, compared with the prediction of examples/simulate.h:
- * all-gathers of sharded values immediately before their readers, and overlapped
- * (gckpt_plan_desc.overlap_communication). The transport is sockets.
+/* slow_link.c - measures a step of two ranks that are joined by a slow link, compared with the prediction of
+ * examples/simulate.h: with all-gathers of sharded values that run immediately before their readers, and with
+ * all-gathers that overlap with computation (gckpt_plan_desc.overlap_communication). The transport uses sockets.
  *
- *     make slow-link      two network namespaces, their link's rate limited: tests/bench/slow_link.sh
+ *     make slow-link      two network namespaces, the rate of their link limited: tests/bench/slow_link.sh
  *     build/limited RANK OWN_ADDRESS PEER_ADDRESS RATE
  *
- * Rank 0 prints Markdown. RATE is only printed. First the benchmark measures the link, by exchanges in both
- * directions at once, and every op, by gckpt_calibrate, on both ranks at once. */
+ * Rank 0 prints Markdown. RATE is only printed. First the program measures the link, by exchanges in both directions at
+ * once, and every op, by gckpt_calibrate, on both ranks at the same time. */
 #define _GNU_SOURCE
 #include "bench/model.h"
 #include "examples/simulate.h"
@@ -28,7 +28,7 @@ typedef struct {
     const char *send;
     char *receive;
     size_t to_send, to_receive;
-    double under_way, since; /* seconds with a collective in flight */
+    double under_way, since; /* under_way: seconds with a collective in flight; since: start of the present one */
 } peer;
 
 static int peer_begin(void *user, int rank, const void *send, size_t send_bytes, void *receive,
@@ -111,7 +111,7 @@ static double exchange(peer *p, char *bytes, size_t n)
     return best;
 }
 
-/* Copies rank 0's measurements to rank 1, so that both plan with the same ones. */
+/* Sends rank 0's measurements to rank 1, so that both ranks make the same plans. */
 static int broadcast(peer *p, void *what, size_t bytes)
 {
     int done = 0;

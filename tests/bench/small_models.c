@@ -1,4 +1,4 @@
-/* small_models.c - measures models so small that the overhead of a step matters, on one thread: the library compared
+/* small_models.c - measures, on one thread, models so small that the overhead of a step matters: the library compared
  * with loops written for each model (by_hand.c), and the cost of a step and of an instruction, from graphs of 1 to
  * 1,000 ops of four elements.
  *
@@ -6,17 +6,16 @@
  *     build/small_models NAME ROUNDS    runs ROUNDS steps of one model, for a profiler; NAME: mlp-128, mlp-1, transformer,
  *                                       plain, fast, forward
  *
- * Times are medians in processor time of the process; library and loops alternate. Both train from the same weights
- * on the same rows. The program fails if their losses differ by more than 1e-4.
- */
+ * Times are medians in processor time of the process; steps of the library and of the loops alternate. Library and
+ * loops train from the same weights on the same rows; the program fails if their losses differ by more than 1e-4. */
 #include "model.h"
 #include "by_hand.h"
 #include <math.h>
 #include <string.h>
 
 enum { CHECKED = 20, REPETITIONS = 15 };
-/* Times are measured with a learning rate of 0, which only changes the moments, and the moments start at 0 each time:
- * otherwise vanished losses and dead units lead to subnormal numbers, which are slower. */
+/* The learning rate. Times are measured with a rate of 0, so that only the moments change, and with moments that are
+ * 0 at the start: after many updates, tiny losses and dead units would lead to subnormal numbers, which are slower. */
 static float rate = 1e-3f;
 
 /* ---- the models of by_hand.h ---- */
@@ -115,7 +114,7 @@ static int build(bench *b, const task *t)
     return b->exec != NULL;
 }
 
-/* Returns the loss, or NaN on an error. */
+/* Runs one step of the task and returns the loss, or NaN on an error. */
 static double step(bench *b, const task *t)
 {
     const gckpt_hyper adamw = gckpt_hyper_lr(rate);
@@ -136,7 +135,7 @@ static double step_by_hand(task *t)
                                                             t->taken);
 }
 
-/* Returns the mean seconds of `rounds` steps. */
+/* Runs `rounds` steps, by the library or by hand, and returns the mean seconds of a step. */
 static double time_steps(bench *b, task *t, int rounds, int by_hand)
 {
     for (int i = 0; i < gckpt_store_count(b->store); i++) {
@@ -166,7 +165,7 @@ static int rounds_for(bench *b, task *t, double seconds)
     return rounds;
 }
 
-/* Copies the library's weights to those of by_hand, in the order of creation. */
+/* Copies the library's weights, in the order of creation, to the arrays of the loops written by hand. */
 static void copy_params(const bench *b, float *to)
 {
     for (int i = 0; i < gckpt_store_count(b->store); i++) {
@@ -209,8 +208,8 @@ static int compare(task *t)
     return good;
 }
 
-/* Fits microseconds over instructions by least squares of relative errors, so that short steps count as much as long
- * ones. */
+/* Fits a line to the microseconds of a step over its number of instructions, by least squares of relative errors, so
+ * that short steps count as much as long ones. */
 static int fit(task *t)
 {
     static const int ops[] = { 1, 3, 10, 30, 100, 300, 1000 };

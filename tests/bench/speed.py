@@ -31,7 +31,7 @@ TABLE = os.path.join("build", "speed.md")
 MODELS = {"gpt2-b4": "GPT-2 124M, B4 x T64", "gpt2-t1024": "GPT-2 124M, B1 x T1024",
           "gpt-384": "6 layers, dim 384, B16 x T256", "gpt-192": "6 layers, dim 192, B16 x T256"}
 OURS = {"fp32": [], "bf16": ["--bf16"]}
-# (precision, eager or compiled): the settings compared, of which the better one counts
+# (precision, eager or compiled): the settings of PyTorch; of each kind, the faster one is compared
 EAGER = {("fp32", "eager"): ("fp32",), ("bf16", "eager"): ("bf16", "autocast")}
 COMPILED = {(p, "compile"): ways for (p, _), ways in EAGER.items()}
 
@@ -125,7 +125,7 @@ def tables(rows, prefix):
                 cases.append((MODELS[r.model] + ": %s, %s" % (who, p), ms))
                 cases.append((MODELS[r.model] + ": %s, %s, beyond 16 bytes a parameter" % (who, p),
                               beyond(all_runs)))
-            # Elsewhere, bf16 products are not only dot products.
+            # on other processors, bf16 products are not computed by dot products only
             if p == "fp32" or prefix.startswith("Zen"):
                 cases.append((MODELS[r.model] + ": ours, %s, of peak" % p,
                               median([run["percent"] for run in r.ours[p]]) + " %"))

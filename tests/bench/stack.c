@@ -1,9 +1,8 @@
-/* stack.c - plans LoRA on a stack of Llama 13B's shape at 512 tokens, in every way, and prints the bytes that
- * Llama-3.2-1B's shape needs for each storage of its weights. Nothing runs and no weight is allocated; recorded in
- * docs/benchmarks/finetuning.tsv.
+/* stack.c - prints plans of every mode for LoRA on a stack of Llama 13B's shape with 512 tokens, and the bytes that a
+ * model of Llama-3.2-1B's shape needs for each storage of its weights. Nothing runs and no weight is allocated;
+ * recorded in docs/benchmarks/finetuning.tsv.
  *
- *     build/stack            (or: make lora-memory)
- */
+ *     build/stack            (or: make lora-memory) */
 #define GRADCKPT_IMPLEMENTATION
 #include "graphs.h"
 
@@ -23,7 +22,7 @@ typedef struct {
     const shape_of_model *model;
 } layer_place;
 
-/* Returns a weight (rows,columns); the name of a frozen one begins with "frozen.". */
+/* Returns a weight of shape (rows,columns). The name of a frozen weight begins with "frozen.". */
 static gckpt_tensor *weight(const place *p, const char *part, int frozen, int64_t rows,
                             int64_t columns)
 {
@@ -33,7 +32,7 @@ static gckpt_tensor *weight(const place *p, const char *part, int frozen, int64_
     return gckpt_param(p->n->graph, name, gckpt_shape2(rows, columns), zero);
 }
 
-/* Returns x W, plus the trained (x A) B if `rank` is nonzero. */
+/* Returns x W, plus the trained product (x A) B if `rank` is nonzero. */
 static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, int64_t in,
                            int64_t out, int rank)
 {
@@ -47,7 +46,7 @@ static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, in
     return gckpt_add(y, gckpt_linear(a, weight(p, name, 0, rank, out), NULL));
 }
 
-/* Builds a block of Llama: RMSNorm (its gain is part of the next product), rotary attention, SwiGLU. */
+/* Builds a block of a Llama: RMSNorm without a gain (which the next product includes), rotary attention, SwiGLU. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     const layer_place *s = (const layer_place *)user;
@@ -94,7 +93,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_precision precision, gckpt_mode m
     return p;
 }
 
-/* Prints a row and frees the plan; whole is the bytes of store-all's arena. */
+/* Prints the plan's row of the table and frees the plan. whole: bytes of a store-all plan's arena. */
 static int print_row(const char *name, gckpt_plan *p, size_t whole)
 {
     if (p == NULL)
@@ -107,7 +106,8 @@ static int print_row(const char *name, gckpt_plan *p, size_t whole)
     return 1;
 }
 
-/* Prints the row of a mode; sets *whole to the bytes of store-all's arena if it is 0. */
+/* Prints the rows of a precision. The row of store-all is printed only if *whole is 0, which is then set to the bytes
+ * of that plan's arena. */
 static int print_rows(const net *n, const char *what, gckpt_precision precision, size_t *whole)
 {
     static const double extras[] = { 0.10, 0.20 };
@@ -144,7 +144,7 @@ static int print_rows(const net *n, const char *what, gckpt_precision precision,
     return good;
 }
 
-/* Prints the bytes of the stored weights and the least bytes of a plan for each precision. */
+/* Prints the bytes of weights in this storage, and the least bytes of a plan with them for each precision. */
 static int print_quantised(const char *name, gckpt_storage storage)
 {
     size_t least[2] = { 0, 0 }, weights = 0;

@@ -3,11 +3,10 @@
  *     make threads              prints a table for each OMP_WAIT_POLICY
  *     build/threads [alone]     alone: starts no other programs
  *
- * A GPT is measured alone and next to one and two processes that only spin; the program starts and ends them. For
- * each: the median milliseconds per step and the average number of processors that the threads used. Then
- * microseconds per step of an MLP 784-128-10 with 32 rows and of one 16-16-4, each with one thread and with all
- * threads.
- */
+ * Steps of a GPT are measured while no other process runs, and next to one and two processes that only spin, which
+ * this program starts and ends. For each case it prints the median milliseconds per step and the average number of
+ * processors that the threads used. Then it prints the microseconds per step of an MLP 784-128-10 with 32 rows and
+ * of an MLP 16-16-4, each with one thread and with all threads. */
 #include "model.h"
 #include <signal.h>
 #include <string.h>
@@ -17,14 +16,14 @@
 
 enum { MOST = 500 };
 
-/* Measures steps for about `seconds`. Returns the median time of a step, or -1 on an error; *processors is the
- * average number of processors used. */
+/* Measures steps for about `seconds` seconds. Returns the median time of a step, or -1 on an error; stores the
+ * average number of processors that the program used in *processors. */
 static double median_step(bench *b, double seconds, double *processors)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     double times[MOST], start = 0;
     clock_t used = 0;
-    int n = -1; /* the first is not counted */
+    int n = -1; /* the first step is not counted */
     for (; n < 5 || (n < MOST && now() - start < seconds); n++) {
         double t = now();
         if (gckpt_step(b->exec, b->feeds, 2, b->z->batch, &adamw, NULL) != GCKPT_OK)

@@ -1,6 +1,6 @@
-/* test_fastest.c - gckpt_fit_timed: the trials it makes and the plan it returns, the state of the store afterwards,
- * the same bits for every choice, its errors, and each allocation failing. No real times: the clock is a counter or
- * returns prepared values. */
+/* test_fastest.c - tests gckpt_fit_timed, which times trial steps and returns the fastest plan: its trials, the plan it
+ * returns, that the store is unchanged afterwards, that every choice trains to the same bits, its errors, and its
+ * result if an allocation fails. Times are not real: the clock is a counter or returns prepared values. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -11,9 +11,9 @@ static int32_t tokens[B * T], targets[B * T];
 
 typedef struct {
     int layers, mixes;
-    int64_t refuse; /* number of rows for which build declines the size */
+    int64_t refuse; /* number of rows for which the build callback refuses, or 0 */
     gckpt_feed feeds[2];
-    gckpt_tensor *slow; /* of build_slow's graph */
+    gckpt_tensor *slow; /* output of the op "slow" in the graph that build_slow builds */
 } model;
 
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
@@ -40,7 +40,7 @@ static model plain(void)
     return m;
 }
 
-/* A clock that moves by *user whenever it is read. */
+/* A clock that advances by *user at each reading. */
 static double ticks;
 static double tick(void *user) { return ticks += *(double *)user; }
 static double second = 1;
@@ -52,7 +52,7 @@ static gckpt_fit_timing timing(const model *m, double limit)
     return t;
 }
 
-/* Returns a hash of values and state of all parameters, and of the step. */
+/* Returns a hash of the values and optimiser state of all parameters and of the store's step number. */
 static uint64_t everything(const gckpt_store *s)
 {
     gckpt_parameter q;
@@ -75,8 +75,9 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
     return gckpt_store_hash(s);
 }
 
-/* Checks the report: gckpt_fit's plan comes first, all plans are within the budget, none occurs twice. The returned
- * plan is the fastest one within 1/64, and no earlier one is as fast. */
+/* Checks the list of trials in t: trial 0 is the plan of gckpt_fit, all plans are within the budget, and no plan occurs
+ * twice. The returned plan p must be at most 1/64 slower than the fastest trial, and no earlier trial may be that
+ * fast. */
 static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, const gckpt_plan *fit,
                             size_t budget)
 {
@@ -97,8 +98,8 @@ static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, cons
     }
 }
 
-/* Budgets from too small to none, modes and update rules: errors are those of gckpt_fit, the store is unchanged, and
- * training then reaches the weights of store-all. */
+/* For budgets from too small to unlimited, every mode and every update rule: gckpt_fit_timed fails with the error of
+ * gckpt_fit, leaves the store unchanged, and training with its plan gives the weights of a store-all plan. */
 static void test_budgets(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_OPTIMAL, GCKPT_STORE_ALL, GCKPT_SEGMENTS };
@@ -159,7 +160,8 @@ static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* Copies of weights (desc.bf16_weights), which only a plan without a budget has, do not change the trials. */
+/* bf16 copies of weights (desc.bf16_weights), which a plan has only without a budget, must not change the list of
+ * trials. */
 static void test_copies(void)
 {
     static float x[B * 64];
@@ -184,8 +186,8 @@ static void test_copies(void)
     }
 }
 
-/* Called before training, it leaves the parameters without state; called within training, the next steps have the
- * same bits as without the call. */
+/* gckpt_fit_timed called before training must leave the parameters without optimiser state. Called between two steps,
+ * it must not change the bits of the steps after it. */
 static void test_store(void)
 {
     model m = plain();
@@ -208,8 +210,7 @@ static void test_store(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* Time limits and clocks: no time at all, very little time, a clock that stands still, one that runs backwards,
- * one that leaps. */
+/* Tests time limits of 0, below 0 and 1e-9 s, and clocks that stand still, run backwards or leap. */
 static void test_clock(void)
 {
     static const double steps[] = { 1, 1, 1, 0, -1, 1e300 }, limits[] = { 0, -1, 1e-9, 1, 1, 1 };
@@ -237,7 +238,7 @@ static void test_clock(void)
     }
 }
 
-/* An op that advances the clock in each forward, by the time set for its number of rows. */
+/* of_rows[r]: time by which a forward of the op "slow" on r rows advances the clock. */
 static double of_rows[B + 1];
 static gckpt_result same_shape(gckpt_call *call)
 {
@@ -273,7 +274,7 @@ static int build_slow(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     return 1;
 }
 
-/* Costs by which all micro-batch sizes take the same time. */
+/* A cost callback: the estimated time of a batch is the same for all micro-batch sizes. */
 static gckpt_result even(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs, int n,
                          void *user)
 {
@@ -284,7 +285,8 @@ static gckpt_result even(gckpt_graph *g, const gckpt_term *terms, int count, gck
     return GCKPT_OK;
 }
 
-/* The clock makes one micro-batch size fast, each size in turn: that one must be chosen. */
+/* If the clock makes one micro-batch size twice as fast as all others, gckpt_fit_timed must choose that size. If the
+ * size is only 1 % faster, it must keep trial 0. */
 static void test_choice(void)
 {
     for (int64_t rows = 1; rows <= B; rows++) {
@@ -300,7 +302,7 @@ static void test_choice(void)
         CHECK_MSG(p && gckpt_plan_rows(p) == rows, "%s", gckpt_error_text(s));
         CHECK(t.count >= 6 && t.trials[t.fastest].runs > t.trials[t.fastest ? 0 : 1].runs);
         gckpt_plan_free(p);
-        for (int i = 1; i <= B; i++) /* a hundredth is within the noise */
+        for (int i = 1; i <= B; i++) /* a difference of 1 % counts as noise */
             of_rows[i] = i == rows ? 990 * i : 1000 * i;
         t.limit = 1e7;
         p = gckpt_fit_timed(s, build_slow, &m, B, NULL, even, &t);
@@ -309,7 +311,8 @@ static void test_choice(void)
     }
 }
 
-/* Large values: the executors share one arena, so the peak is hardly more than that of the largest. */
+/* A net with large values. The executors of all trials share one arena, so peak memory must be hardly more than the
+ * peak of the largest trial. */
 static int build_wide(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
@@ -342,14 +345,15 @@ static void test_arena(void)
               "%d trials, %lu bytes for %lu", t.count, (unsigned long)h.peak, (unsigned long)most);
     CHECK(h.blocks == 0);
     gckpt_plan_free(p);
-    gckpt_plan_desc d = { .update_in_backward = 1 }; /* trials update nothing, so nothing can be skipped */
+    gckpt_plan_desc d = { .update_in_backward = 1 }; /* trials update nothing, so skip_nonfinite is without effect */
     how.skip_nonfinite = 1;
     p = gckpt_fit_timed(s, build_wide, &m, B, &d, NULL, &t);
     CHECK_MSG(p && gckpt_plan_in_backward(p), "%s", gckpt_error_text(s));
     util_free(NULL, p, NULL, s);
 }
 
-/* Errors name the cause, and the store is unchanged, whether it has parameters and state before or not. */
+/* Each invalid call returns an error whose text names the cause, and leaves the store unchanged, whether or not the
+ * store had parameters and state before. */
 static void test_errors(void)
 {
     static unsigned char room[1 << 16];
@@ -398,7 +402,7 @@ static void test_errors(void)
     }
     tokens[7] = 0;
     m = plain();
-    m.mixes = 1; /* a graph that mixes rows is not divided, whatever it costs */
+    m.mixes = 1; /* a graph whose rows depend on each other is never split into micro-batches */
     gckpt_fit_timing t = timing(&m, 100);
     p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
     CHECK_MSG(p && gckpt_plan_rows(p) == B && t.count >= 1, "%s", gckpt_error_text(s));
@@ -406,7 +410,7 @@ static void test_errors(void)
         CHECK(t.trials[i].rows == B);
     gckpt_plan_free(p);
     m = plain();
-    m.refuse = 6; /* build declines this size */
+    m.refuse = 6; /* the build callback refuses a micro-batch of 6 rows */
     p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
     for (int i = 0; i < t.count; i++)
@@ -415,7 +419,8 @@ static void test_errors(void)
     util_free(NULL, p, NULL, s);
 }
 
-/* A clock that damages an index at its spoil_at-th reading, and makes steps seem longer and longer. */
+/* A clock whose every step seems longer than the step before. At its reading number spoil_at it makes tokens[7] an
+ * invalid index. */
 static int reads, spoil_at;
 static double spoiling(void *user)
 {
@@ -424,7 +429,7 @@ static double spoiling(void *user)
     return ticks += 1 + 0.01 * reads;
 }
 
-/* A trial that fails after others have run: the error is returned, and the store is unchanged. */
+/* If a trial fails after other trials have run, gckpt_fit_timed returns its error and leaves the store unchanged. */
 static void test_late_failure(void)
 {
     model m = plain();
@@ -451,7 +456,8 @@ static void test_late_failure(void)
     util_free(NULL, p, NULL, s);
 }
 
-/* The n-th allocation fails: the call returns a plan, or E_MEMORY with the store unchanged; no memory leaks. */
+/* If the n-th allocation fails, gckpt_fit_timed returns a plan, or GCKPT_E_MEMORY with the store unchanged; no memory
+ * leaks. */
 static void test_allocations(void)
 {
     int worked = 0, failed = 0;

@@ -1,5 +1,4 @@
-/* alone.c - tests that the header compiles as the first and only include, and when it is included
- * twice. */
+/* alone.c - gradckpt.h must compile as a file's only include, and when it is included twice. */
 #include "gradckpt.h"
 #include "gradckpt.h"
 gckpt_shape alone_shape(void);

@@ -1,9 +1,10 @@
-/* features.c - tests a build from which some parts are left out (manual, 4). It trains a small GPT to the bits of the
- * complete build, calls a function of each part that is present, and checks that missing parts are refused by name at
- * run time. Without training (GCKPT_NO_TRAINING), it runs the model forward with given weights.
+/* features.c - tests a build that omits some features (manual, 4). The program trains a small GPT, calls a function of
+ * each feature that the build has, and checks that a use of a missing feature fails at run time with an error that
+ * names the feature's switch. A build without training (GCKPT_NO_TRAINING) runs the model forward with given weights.
  *
- * Prints the hash of a forward's loss, that of the trained weights, then a line for each part.
- * tests/compile/features.sh compiles it with many sets of options. */
+ * The program prints a hash of a forward's loss, a hash of the trained weights, then a line for each feature.
+ * tests/compile/features.sh compiles it with many sets of switches and compares the hashes with those of the complete
+ * build. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -33,7 +34,7 @@ typedef struct {
     gckpt_term term;
 } model;
 
-/* Builds a model of tokens (rows,T) with a cross-entropy loss. */
+/* Builds the tested model: tokens of shape (rows,T) and a cross-entropy loss. */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
@@ -59,7 +60,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return 1;
 }
 
-/* Sets weights as a file might: a build without training cannot draw them. */
+/* Sets the weights to fixed values, as loading a file would: a build without training cannot initialise weights. */
 static void set_values(gckpt_store *s)
 {
     gckpt_parameter p;
@@ -68,7 +69,7 @@ static void set_values(gckpt_store *s)
             p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 150.0f;
 }
 
-/* Returns the desc from which most tests start. */
+/* Returns the gckpt_plan_desc that most tests start from. */
 static gckpt_plan_desc usual(void)
 {
     gckpt_plan_desc desc;
@@ -100,7 +101,7 @@ static void model_free(model *m)
 
 static int32_t tokens[BATCH * T], targets[BATCH * T];
 
-/* Returns the bits of a forward's loss, or 0 after an error. */
+/* Returns the bits of the loss of one forward, or 0 after an error. */
 static uint64_t forward(model *m, const gckpt_plan *p, const char *what)
 {
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
@@ -117,7 +118,7 @@ static uint64_t forward(model *m, const gckpt_plan *p, const char *what)
 #ifdef GCKPT_NO_TRAINING
 #define train forward
 #else
-/* Takes three steps. Returns the hash of the weights, or 0 after an error. */
+/* Runs three training steps. Returns the hash of the weights, or 0 after an error. */
 static uint64_t train(model *m, const gckpt_plan *p, const char *what)
 {
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
@@ -132,7 +133,8 @@ static uint64_t train(model *m, const gckpt_plan *p, const char *what)
 }
 #endif
 
-/* Makes a new model and plans it as `desc` says. Returns the hash after training, or 0 if it is refused. */
+/* Plans a new model with `desc` and trains it. Returns the hash of the weights, or 0 if planning fails; then the error
+ * text must contain `refusal`. */
 static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refusal)
 {
     model m = model_new(ROWS);
@@ -149,7 +151,7 @@ static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refu
 }
 
 #if !defined(GCKPT_NO_RECURRENT) || !defined(GCKPT_NO_IMAGES) || !defined(GCKPT_NO_LOSSES)
-/* Plans a loss of the store's only graph and takes a step. */
+/* Plans a loss of g, the only graph of the store, and runs one step. */
 static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const gckpt_feed *feeds, int count,
                      const char *what)
 {
@@ -174,7 +176,7 @@ static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const g
 
 typedef struct {
     size_t size, at;
-    unsigned char bytes[1 << 16]; /* aligned, as gckpt_store_map requires */
+    unsigned char bytes[1 << 16]; /* aligned, because gckpt_store_map requires it */
 } memory_file;
 
 size_t put(void *user, const void *bytes, size_t size);
@@ -200,10 +202,10 @@ size_t get(void *user, void *bytes, size_t size)
 
 static memory_file file;
 
-/* GCKPT_NO_TRAINING implies GCKPT_NO_RANKS */
+/* GCKPT_NO_TRAINING implies GCKPT_NO_RANKS, so builds without training are included */
 #if !defined(GCKPT_NO_EXPORT) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16) || defined(GCKPT_NO_TILES))
-/* Reads a plan file whose number `at`, counted after those of its tensors, is changed (export/file.c), and expects this
- * refusal. */
+/* Reads the plan file with one number changed, the number at position `at` after those of the tensors (export/file.c).
+ * Reading must fail with the text `refusal`. */
 static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
 {
     size_t byte = 8 * (4 + 3 * ((size_t)gckpt_id(m->term.loss) + 1) + (size_t)at);
@@ -224,7 +226,7 @@ static int as_it_is(void *user, const char *name, gckpt_shape shape, int *axes)
 }
 #endif
 
-/* Reads and writes plans and stores. */
+/* Writes and reads plan files and store files. */
 static void files(uint64_t hash)
 {
     model m = model_new(ROWS);
@@ -283,7 +285,7 @@ static void files(uint64_t hash)
 #endif
     gckpt_store_free(other);
 #ifdef GCKPT_NO_STDIO
-    gckpt_file_desc turned; /* permuted axes, which need stdio: refused, not ignored */
+    gckpt_file_desc turned; /* permuted axes need stdio: without it, the call must fail, not ignore `axes` */
     memset(&turned, 0, sizeof turned);
     turned.axes = as_it_is;
     file.size = file.at = 0;
@@ -293,7 +295,7 @@ static void files(uint64_t hash)
     expect(gckpt_store_read_as(m.store, get, &file, 9, &turned) == GCKPT_E_ARG && file.at == 0,
            "axes without stdio", m.store);
 #endif
-    gckpt_file_desc narrow; /* parameters mapped as bf16 stay frozen, in builds with and without quantisation */
+    gckpt_file_desc narrow; /* parameters mapped as bf16 are frozen, in builds with and without quantisation */
     gckpt_parameter first;
     memset(&narrow, 0, sizeof narrow);
     narrow.values_only = 1;
@@ -311,7 +313,7 @@ static void files(uint64_t hash)
     model_free(&m);
 }
 
-/* A budget that needs a fused group of ops. */
+/* Plans under a budget that only a plan with a fused group of ops meets. */
 static void row_tiles(void)
 {
     gckpt_plan_desc desc;
@@ -387,7 +389,7 @@ static void budgets(uint64_t hash)
 
 static float numbers[ROWS * 6 * 6 * 2];
 
-/* Ops that may be left out. */
+/* Ops that a switch can omit: recurrent layers, images, losses. */
 static void ops(void)
 {
     gckpt_store *s;
@@ -432,7 +434,7 @@ static void ops(void)
     (void)s, (void)g, (void)x, (void)y, (void)feeds;
 }
 
-/* Other ways to run. */
+/* Ways to run a plan that a switch can omit: bf16, backends, several ranks. */
 static void runs(void)
 {
     gckpt_plan_desc desc = usual();
@@ -503,7 +505,7 @@ static void runs(void)
     printf("CHECK\n");
 #endif
 #ifdef GCKPT_NO_QUANT
-    p->quantised = 1; /* as a plan printed by another build may have */
+    p->quantised = 1; /* a plan printed by a build with quantisation may have this field nonzero */
     expect(!gckpt_exec_new(p, m.store, NULL), "quantised", m.store);
     expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "quantised, by name", m.store);
 #endif
@@ -527,7 +529,7 @@ static void runs(void)
 }
 
 #ifdef GCKPT_NO_TRAINING
-/* Training is refused, and so are weights that would have to be drawn. */
+/* In a build without training, training plans are refused, and so are parameters that must be initialised at random. */
 static void refusals(void)
 {
     gckpt_plan_desc desc;
@@ -538,7 +540,7 @@ static void refusals(void)
     desc = usual();
     model m = model_new(ROWS);
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
-    p->mode = GCKPT_STORE_ALL; /* as the mode of a plan printed by another build may be */
+    p->mode = GCKPT_STORE_ALL; /* a plan printed by a build with training may have this mode */
     expect(!gckpt_exec_new(p, m.store, NULL) && strstr(gckpt_error_text(m.store), "GCKPT_NO_TRAINING"),
            "a plan that trains", m.store);
     p->mode = GCKPT_INFERENCE;

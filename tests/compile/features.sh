@@ -1,29 +1,30 @@
 #!/bin/sh
-# Tests the parts that can be left out by GCKPT_NO_* (manual, 4; docs/building.md).
+# Tests builds that omit features by GCKPT_NO_* switches (manual, 4; docs/building.md). Such a feature is a "part".
 #
-#     sh tests/compile/features.sh check OBJECT  each part left out alone compiles without a warning (those of src/EDITIONS in
-#                                                editions.sh); all left out, and three usual sets, link, define what they
-#                                                declare, train to the same bits and have the other parts. With CHECK_ALL,
-#                                                each part left out alone does so as well.
-#                                                OBJECT is the whole header compiled by gcc -O2
-#     sh tests/compile/features.sh table         measures what each part adds to lines, time to compile and code (make features)
+#     sh tests/compile/features.sh check OBJECT  compiles the header without each part and with no part: no warnings
+#                                                (editions.sh compiles it without the parts of src/EDITIONS). Links
+#                                                and runs the build without parts and of three sets: they have the functions
+#                                                declared, the bits of the whole header, all other parts.
+#                                                With CHECK_ALL, does so without each part. OBJECT: whole header by gcc -O2
+#     sh tests/compile/features.sh table         measures the lines, compile time and code that a part adds
 #     sh tests/compile/features.sh parts MANUAL  prints the names of the parts
-#
-# Each set has a budget of KB of code; the check fails above it.
+# A set whose code is larger than its budget in KB fails the check.
 CC=${CC:-gcc}
 B=build/check/parts
 W="-Wall -Wextra -Wunused-function -Wundef -Werror"
 mkdir -p $B
-names_in() { sed -n 's/^ \*    *GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' "$1" | grep -vx 'HEAP\|STDIO\|FAST\|TEXT'; } # options that are no parts
+names_in() { sed -n 's/^ \*    *GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' "$1" | grep -vx 'HEAP\|STDIO\|FAST\|TEXT'; } # no parts: these four
 parts=$(names_in gradckpt.h)
-# Parts of the kernels; the others are tested in builds without fast kernels, which compile faster.
+# Parts that change kernels. All other parts are tested with GCKPT_NO_FAST, which compiles faster.
 in_kernels="TRAINING BF16 QUANT RECURRENT IMAGES LOSSES AMX AVX512 AVX2"
 
-# The largest size of the complete header in KB, by gcc -O2 on x86-64. A change that needs more raises it in a separate
-# commit. The check also fails if docs/benchmarks/features.tsv differs from the measured size by more than 3 %.
+# The largest allowed size of the whole header in KB, compiled by gcc -O2 for x86-64. A change that needs more raises
+# the number in a separate commit. The check also fails if docs/benchmarks/features.tsv differs from the measured size
+# by more than 3 %.
 all_in_kb=890
 
-# Usual sets: the parts that such a program leaves out, and the budget of the rest in KB of .text (gcc -O2, x86-64).
+# Each set is a kind of program: the parts that it omits, its description, and the most KB of .text that the rest may
+# have (gcc -O2, x86-64).
 sets="gpt tuning firmware"
 gpt="TILES PRINT CHECK EXPORT NOTES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES QUANT BF16"
 gpt_is="A GPT trained in fp32, within a budget"
@@ -35,7 +36,7 @@ firmware="TILES PRINT CHECK EXPORT FILES NOTES FIT FRONTIER SEARCH RECURRENT IMA
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=123
 
-macros()                # macros PART...
+macros()                # macros PART...: prints the options that omit these parts
 {
     for part; do
         printf -- '-DGCKPT_NO_%s ' "$part"
@@ -43,12 +44,12 @@ macros()                # macros PART...
     [ "$*" != "$firmware" ] || printf -- '-DGCKPT_SMALL -Os '
 }
 
-text_kb()               # text_kb OBJECT
+text_kb()               # text_kb OBJECT: prints the KB of .text
 {
     size "$1" | awk 'NR == 2 { printf "%.0f\n", $1 / 1000 }'
 }
 
-# Prints the parts that a build with these options has: those whose switch the header has not defined.
+# there OPTIONS...: prints the parts that a build with these options has, i.e. whose switch the header leaves undefined.
 there()
 {
     for part in $parts; do
@@ -56,7 +57,7 @@ there()
     done | { echo '#include "gradckpt.h"'; cat; } | $CC -E -P -I. "$@" - | sed -n 's/^there //p' | sort
 }
 
-# names OBJECT OPTIONS...: the object defines exactly the functions that the header declares.
+# names OBJECT OPTIONS...: checks that the object defines exactly the functions that the header declares.
 names()
 {
     object=$1
@@ -68,7 +69,7 @@ names()
     test -s "$object.declared" && diff "$object.declared" "$object.defined"
 }
 
-# trains NAME OPTIONS...: a program built with these options trains to the same bits as with the whole header.
+# trains NAME OPTIONS...: checks that a program built with these options trains to the bits of the whole header.
 trains()
 {
     at=$B/$1
@@ -82,7 +83,7 @@ trains()
     there "$@" | grep -vx 'AMX\|AVX512\|AVX2' | diff - "$at.has"
 }
 
-fits()                  # fits SET [OBJECT]: the .text of the set is within its budget
+fits()                  # fits SET [OBJECT]: checks that .text of the set is within its budget
 {
     eval "left=\$$1 most=\$$1_kb"
     object=${2:-$B/$1-size.o}
@@ -92,13 +93,13 @@ fits()                  # fits SET [OBJECT]: the .text of the set is within its 
     [ "$kb" -le "$most" ]
 }
 
-compiles()              # compiles NAME options...: without a warning
+compiles()              # compiles NAME OPTIONS...: checks that the header compiles without a warning
 {
     shift
     $CC -std=gnu99 -fsyntax-only $W "$@" -I. tests/compile/features.c
 }
 
-check()                 # check OBJECT
+check()                 # check OBJECT: runs all checks
 {
     bad=0
     left_out=compiles
@@ -126,7 +127,7 @@ check()                 # check OBJECT
     return $bad
 }
 
-# measure NAME OPTIONS...: sets s, k and l to the seconds to compile, KB of .text and lines of code in the header.
+# measure NAME OPTIONS...: sets s to the seconds to compile, k to KB of .text, l to lines of code in the header.
 measure()
 {
     object=$B/$1-size.o
@@ -142,13 +143,13 @@ measure()
         END { for (i in seen) n++; print n }')
 }
 
-row()                   # row NAME: prints the figures of the last measurement
+row()                   # row NAME: prints a table row with the figures that `measure` has set
 {
     echo "| $1 | $s s | $l | $k KB |"
 }
 
-# Prints the tables that make features records: builds, and what each part adds. A difference in time below 15 % is
-# noise.
+# Prints the tables that make features records: one with builds, one with what each part adds. Compile times of two
+# builds that differ by less than 15 % count as equal.
 table()
 {
     echo "| build | gcc $($CC -dumpversion) -O2 | lines | code |"
@@ -172,7 +173,7 @@ table()
     echo '|---|--:|--:|--:|---|'
     n=0
     for part in $parts; do
-        if [ $((n += 1)) -gt 1 ] && [ $((n % 3)) -eq 1 ]; then # machines drift
+        if [ $((n += 1)) -gt 1 ] && [ $((n % 3)) -eq 1 ]; then # repeated, since a machine's speed changes with time
             measure whole
             whole="$s $k $l"
         fi

@@ -1,6 +1,5 @@
-/* feed.c - tests GCKPT_FEED as C11, C++11 and C99 with arrays of every type that inputs can have.
- * With WRONG it uses a type that inputs cannot have, which is an error except in C99
- * (examples/test_small.sh). */
+/* feed.c - compiles GCKPT_FEED as C11, C++11 and C99 with arrays of every element type that inputs can have. With WRONG
+ * defined as another type, C11 and C++11 must report an error, which C99 cannot (examples/test_small.sh). */
 #include "gradckpt.h"
 #ifndef WRONG
 #define WRONG int32_t

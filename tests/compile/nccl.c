@@ -1,4 +1,4 @@
-/* nccl.c - tests that examples/nccl.h compiles as C and C++ and links (check_all.sh, nccl). */
+/* nccl.c - a program that includes examples/nccl.h; it must compile as C and as C++ and link (check_all.sh, nccl). */
 #include "gradckpt.h"
 
 #include "examples/nccl.h"

@@ -1,11 +1,12 @@
-/* no_heap.c - trains as on a device: without heap, stdio and fast kernels, in one static block. */
+/* no_heap.c - trains in the configuration of a microcontroller: no heap, no stdio, no fast kernels, all memory from one
+ * static block. */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-static double block[16384]; /* 128 KiB, aligned as by malloc */
+static double block[16384]; /* 128 KiB, aligned like memory from malloc */
 static size_t used;
 
 static gckpt_memory piece(size_t size)
@@ -26,7 +27,7 @@ int main(void)
         y[i] = (float)(i % 3) - 1;
     }
     if (gckpt_store_new(NULL))
-        return 3; /* must fail: there is no heap */
+        return 3; /* the call must fail, since there is no heap */
     gckpt_store_desc store_desc = { piece(16384), 5 };
     gckpt_store *s = gckpt_store_new(&store_desc);
     gckpt_memory graph_memory = piece(32768);

@@ -1,5 +1,5 @@
-/* static_a.c, static_b.c - two translation units with private copies of the library: no symbols may
- * collide. */
+/* static_a.c, static_b.c - two source files, each with its private copy of the library (GCKPT_STATIC), linked into one
+ * program: their symbols must not collide. */
 #define GCKPT_STATIC
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

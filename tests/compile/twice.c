@@ -1,5 +1,5 @@
-/* twice.c - includes the declarations, then the implementation, then both again: the bodies must
- * appear once. */
+/* twice.c - includes gradckpt.h for its declarations, then with the implementation, then again: function bodies must be
+ * compiled only once. */
 #include "gradckpt.h"
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

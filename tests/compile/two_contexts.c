@@ -1,5 +1,5 @@
-/* two_contexts.c - two threads train two models at the same time; the library has no state that
- * they could share. */
+/* two_contexts.c - two threads train two models at the same time. They must not disturb each other, since the library
+ * has no global state. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <pthread.h>

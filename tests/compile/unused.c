@@ -1,9 +1,9 @@
-/* unused.c - the implementation together with calls of functions that the complete library does not
- * call itself. Compiled with GCKPTI_FULL_BUILD, where an unused static function is a warning. */
+/* unused.c - the implementation together with calls of the functions that nothing in the library calls. It is compiled
+ * with GCKPTI_FULL_BUILD, where an unused static function is a warning. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-/* called by code that gckpt_store_c prints */
+/* gckpti_bind_exported is called only by code that gckpt_store_c prints */
 gckpt_result gckpti_all_bind(gckpt_store *s, const gckpti_exported *all, size_t n);
 gckpt_result gckpti_all_bind(gckpt_store *s, const gckpti_exported *all, size_t n)
 {

@@ -1,13 +1,15 @@
-"""Trains random nets by the library and by the implementation of docs/numerics.md; every bit must be the same.
+"""Trains random nets by the library and by a second implementation of docs/numerics.md; every bit must be the same.
 
     python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-h] [-x] [-e] [-b] [-r]
 
-PROGRAM: dump.c, linked with the library.
+PROGRAM is dump.c, linked with the library.
     -v   prints all differences, and how often each builder occurred
-    -h   leaves out nets of fp32 plans
-    -x   stops at the first net that this implementation cannot compute
-    -e, -b, -r   break this implementation, to show that the check can fail: sums in another order; a block of a bf16
-                 plan's product as one chain; bf16 rounded down at a tie
+    -h   skips nets with fp32 plans
+    -x   stops at the first net that the second implementation cannot compute
+These options break the second implementation, to show that the check can fail:
+    -e   sums in another order
+    -b   computes a block of a bf16 plan's product as one chain
+    -r   rounds ties of bf16 down
 Prints op and place of the first difference of each net; the last line has the counts. Exits with 1 if a net differs."""
 import sys
 import time
@@ -24,7 +26,8 @@ CURVES = ["relu", "softplus", "gelu", "gelu_erf", "silu", "tanh", "sigmoid", "so
 
 
 class Draw:
-    """A random net, drawn from a seed. Tensors have the shape (rows, .., ..) and are known by number and shape."""
+    """A random net, drawn from a seed. Its tensors have the shape (rows, .., ..). The class names them by their numbers
+    and remembers their shapes."""
 
     def __init__(self, seed):
         self.r = np.random.default_rng(seed)
@@ -39,7 +42,7 @@ class Draw:
         self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
         self.c = 32 if self.c == 33 and more.integers(0, 2) else self.c
         n.precision = int(more.choice([0, 0, 0, 1, 1, 2]))
-        self.one = more.integers(0, 6) == 0  # one micro-batch, so that rows may mix
+        self.one = more.integers(0, 6) == 0  # if true, a step has one micro-batch, so ops may mix rows
         if self.one:
             n.batch = batch = rows
         n.mode = int(self.r.choice([1, 2, 4]))
@@ -77,7 +80,7 @@ class Draw:
         self.pool.append((i, tuple(shape)))
 
     def weight(self, *shape):
-        """Returns a parameter of this shape, new or used before, or a function of parameters."""
+        """Returns a parameter of this shape (a new one, or one used before), or a function of parameters."""
         fits = [i for i, s in self.weights if s == shape]
         if fits and self.chance(40):
             return int(self.r.choice(fits))
@@ -95,7 +98,7 @@ class Draw:
         return self.pool[int(self.r.integers(max(0, len(self.pool) - 4), len(self.pool)))]
 
     def partner(self, shape):
-        """A second operand that broadcasts with it: a tensor of the batch or a parameter."""
+        """Returns a second operand that broadcasts with tensor x: a tensor of the batch or a parameter."""
         kind = int(self.r.integers(0, 5))
         if kind == 0:
             return self.weight(shape[-1])
@@ -212,7 +215,7 @@ class Draw:
     def grow_rotary(self, x, s):
         if len(s) == 2 and s[1] % 4 == 0:
             y = self.op("rotary", [x], 2, F(0), int(self.r.integers(0, 9)) * int(self.chance(50)), 0, F(0), 0)
-            if self.chance(50):  # gradients of -0 at position 0, where the sine is 0
+            if self.chance(50):  # sine is 0 at position 0, where some gradients are -0
                 y = self.op("relu", [self.op("scale", [y], F(-1))])
             self.made(y, s)
 
@@ -256,7 +259,7 @@ class Draw:
         i = self.op("reshape", [x], 4, self.net.rows, t, c // 2, 2)
         gain, bias = (self.weight(2) if self.chance(50) else -1 for _ in range(2))
         if k == 2:
-            groups = int(self.r.integers(1, 3)) if t * c > 2 else 1  # one value per group is refused
+            groups = int(self.r.integers(1, 3)) if t * c > 2 else 1  # groupnorm refuses groups with a single value
             y, p = self.op("groupnorm", [i, gain, bias], groups), (t, c // 2, 2)
         elif k == 3:
             name = "max_pool" if self.chance(50) else "average_pool"
@@ -291,7 +294,7 @@ class Draw:
         self.made(y, (t, 2 * u))
 
     def grow_batchnorm(self, x, s):
-        if len(s) < 2 or np.prod(s[:-1]) < 2:  # a micro-batch of one row has one value per channel: refused
+        if len(s) < 2 or np.prod(s[:-1]) < 2:  # refused: one value per channel, in a micro-batch of one row
             return
         c = s[-1]
         gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))
@@ -336,7 +339,7 @@ class Draw:
         return self.op("cross_entropy", [self.logits(x, s), self.targets])
 
     def scales(self, x, s, n):
-        """Returns the weights of a loss, which have its first n axes, or -1 for none."""
+        """Returns the tensor of a loss's weights, which have the first n axes of x, or -1 for none."""
         if self.chance(40):
             return -1
         for axis in range(len(s), n, -1):
@@ -374,7 +377,8 @@ class Draw:
 
 
 def cached(seed):
-    """Attention over caches, a few positions per call. Returns differences from one call over all positions."""
+    """Compares attention over caches, a few positions in each call, with one call over all positions. Returns the
+    number of differences."""
     r = np.random.default_rng([seed, 2])
     rows, t, heads, shared = (int(r.integers(1, k)) for k in (3, 6, 4, 2))
     calls = int(r.integers(2, 7)) if seed % 8 else -(-150 // t)
@@ -448,7 +452,8 @@ def initial(seed):
 
 
 def left_out(seed):
-    """Checks a gradient of -0: maxima and rows without a target or of weight 0 add nothing to it, others add +0."""
+    """Checks gradients that are -0. Maxima, rows without a target and rows of weight 0 must add nothing to such a
+    gradient; all other rows add +0, which makes it +0."""
     r = np.random.default_rng([seed, 4])
     shape = (int(r.integers(1, 4)), int(r.integers(2, 5)), int(r.integers(2, 40)))
     n = Net(shape[0], shape[0])
@@ -475,7 +480,7 @@ def left_out(seed):
 
 
 def large(seed):
-    """Checks large sizes: more classes than a chunk (1024), with a tied embedding; more keys than two tiles (64),
+    """Checks large sizes: more classes than a chunk of 1024, with a tied embedding; more keys than two tiles of 64,
     also as values; 8 virtual ranks with desc.batch of 9 rows; scores of -inf."""
     r = np.random.default_rng([seed, 5])
     kind = seed % 4

@@ -1,8 +1,8 @@
-"""A second implementation of docs/numerics.md, written from its text alone, in Python with numpy.
+"""A second implementation of docs/numerics.md, written from the page's text alone, in Python with numpy.
 
-Arrays are float32. A contribution to a gradient is one of the classes Value, Product, Some, Chain and Sums: the bits
-depend on whether it is stored, added, or continues a chain (clauses a, c, e, f).
-unary.py has exp, log, tanh, erf, sin, cos and pow. The library runs as a separate process (Program)."""
+Arrays are float32. A contribution to a gradient is an object of class Value, Product, Some, Chain or Sums, since its
+bits depend on whether it is stored, is added, or continues a chain (clauses a, c, e, f). unary.py has exp, log, tanh,
+erf, sin, cos and pow. The library runs as a separate process (class Program)."""
 import subprocess
 import threading
 import numpy as np
@@ -18,12 +18,13 @@ def f32(x):
 
 
 def fma(a, b, c):
-    """a b + c, rounded once: the product is exact in binary64, their sum is rounded to odd there, then to binary32."""
+    """Returns a b + c, rounded once. The product is exact in binary64; the sum is rounded to odd in binary64, then to
+    binary32."""
     return odd_sum(np.multiply(a, b, dtype=D), np.asarray(c, dtype=D)).astype(F)
 
 
 def odd_sum(p, c):
-    """p + c in binary64, rounded to odd."""
+    """Returns p + c in binary64, rounded to odd."""
     s = np.asarray(p + c)
     t = s - p
     e = (p - (s - t)) + (c - t)
@@ -39,7 +40,8 @@ def rounded(a, b):
 
 
 def chain(a, b, start):
-    """Clause c: returns start + a b, each element one chain over K ascending. Shapes (..,M,K), (..,K,N)."""
+    """Clause c: returns start + a b for shapes (..,M,K) and (..,K,N). Each element is one chain, with terms in
+    ascending order."""
     s = start
     for k in range(a.shape[-1]):
         s = fma(a[..., :, k, None], b[..., None, k, :], s)
@@ -49,7 +51,7 @@ def chain(a, b, start):
 
 # ---- j. random numbers ----
 def philox(counter, key):
-    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
+    """Returns the random words that Philox4x32-10 makes from counters (4, n) and a key of 64 bits."""
     x = [np.asarray(w, dtype=np.uint64) for w in counter]
     k = [key & 0xffffffff, key >> 32]
     low = np.uint64(0xffffffff)
@@ -63,11 +65,11 @@ def philox(counter, key):
 
 # ---- l. bf16 ----
 TINY = F(2.0 ** -126)
-EVEN = np.uint32(1)  # mask of the last bit that is kept, which decides at a tie
+EVEN = np.uint32(1)  # mask of the last kept bit, which decides at a tie; 0 with option -r
 
 
 def bf16(x):
-    """Rounds to nearest even; subnormals become zeros of their sign (l3)."""
+    """Rounds to bf16, to nearest with ties to even; subnormals become zeros of their sign (l3)."""
     u = np.ascontiguousarray(f32(x)).view(np.uint32)
     near = ((u + np.uint32(0x7fff) + ((u >> np.uint32(16)) & EVEN)) & np.uint32(0xffff0000)).view(F)
     near = np.where(np.isnan(x), F(np.nan), near)
@@ -75,7 +77,8 @@ def bf16(x):
 
 
 def bf16_by_chance(x, begin, stream, step, key=0):
-    """Stochastic rounding (l9). x begins with element `begin` of the batch; stream is s of l9."""
+    """Rounds to bf16 stochastically (l9). The array x begins with element `begin` of the batch; stream is s of clause
+    l9."""
     u = np.ascontiguousarray(f32(x)).view(np.uint32)
     c = np.arange(u.size, dtype=np.uint64).reshape(u.shape) + np.uint64(begin)
     q = c // np.uint64(8)
@@ -93,14 +96,15 @@ def flushed(x):
 
 
 def flushing_fma(a, b, c):
-    """fma that flushes (l6): subnormal operands are zeros, and so are results below 2^-126 after rounding."""
+    """fma that flushes (l6): subnormal operands count as zeros, and results below 2^-126 after rounding become
+    zeros."""
     p = np.multiply(flushed(a), flushed(b), dtype=D)
     s = odd_sum(p, np.asarray(flushed(c), dtype=D))
     return np.where(np.abs(s) < 2.0 ** -126 * (1 - 2.0 ** -25), np.copysign(F(0), s).astype(F), s.astype(F))
 
 
 class Element:
-    """An element of a product in a bf16 plan (l5): terms in blocks of 32, two chains in each."""
+    """An element of a product in a bf16 plan (l5): terms are added in blocks of 32, in two chains for each block."""
 
     CHAINS = 2
 
@@ -114,7 +118,7 @@ class Element:
         return self.e
 
     def link(self, place, a, b, there=True):
-        """Adds the term a b number `place`; elements where `there` is false keep their chain."""
+        """Adds term number `place`, the product a b. Elements where `there` is false keep their chain."""
         if place // 32 != self.block:
             self.end()
             self.block, self.sums = place // 32, [np.zeros(1, F), np.zeros(1, F)]
@@ -127,7 +131,8 @@ def shape_of_product(a, b, start):
 
 
 def product(a, b, start, half, links=0):
-    """Like `chain`; if half, as in bf16 plans. links: terms per entry if terms are rows of a batch (l7), else 0."""
+    """Like `chain`, but as in bf16 plans if `half` is true. If terms are rows of a batch (l7), `links` is the number of
+    terms in an entry of the batch, else 0."""
     if not half:
         return chain(a, b, start)
     a, b, n = bf16(a), bf16(b), a.shape[-1]
@@ -170,7 +175,7 @@ def row_dot(x, y):
 
 
 class Program:
-    """dump.c, linked with the library, as a separate process."""
+    """The program dump.c, linked with the library, as a separate process."""
 
     def __init__(self, program):
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -179,7 +184,7 @@ class Program:
         def tell():
             self.process.stdin.write(text)
             self.process.stdin.flush()
-        writer = threading.Thread(target=tell)  # both pipes may be full
+        writer = threading.Thread(target=tell)  # a thread, because both pipes may be full
         writer.start()
         lines = []
         while True:
@@ -213,7 +218,7 @@ program = None
 
 # ---- n. quantised parameters ----
 def packed(x, storage):
-    """Returns the values that ops see. storage: gckpt_storage (0 F32, 1 BF16, 2 F16, 3 I8, 4 I4)."""
+    """Returns a parameter's values as ops see them. storage is a gckpt_storage: 0 F32, 1 BF16, 2 F16, 3 I8, 4 I4."""
     if storage == 1:
         return bf16(x)
     if storage == 2:
@@ -222,7 +227,7 @@ def packed(x, storage):
         return x
     if storage == 3 or x.shape[-1] % 32:
         scale = np.abs(x).max(-1, keepdims=True) / F(127)
-        q = np.clip(np.rint(x / scale), -127, 127) + F(0)  # whole numbers have no -0
+        q = np.clip(np.rint(x / scale), -127, 127) + F(0)  # an integer has no -0, so + 0 removes it
         return np.where(scale > 0, q, F(0)) * scale
     blocks = x.reshape(-1, 32)
     m = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(-1)]
@@ -262,14 +267,15 @@ class Product:
 
 
 class Select(Value):
-    """x where it was taken, +0 elsewhere (r1)."""
+    """A contribution that is x where an element was taken, and +0 elsewhere (r1)."""
 
     def __init__(self, taken, x):
         self.taken, self.x = taken, np.where(taken, x, F(0))
 
 
 class Some:
-    """A contribution to some elements that adds nothing to the others; stored, it has +0 there (f1)."""
+    """A contribution to some elements of a gradient. It adds nothing to the other elements; if it is stored, these are
+    +0 (f1)."""
 
     def __init__(self, taken, what, shape):
         self.taken, self.what, self.shape = taken, what, shape
@@ -282,7 +288,7 @@ class Some:
 
 
 class Chain:
-    """A chain: go(start) continues it and returns the result."""
+    """A contribution that is a chain: go(start) continues the chain from start and returns the result."""
 
     def __init__(self, go, shape):
         self.go, self.shape = go, shape
@@ -295,14 +301,15 @@ class Chain:
 
 
 class Part(Chain):
-    """A chain over a part of the elements: go(start, fresh); a fresh one is stored, +0 elsewhere."""
+    """A chain for a part of the elements: go(start, fresh). If `fresh` is true the chain is stored, and all other
+    elements are +0."""
 
     def store(self):
         return self.go(np.zeros(self.shape, F), True)
 
 
 class Sums:
-    """A compensated sum (e1) of rows, in order."""
+    """A contribution that is a compensated sum (e1) over rows, in order."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -321,8 +328,8 @@ class Sums:
 
 
 def repeated(x, shape):
-    """Contributions x, in the shape of the result, to an operand of `shape`, summed over the axes that repeat it.
-    Returns None if no axis does."""
+    """Sums the contributions x, which have the shape of an op's result, over the axes along which an operand of `shape`
+    was repeated. Returns None if the operand was not repeated."""
     pad = (1,) * (x.ndim - len(shape)) + tuple(shape)
     axes = [i for i in range(x.ndim) if pad[i] == 1 and x.shape[i] != 1]
     kept = [i for i in range(x.ndim) if i not in axes]
@@ -334,7 +341,7 @@ def repeated(x, shape):
 
 
 def broadcast_gradient(x, shape, a=None):
-    """The contribution x, or the product x a, to an operand that broadcasting may have repeated."""
+    """Returns the contribution x, or the product x a, to an operand that broadcasting may have repeated."""
     full = x if a is None else np.broadcast_arrays(x, a)[0]
     if tuple(shape) == full.shape:
         return Value(x) if a is None else Product(x, a)

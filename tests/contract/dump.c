@@ -1,23 +1,24 @@
-/* dump.c - reads nets, runs them by public calls only, and prints all bits: the graph, losses,
- * values, gradients, parameters and optimiser state.
+/* dump.c - reads descriptions of nets from standard input, runs them by public calls only, and prints the bits of all
+ * results: graph, losses, values, gradients, parameters and optimiser state.
  *
- * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), other
- * numbers are decimal. Tensors are numbered from 0 in the order of their creation. check.py writes
- * the commands and reads the output.
- *     net ISA THREADS                  begins a net with a gckpt_isa and threads of the plan
- *     input NAME TYPE N D..            TYPE f, i or u
- *     const NAME TYPE N D.. W..
- *     param NAME N D.. FROZEN W..      a parameter and its values. FROZEN is 0, 1 (frozen), or 1 +
- *                                      the gckpt_storage that it is quantised to
- *     running NAME N D.. MOMENTUM W..  the same for running statistics
- *     draw NAME N D.. W..              prints initial values; W are the words of gckpt_init
- *     op BUILDER INPUTS NUMBER.. W..   inputs (-1 is NULL), then attributes in the builder's order
- *     term NUMBER WEIGHT REGULARISER
+ * Each line of input is a command; check.py writes the commands and reads the output. In the list below, W are 32-bit
+ * words in hex (floats as their bits), N D.. are a rank and its sizes, and all other numbers are decimal. Tensors are
+ * numbered from 0 in the order of their creation.
+ *     net ISA THREADS                  begins a net; ISA is a gckpt_isa, THREADS the plan's threads
+ *     input NAME TYPE N D..            adds an input; TYPE is f, i or u
+ *     const NAME TYPE N D.. W..        adds a constant with its values
+ *     param NAME N D.. FROZEN W..      adds a parameter with its values; FROZEN is 0 (trained),
+ *                                      1 (frozen), or 1 + the gckpt_storage it is quantised to
+ *     running NAME N D.. MOMENTUM W..  adds running statistics with their values
+ *     draw NAME N D.. W..              prints initial values; W are the words of a gckpt_init
+ *     op BUILDER INPUTS NUMBER.. W..   adds an op: its inputs (-1 for NULL), then its attributes in
+ *                                      the order of the builder's arguments
+ *     term NUMBER WEIGHT REGULARISER   adds tensor NUMBER as a loss term
  *     plan MODE BATCH OPTIMISER VIRTUAL_RANKS PRECISION FETCHES
  *                                      FETCHES is a sum of 1 (gradients of trained parameters),
  *                                      2 (all values), 4 (all gradients)
- *     step ROWS LR DECAY BETA1 BETA2 EPS MOMENTUM CLIP W..   all rows of all inputs, one by one
- *     forward ROWS W..
+ *     step ROWS LR DECAY BETA1 BETA2 EPS MOMENTUM CLIP W..   trains; W are all rows of each input
+ *     forward ROWS W..                 runs forward; W are all rows of each input
  *     end                              frees the net and prints "end" */
 #include "gradckpt.h"
 #include <stdio.h>
@@ -41,7 +42,7 @@ static struct {
     int64_t rows;
 } net;
 
-/* ---- lines ---- */
+/* ---- reading lines and numbers ---- */
 static char *line, *at;
 static size_t line_capacity;
 
@@ -118,7 +119,7 @@ static int failed(const char *what, const void *object)
     return 1;
 }
 
-/* ---- builders ---- */
+/* ---- builders: one function for each BUILDER of the command "op" ---- */
 typedef gckpt_tensor *T;
 static T keep(T t)
 {
@@ -403,7 +404,7 @@ static void add_op(void)
     if (keep(build(name, x, n)) == NULL)
         failed(name, net.graph);
 }
-/* Whether a tensor has a gradient: a path of ops leads from it to a loss. */
+/* reached[i]: nonzero if tensor i has a gradient, that is if a path of ops leads from it to a loss. */
 static unsigned char reached[MOST];
 static void find_reached(int size)
 {

@@ -1,10 +1,10 @@
-"""Compares the implementation of docs/numerics.md with PyTorch, values and gradients: tests/golden/golden.h, special.h,
-recurrent.h, moves.h, norms.h, convolutions.h and attention.h.
+"""Compares the second implementation of docs/numerics.md with PyTorch, values and gradients: tests/golden/golden.h,
+special.h, recurrent.h, moves.h, norms.h, convolutions.h and attention.h.
 
-    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c, linked with the library (for the graph)
-Exits with 1 if a number differs by more than 1e-5 of the greatest one of its tensor (or of 1). Special values (NaN,
-infinities, signed zeros, subnormals) may differ by 4 units in the last place from PyTorch, and by no bit from the
-library, also in bf16."""
+    python3 tests/contract/golden.py PROGRAM        PROGRAM is dump.c, linked with the library (for the graph)
+Exits with 1 if a number differs by more than 1e-5 of the greatest number of its tensor (at least 1). For special values
+(NaN, infinities, signed zeros, subnormals) the limit is 4 units in the last place from PyTorch, and no bit from the
+library, in fp32 and bf16."""
 import os
 import re
 import sys
@@ -18,7 +18,7 @@ HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
 
 
 def arrays(text):
-    """Returns the arrays of a header by name."""
+    """Returns a dictionary of the arrays that the text of a header defines."""
     out = {}
     for kind, name, body in re.findall(r"static const (float|int32_t|int|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
         values = [v.strip().rstrip("f") for v in re.sub(r"/\*.*?\*/", "", body, flags=re.S).split(",") if v.strip()]
@@ -28,7 +28,7 @@ def arrays(text):
     return out
 
 
-# name: builder, attributes, inputs by number (-1 for none)
+# Cases: builder, attributes, and numbers of the inputs (-1 for none).
 OTHER = {
     "mul_same": ("mul", (), (0, 0)), "scale": ("scale", (F(-2.5),), None), "layernorm": ("layernorm", (F(1e-5),), None),
     "rmsnorm": ("rmsnorm", (F(1e-5),), None), "linear_no_bias": ("linear", (), (0, 1, -1)),
@@ -154,13 +154,14 @@ def recurrent():
 
 
 def numbers(step, shape, by=16):
-    """Returns the inputs from which moves.h, norms.h and convolutions.h were made."""
+    """Returns the inputs from which the Python scripts made moves.h, norms.h and convolutions.h."""
     return ((np.arange(np.prod(shape)) * step % 23 - 11) / by).astype(F).reshape(shape)
 
 
 def against(want, name, builder, inputs, attributes, r, shape):
-    """inputs: (values, "x": is fed, "p": a parameter, "r": running, "-": has no gradient), or None; want: the result
-    and all gradients, in order; r(shape): what the result is multiplied by."""
+    """Compares a builder with the numbers `want`: its result, then all gradients. Each input is None or a pair: its
+    values, and "x" if it is fed, "p" for a parameter, "r" for running statistics, or "-" for no gradient. r(shape) is
+    the array that multiplies the result in the loss."""
     rows = inputs[0][0].shape[0]
     net = Net(rows, rows)
     refs = [-1 if v is None else net.param(v[0]) if v[1] == "p" else net.running(v[0], F(0.1)) if v[1] == "r" else
@@ -307,7 +308,7 @@ def special():
 
 
 def odd():
-    """Compares elementwise ops of special values with the library only, in fp32 and in bf16."""
+    """Compares elementwise ops with the library, on special values, in fp32 and in bf16."""
     x = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, -1e-38, 1.2e-38, 3e38, -3e38, 88.7,
                   -87.4, -103.9, 9.1, 131073, -2e10], dtype=F).reshape(1, -1)
 
@@ -320,7 +321,7 @@ def odd():
             wrong = []
             for net.precision in (0, 1):
                 wrong += [w for w in compare(net, Dump(K.program.talk(net.script(1))), 1)
-                          if "loss" not in w and "norm" not in w]  # NaN has any sign there
+                          if "loss" not in w and "norm" not in w]  # their NaN may have any sign
             print("%s, to the bit: %s" % (name, wrong[0])) if wrong else None
             yield not wrong
     return counted(cases())

@@ -1,4 +1,4 @@
-"""A net, sent to dump.c and computed a second time by docs/numerics.md."""
+"""A net that is sent to dump.c and computed a second time by docs/numerics.md."""
 import numpy as np
 import contract as K
 from contract import F, D, hexes, unhex, word
@@ -6,7 +6,7 @@ from ops import OPS, Call
 
 VIEWS = ("reshape",)
 MOST_INPUTS = 8
-# Builders that make several ops: each node of the graph then names its op.
+# Builders that make several ops; the graph's nodes then name their ops.
 INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "",
          "gru": "", "lstm": ""}
 
@@ -16,7 +16,7 @@ def int_word(i):
 
 
 class Net:
-    """A net as a list of tensors, by number. batch: rows of a step; rows: rows of a micro-batch."""
+    """A net as a list of tensors with numbers from 0. batch: rows of a step; rows: rows of a micro-batch."""
 
     def __init__(self, rows, batch, isa=0, threads=1):
         self.rows, self.batch = rows, batch
@@ -36,7 +36,8 @@ class Net:
         return i
 
     def param(self, values, frozen=0):
-        """frozen: 0 trained, 1 frozen, above 1 also quantised as gckpt_storage frozen - 1."""
+        """Adds a parameter. frozen is 0 for a trained parameter, 1 for a frozen one, or 1 + the gckpt_storage to which
+        it is quantised."""
         i = self.add(kind="param", values=values, shape=values.shape, frozen=frozen)
         self.text.append("param p%d %d %s %d %s" % (i, values.ndim, " ".join(map(str, values.shape)), frozen,
                                                    hexes(values)))
@@ -56,7 +57,7 @@ class Net:
         return i
 
     def op(self, builder, inputs, *attributes):
-        """attributes: floats are F, whole numbers int."""
+        """Adds an op. Floating-point attributes must have the type F, whole numbers the type int."""
         words = [word(a) if isinstance(a, F) else int_word(a) for a in attributes]
         i = self.add(kind="op", builder=builder, inputs=inputs, attributes=attributes, shape=None)
         self.text.append("op %s %d %s" % (builder, len(inputs), " ".join(map(str, inputs)) +
@@ -113,7 +114,7 @@ def double_hex(x):
 
 
 class Again:
-    """The same net, computed by this program."""
+    """The net, computed by this program."""
 
     def __init__(self, net, dump):
         self.net, self.dump = net, dump
@@ -131,12 +132,12 @@ class Again:
         return i
 
     def half(self, i):
-        """Returns whether tensor i is kept as bf16 (l1)."""
+        """Returns whether the value of tensor i is stored as bf16 (l1)."""
         return self.net.precision > 0 and not self.nodes[i]["batch_invariant"] and self.nodes[i]["op"] != "input"
 
     def kept(self, i, x, op, which, row=0):
-        """Returns x as it is kept; it begins at entry `row` of tensor i. which: 0 for the value of op, 1 + k for the
-        gradient that op sends to its input k."""
+        """Returns x rounded as it is stored. x begins at entry `row` of tensor i. which is 0 for the value of op, or 1
+        + k for the gradient that op sends to its input k."""
         if not self.half(i) or self.nodes[i]["type"] != 0:
             return x
         if self.net.precision == 1:
@@ -164,7 +165,7 @@ class Again:
         return c
 
     def inner(self, i, batch):
-        """Returns the call of one of the ops that a builder made."""
+        """Returns the call of one of the ops that a builder has made."""
         node = self.nodes[i]
         made = self.net.made[self.by_id[min(j for j in self.by_id if j >= i)]]
         first = made["attributes"][0] if made["builder"] == "positions_at" else 0
@@ -172,7 +173,7 @@ class Again:
         if made["builder"] == "global_average_pool":
             attributes = (1,)
         ids = list(node["inputs"])
-        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0; None if not given
+        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0; None for a missing one
             given = [True, True, node["op"] == "gru" and made["inputs"][4] >= 0]
             given += [made["inputs"][5 if node["op"] == "gru" else 4] >= 0] * (1 if node["op"] == "gru" else 2)
             ids = [ids.pop(0) if k else None for k in given]
@@ -239,11 +240,11 @@ class Again:
         return [(sum(1 for x in vrank if x < k), sum(1 for x in vrank if x <= k)) for k in range(g)]
 
     def micro(self, a, b):
-        """Returns the micro-batches of rows a to b - 1, which are those of a virtual rank."""
+        """Returns the micro-batches of rows a to b - 1, the rows of a virtual rank."""
         return [(p, min(p + self.net.rows, b)) for p in range(a, b, self.net.rows)]
 
     def part(self, c, i, a, b):
-        """Returns call c of tensor i, restricted to rows a to b - 1."""
+        """Returns the call c of tensor i, restricted to rows a to b - 1."""
         if self.nodes[i]["batch_invariant"]:
             return c
 
@@ -264,7 +265,8 @@ class Again:
         return p
 
     def contributions(self, i, g, c, into):
-        """Calls into(target, contribution, whether the op had this target before, input number from 1)."""
+        """Calls into(target, contribution, whether the op has had this target before, number of the input from 1) for
+        each gradient that tensor i with gradient g sends to its inputs."""
         seen, which = set(), 0
         for j, k in zip(c.ids, OPS[c.builder].backward(c, g)):
             which += j is not None
@@ -328,7 +330,7 @@ class Again:
         self.grad.update(total)
 
     def add(self, k, s):
-        """Adds contribution k to s; the result has the shape of s."""
+        """Adds contribution number k to s. The result has the shape of s."""
         shape = getattr(k, "shape", None)
         if shape is None:
             shape = k.x.shape if hasattr(k, "x") else np.broadcast_shapes(np.shape(k.a), np.shape(k.b)) \
@@ -346,7 +348,7 @@ class Again:
         if n:
             self.backward(scale)
             self.update(params, n, out)
-        else:  # nothing changes
+        else:  # a step that changes nothing
             out["state"] = {(k, s): v for k, r in enumerate(params)
                             for s, v in enumerate(self.state.get(self.dump.ids[r], []))}
         for r in range(len(self.net.made)):
@@ -380,7 +382,7 @@ class Again:
         norm = float(np.sqrt(D(total)))
         out["norm"] = double_hex(norm)
         h = self.net.hyper
-        self.updates += bool(g)  # without trained parameters the step count stays
+        self.updates += bool(g)  # without trained parameters, the count of steps does not rise
         for i, v in moved:
             self.values[i] = v
         for k, r in enumerate(params):
@@ -443,7 +445,7 @@ def name_of(net, r):
 
 
 def compare(net, dump, steps):
-    """Returns the differences of the first step that has any, in the order of computation."""
+    """Returns the differences in the first step that has any, in the order of computation."""
     out = []
     if dump.errors:
         return ["error: " + e for e in dump.errors]
@@ -461,7 +463,7 @@ def compare(net, dump, steps):
         if theirs["loss"] != mine["loss"]:
             out.append("step %d, reported loss: %s, by the text %s" % (s, theirs["loss"], mine["loss"]))
         for r in sorted(theirs["grad"], reverse=True):
-            zero = None if mine["count"] else np.abs(theirs["grad"][r])  # without targets they are 0
+            zero = None if mine["count"] else np.abs(theirs["grad"][r])  # without any target, gradients are 0
             d = same(zero, np.zeros(zero.size, F)) if zero is not None else \
                 same(theirs["grad"][r], mine["grad"][r]) if r in mine["grad"] else "none by the text"
             if d:

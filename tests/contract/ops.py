@@ -1,4 +1,4 @@
-"""Each op of docs/numerics.md, forward and backward, from the primitives of contract.py."""
+"""The ops of docs/numerics.md, forward and backward, written with the primitives of contract.py."""
 import math
 import numpy as np
 from contract import *
@@ -7,8 +7,8 @@ from unary import exp, log, log1p, sigmoid, tanh, wave
 
 
 class Call:
-    """x: values of inputs (None if not given); a: attributes; y: the result; saved: values saved for the backward;
-    half: whether the plan is a bf16 plan."""
+    """A call of an op. x: values of the inputs (None for a missing one); a: attributes; y: the result; saved: values
+    saved for the backward; half: whether the plan is a bf16 plan."""
 
     def __init__(self, x, a, shape, half=False):
         self.x, self.a, self.shape, self.y, self.saved, self.half = x, a, shape, None, {}, half
@@ -26,7 +26,7 @@ def op(name):
 
 # ---- elementwise ----
 def curve(name, forward, slope):
-    """A unary elementwise op. slope(c) is its derivative; the gradient is the product g slope (r2)."""
+    """Defines a unary elementwise op. slope(c) is its derivative; the gradient is the product g slope (r2)."""
     class C:
         pass
     C.forward = staticmethod(forward)
@@ -144,7 +144,7 @@ def extreme(name, forward, sign):
     def backward(c, g):
         a, b = c.x
         first, second = (a > b, a < b) if sign > 0 else (a < b, a > b)
-        half = np.where(a == b, F(0.5) * g, g)  # if one is NaN, both get g
+        half = np.where(a == b, F(0.5) * g, g)  # both inputs get g if one of them is NaN
         return [broadcast_gradient(np.where(second, F(0), half), a.shape),
                 broadcast_gradient(np.where(first, F(0), half), b.shape)]
     C.forward = staticmethod(lambda c: forward(c.x[0], c.x[1]))
@@ -320,7 +320,7 @@ def flat(x):
 
 
 def links_of(x):
-    """Returns T, the rows of an entry of the batch (l7)."""
+    """Returns T, the number of rows in an entry of the batch (l7)."""
     return int(np.prod(x.shape[1:-1]))
 
 
@@ -401,7 +401,7 @@ class Embed:
         return [Chain(go, c.x[0].shape), None]
 
 
-# ---- losses: forward returns (a binary32 loss per row, count); backward gets the scale of e6 ----
+# ---- losses: forward returns a binary32 loss for each row, and a count; backward gets the scale of clause e6 ----
 @op("cross_entropy")
 class CrossEntropy:
     def parts(z):
@@ -456,7 +456,7 @@ class SumLoss:
 # ---- h. attention ----
 @op("attention")
 class Attention:
-    """Computes one query after the other, all rows and heads at once."""
+    """Attention, computed one query after the other, for all rows and heads at once."""
 
     def heads(c):
         heads, shared = c.a[0], c.a[1] or c.a[0]
@@ -471,7 +471,8 @@ class Attention:
         return (scale / cap if cap != 0 else scale), cap
 
     def seen(c, s, t):
-        """Returns, for query t of s keys: first visible key, end of the causal keys, end of visible keys per row."""
+        """Returns three numbers for query t of s keys: the first visible key, the end of the causal keys, and, for each
+        row, the end of the visible keys."""
         causal, window = c.a[2], c.a[3]
         last = s - c.x[0].shape[1] + t + 1 if causal else s
         first = max(0, last - window) if window and window < s else 0
@@ -479,7 +480,7 @@ class Attention:
         return first, last, lengths
 
     def scores(c, q, k, t):
-        """Returns the first key of query t, its scores (b,h,keys), and which keys are visible."""
+        """Returns the first key of query t, the scores (b,h,keys) of its keys, and which of these keys are visible."""
         first, last, lengths = Attention.seen(c, k.shape[2], t)
         factor, cap = Attention.factors(c, q.shape[-1])
         keys = k[:, :, first:last]
@@ -492,7 +493,8 @@ class Attention:
         return first, np.where(see, s, F(-np.inf)), see
 
     def over(c, s, links):
-        """Continues chains from s. links: a list of terms (place, operands a and b, mask of those that take part)."""
+        """Continues chains from s. links is a list of terms: place, operands a and b, and a mask of the elements that
+        get the term."""
         if not c.half:
             for j, a, b, there in links:
                 s = np.where(there, fma(a, b, s), s)
@@ -557,7 +559,7 @@ class Attention:
             see[:, :, i, at] = there
 
         def out(go, x, n):
-            """Returns a Chain for input x with n heads; go continues it in the shape (b,n,rows,d)."""
+            """Returns a Chain for input x with n heads; go continues s in the shape (b,n,rows,d)."""
             return Chain(lambda s: go(s.reshape(x.shape[0], x.shape[1], n, d).transpose(0, 2, 1, 3))
                          .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
 
@@ -614,7 +616,7 @@ OPS["linear_cross_entropy_with"] = LinearCrossEntropy
 
 
 def weights_of(w, n):
-    """Returns the weights of a loss, one for each of n rows or elements; None if it has none."""
+    """Returns the weights of a loss, one for each of n rows or elements, or None if the loss has no weights."""
     return None if w is None else np.repeat(w.reshape(-1), n // max(w.size, 1))
 
 
@@ -680,7 +682,8 @@ class SoftCrossEntropy:
 
 
 def elementwise_loss(name, factors, gradients):
-    """factors(c): a and b of i5 for each element; gradients(c): its derivatives for prediction and target."""
+    """Defines an elementwise loss. factors(c): the operands a and b of clause i5 for each element. gradients(c): the
+    loss's derivatives for prediction and target."""
     class C:
         def forward(c):
             n = c.x[0].size
@@ -762,7 +765,7 @@ class Pad:
 @op("max")
 class Max:
     def forward(c):
-        x, axis = c.x[0], c.a[0]  # the first greatest: 0 and -0 are equal, and numpy's max may take either
+        x, axis = c.x[0], c.a[0]  # the first of equal maxima: 0 equals -0, and numpy's max may return either
         y = np.take_along_axis(x, np.expand_dims(x.argmax(axis), axis), axis)
         return y.reshape(np.delete(x.shape, axis).tolist())
 
@@ -823,7 +826,8 @@ def pair(a, j):
 
 
 class Window:
-    """The taps of a window over an image (h, w): for each tap its rows at the p places, its columns at the q places."""
+    """The taps of a window over an image (h, w). For each tap: its image rows at the p result rows, and its image
+    columns at the q result columns."""
 
     def __init__(self, a, h, w, size, p, q):
         stride, pad, dil = ([v or 1 for v in pair(a, 1)], pair(a, 2), [v or 1 for v in pair(a, 3)])
@@ -837,14 +841,15 @@ class Window:
         self.stride, self.pad, self.dil, self.p, self.q = stride, pad, dil, p, q
 
     def gather(self, x, tap):
-        """Returns the pixels that a tap meets, (B,P,Q,C), +0 outside the image."""
+        """Returns the pixels that the tap meets, (B,P,Q,C), with +0 outside the image."""
         i, j, ys, xs = tap
         there = ((ys >= 0) & (ys < self.h))[:, None] & ((xs >= 0) & (xs < self.w))[None, :]
         got = x[:, np.clip(ys, 0, self.h - 1)][:, :, np.clip(xs, 0, self.w - 1)]
         return np.where(there[None, :, :, None], got, F(0))
 
     def back(self, g, tap):
-        """Returns g at the place where the tap meets each pixel, (B,H,W,O), and whether it meets it (o2)."""
+        """Returns, for each pixel (B,H,W,O), the element of g at the place where the tap meets the pixel, and whether
+        it meets the pixel (o2)."""
         i, j = tap[:2]
         y = np.arange(self.h) + self.pad[0] - i * self.dil[0]
         x = np.arange(self.w) + self.pad[1] - j * self.dil[1]
@@ -868,7 +873,8 @@ def by_groups(x, groups):
 
 
 def correlate(win, x, w, groups, s):
-    """Continues chains from s (B,P,Q,O) over taps, then the group's channels of x (o1); w is (KH,KW,I/groups,O)."""
+    """Continues chains from s (B,P,Q,O) over taps and, for each tap, over the channels of a group of x (o1). w is
+    (KH,KW,I/groups,O)."""
     s = by_groups(s, groups)
     for tap in win.taps:
         v = by_groups(win.gather(x, tap), groups)
@@ -879,7 +885,8 @@ def correlate(win, x, w, groups, s):
 
 
 def transpose(win, g, w, groups, s):
-    """Continues chains from s (B,H,W,I) over the taps that meet a pixel, then the channels of g (o2)."""
+    """Continues chains from s (B,H,W,I) over the taps that meet a pixel and, for each tap, over the channels of g
+    (o2)."""
     s = by_groups(s, groups)
     for tap in win.taps:
         v, met = win.back(g, tap)
@@ -891,7 +898,7 @@ def transpose(win, g, w, groups, s):
 
 
 def taps_gradient(win, x, g, groups, s):
-    """Continues chains from s, the gradient of w, over rows, then places (o3)."""
+    """Continues chains from s, the gradient of w, over the rows of the batch and, for each row, over places (o3)."""
     s = s.copy()
     for tap in win.taps:
         v, u = by_groups(win.gather(x, tap), groups), by_groups(g, groups)
@@ -995,7 +1002,7 @@ class AveragePool(PoolBase):
 
         def go(s):
             s = s.reshape(x.shape)
-            for tap in win.taps[::-1]:  # places that meet a pixel, ascending
+            for tap in win.taps[::-1]:  # the places that meet a pixel, in ascending order
                 v, met = win.back(each, tap)
                 s = np.where(met, s + v, s)
             return s.reshape(c.x[0].shape)
@@ -1003,14 +1010,14 @@ class AveragePool(PoolBase):
 
 
 def place_sums(x):
-    """Sums (B,N,C) over places by e1; returns (B,C)."""
+    """Sums (B,N,C) over places N by clause e1; returns (B,C)."""
     return Sums(np.swapaxes(x, 0, 1)).store() if x.shape[1] else np.zeros((x.shape[0], x.shape[2]), F)
 
 
 @op("groupnorm")
 class Groupnorm:
     def over(x, groups):
-        """Sums (B,N,C) over places, then over the channels of a group; returns (B,1,C)."""
+        """Sums (B,N,C) over places N, then over the channels of a group; returns (B,1,C)."""
         s = row_sum(by_groups(place_sums(x), groups))
         return np.repeat(s, x.shape[2] // groups, 1)[:, None]
 
@@ -1058,7 +1065,7 @@ class Rotary:
     def turn(c, x, sign):
         cos_, sin_, half = c.saved["t"] if "t" in c.saved else Rotary.table(c)
         c.saved["t"] = (cos_, sin_, half)
-        sin_ = fma(sin_, F(sign), F(0))  # a sine of 0 stays +0 in both directions
+        sin_ = fma(sin_, F(sign), F(0))  # a sine of 0 must be +0 in both directions
         b, t, width = x.shape
         v = x.reshape(b, t, c.a[0], width // c.a[0]).transpose(0, 2, 1, 3)
         p, q, rest = v[..., :half], v[..., half:2 * half], v[..., 2 * half:]
@@ -1074,19 +1081,20 @@ class Rotary:
 
 # ---- p. recurrent layers: p (x wx + bias), wh, bias or None, h0 or None, c0 or None ----
 def over_gates(a, wh, s):
-    """Continues chains from s (B,H) of a and wh over all gates (p2)."""
+    """Continues chains from s (B,H) over all gates of a and wh (p2)."""
     return chain(a, wh.T, s)
 
 
 class Recurrent:
     @staticmethod
     def put(x, slope):
-        """Returns da, and the operands of the product that the gradient of p gets."""
+        """Returns da, and the operands of the product that is the gradient of p."""
         return x * slope, (x, slope)
 
     @staticmethod
     def gradients(c, das, products, hs, first):
-        """Returns the contributions to all inputs. das, products: by t, then by gate; hs: h before each step."""
+        """Returns the contributions to all inputs. das and products are lists by step t, then by gate; hs are the
+        values of h before each step."""
         a = np.concatenate([np.concatenate(d, -1)[:, None] for d in das], 1)
         x, y = (np.concatenate([np.concatenate([p[k] for p in q], -1)[:, None] for q in products], 1) for k in range(2))
         h = flat(np.concatenate([v[:, None] for v in hs], 1))
@@ -1175,7 +1183,7 @@ class Lstm:
 # ---- q. batch norm, upsample ----
 @op("batchnorm")
 class Batchnorm:
-    """x, gain, bias, running mean, running variance; each micro-batch is normalised separately."""
+    """Batch norm of x with gain, bias, running mean and running variance. Each micro-batch is normalised separately."""
 
     def forward(c):
         y, saved = [], []
@@ -1201,7 +1209,7 @@ class Batchnorm:
     def backward(c, g):
         none, gain = np.zeros((0, g.shape[-1]), F), c.x[1]  # a virtual rank may have no rows
         dx, sums = [g[:0]], ([none], [none], [none], [none])
-        each = np.ones(1, F) if gain is None else gain  # the sum by d2 of one channel
+        each = np.ones(1, F) if gain is None else gain  # with a single channel, its sum by clause d2
         for p, q in c.micro:
             h, r = c.saved["h"][p:q], c.saved["r"][p]
             n, rows = F(h.size // h.shape[-1]), F(q - p)
@@ -1221,7 +1229,7 @@ class Batchnorm:
 @op("upsample")
 class Upsample:
     def taps(size, to, how):
-        """Returns a list of (row, weight) for each of `to` results (q4)."""
+        """Returns a list of pairs (row, weight) for each of the `to` results (q4)."""
         out = []
         for i in range(to):
             if how == 0:

@@ -1,4 +1,4 @@
-"""exp, log, pow, tanh, erf, sin, cos and rotary's angles, from docs/functions.txt (docs/numerics.md, b2)."""
+"""exp, log, pow, tanh, erf, sin, cos and the angles of rotary, from docs/functions.txt (docs/numerics.md, b2)."""
 import numpy as np
 from contract import F, D, f32, fma, philox, rounded
 
@@ -26,7 +26,7 @@ SIN = h("-0x1.555556p-3", "0x1.111174p-7", "-0x1.a0594cp-13", "0x1.7c2842p-19")
 COS = h("0x1.55554ap-5", "-0x1.6c0c26p-10", "0x1.99e70ap-16")
 TWO_OVER_PI, HALF_PI, HALF_PI_2, HALF_PI_3 = h("0x1.45f306p-1", "0x1.921fb6p+0", "0x1.777a5cp-25", "0x1.ee59dap-50")
 ROOT_HALF, ROOT_2_PI = h("0x1.6a09e6p-1", "0x1.988454p-2")
-BITS_OF_2_OVER_PI = 0xa2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163ab  # 224 bits; the first has weight 1/2
+BITS_OF_2_OVER_PI = 0xa2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163ab  # 224 bits; the first weighs 1/2
 
 
 def horner(x, c):
@@ -37,7 +37,7 @@ def horner(x, c):
 
 
 def reduced(x):
-    """Returns n, r, p with exp(x) = 2^n (1 + r p)."""
+    """Returns n, r and p with exp(x) = 2^n (1 + r p)."""
     n = fma(x, LOG2E, ROUND) - ROUND
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
     return n, r, horner(r, EXP)
@@ -79,7 +79,7 @@ def erf(x):
 
 
 def split(x):
-    """Returns m, n with x = m 2^n and 2/3 <= m < 4/3."""
+    """Returns m and n with x = m 2^n and 2/3 <= m < 4/3."""
     m, n = np.frexp(x)
     low = m < F(2) / F(3)
     return np.where(low, m + m, m), (n - low).astype(F)
@@ -150,7 +150,7 @@ def cosine(high, low):
 
 
 def waves(quadrant, high, low):
-    """Returns sin and cos of quadrant pi/2 + high + low."""
+    """Returns sine and cosine of quadrant pi/2 + high + low."""
     s, c = sine(high, low), cosine(high, low)
     odd = (quadrant & 1) == 1
     flip = np.where(quadrant & 2, F(-1), F(1))
@@ -158,7 +158,7 @@ def waves(quadrant, high, low):
 
 
 def angle_of(p):
-    """Returns quadrant, high and low of an angle p, a whole number of 2^-64 turns."""
+    """Returns quadrant, high and low of an angle p, which is a whole number of 2^-64 turns."""
     q = ((p + 2 ** 61) % 2 ** 64) >> 62
     p = (p - (q << 62)) % 2 ** 64
     p = D(p - 2 ** 64 if p >> 63 else p)  # rounded once to binary64
@@ -170,10 +170,10 @@ def angle_of(p):
 
 
 def far_angle(x):
-    """Returns quadrant, high and low of a number above 2^17, with 96 bits of 2/pi."""
+    """Returns quadrant, high and low of a number above 2^17, with 96 bits of 2 / pi."""
     m, n = np.frexp(x)
     m, n = int(m * 2 ** 24), int(n) - 24  # x = m 2^n
-    v = (BITS_OF_2_OVER_PI << 32) >> (256 - 96 - (n - 2))  # from the bit of weight 2^(1 - n) on
+    v = (BITS_OF_2_OVER_PI << 32) >> (256 - 96 - (n - 2))  # 96 bits, from the bit of weight 2^(1 - n) on
     v &= 2 ** 96 - 1
     v0, v1, v2 = v >> 64, (v >> 32) & 0xffffffff, v & 0xffffffff
     return angle_of(((m * v0 << 32) + m * v1 + (m * v2 >> 32)) % 2 ** 64)
@@ -200,7 +200,7 @@ def wave(x, quarter):
 
 
 def rotary_angle(p):
-    """Like angle_of for rotary: high from two parts of p, low 0."""
+    """Like angle_of, but for rotary: high is computed from two parts of p, and low is 0."""
     q = ((p + 2 ** 61) % 2 ** 64) >> 62
     p = (p - (q << 62)) % 2 ** 64
     size = 2 ** 64 - p if p >> 63 else p
@@ -210,8 +210,8 @@ def rotary_angle(p):
 
 
 def rotary_table(t, half, base, first, given, scale):
-    """Returns cosines and sines (t,half) of the positions from `first` on."""
-    turn = D(2935890503282001226)  # 2^64 / 2 pi
+    """Returns cosines and sines (t,half) of t positions, from position `first` on."""
+    turn = D(2935890503282001226)  # 2^64 / (2 pi)
     counts = []
     if given is not None:
         counts = [turn * D(f) for f in given]
@@ -236,7 +236,7 @@ def sigmoid(x):
 
 
 def drawn(name, n, normal, uniform, constant):
-    """Returns initial values for seed 0 (j3)."""
+    """Returns n initial values of the parameter `name` for seed 0 (j3)."""
     key = 0xcbf29ce484222325
     for byte in bytes(8) + name.encode():
         key = (key ^ byte) * 0x100000001b3 % 2 ** 64
@@ -254,7 +254,7 @@ def drawn(name, n, normal, uniform, constant):
 
 
 def powers(x, n):
-    """Returns x^n in binary64 by repeated squaring, lowest bit first."""
+    """Returns x^n in binary64 by repeated squaring, beginning with the lowest bit of n."""
     y = D(1)
     while n:
         if n & 1:

@@ -1,10 +1,10 @@
-/* avx512.h - emulates AVX-512 on a processor that has only AVX2, so that the AVX-512 kernels can be tested
- * there: the intrinsics that src/kernels uses, written in AVX2 and C after Intel's manual.
+/* avx512.h - emulates AVX-512 on a processor that has only AVX2, so that the AVX-512 kernels can be tested there. It
+ * defines the intrinsics that src/kernels uses, in AVX2 and C, after Intel's manual.
  *
- * Include it before any file of src/ (-include). It replaces the compiler's header: kernels for AVX-512 are
- * compiled for AVX2, and __builtin_cpu_supports reports AVX-512. The bf16 instructions ignore MXCSR:
- * subnormal operands count as zeros, results below 2^-126 after rounding to 24 bits become zeros, and of each
- * pair of terms the upper halves are added first. */
+ * The header must be included before any file of src/ (-include). It replaces the compiler's header: kernels for
+ * AVX-512 are compiled for AVX2, and __builtin_cpu_supports reports AVX-512. The emulated bf16 instructions ignore
+ * MXCSR: subnormal operands count as zeros, results below 2^-126 after rounding to 24 bits become zeros, and the upper
+ * halves of pairs of terms are added before the lower halves. */
 #ifndef AVX512_H
 #define AVX512_H
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -15,13 +15,13 @@
 
 #define AVX512_TARGET __attribute__((__target__("avx2,fma,f16c")))
 #define AVX512_FN     static inline __attribute__((always_inline, unused)) AVX512_TARGET
-#define GCKPTI_IN_REGISTER(x) /* as in kernels/products.c, but no register here has 64 bytes */
-/* kept out of line to help the compilers */
+#define GCKPTI_IN_REGISTER(x) /* empty here, since no register has 64 bytes; defined in kernels/products.c */
+/* These functions are not inlined, so that compilers finish sooner. */
 #define AVX512_CALLED static __attribute__((noinline, unused)) AVX512_TARGET
 typedef double avx512_doubles __attribute__((vector_size(32)));
 typedef int64_t avx512_longs __attribute__((vector_size(32)));
 typedef float avx512_four __attribute__((vector_size(16)));
-/* gcc compares vectors of 64 bytes element by element */
+/* Vectors of 32 bytes: gcc compares vectors of 64 bytes element by element. */
 typedef int32_t avx512_words __attribute__((vector_size(32)));
 typedef int32_t avx512_ints __attribute__((vector_size(64)));
 typedef uint64_t avx512_quads __attribute__((vector_size(64)));
@@ -64,7 +64,7 @@ AVX512_FN __m256i avx512_ipart(__m512i x, int n)
 #define AVX512_LOW(x)  avx512_part(x, 0)
 #define AVX512_HIGH(x) avx512_part(x, 1)
 
-/* Defines name(..), which applies the AVX2 intrinsic to both halves. */
+/* Defines avx512_NAME(a), which applies the AVX2 intrinsic _mm256_NAME to both halves of a. */
 #define AVX512_FLOATS1(name)                                                                       \
     AVX512_FN __m512 avx512_##name(__m512 a)                                                       \
     {                                                                                              \
@@ -106,7 +106,7 @@ AVX512_INTS2(unpacklo_epi64)
 AVX512_INTS2(unpackhi_epi64)
 AVX512_INTS2(mul_epu32)
 
-/* ---- all lanes equal, lanes listed, lanes loaded ---- */
+/* ---- setting lanes: all equal, listed one by one, or loaded from memory ---- */
 AVX512_FN __m512 avx512_set1_ps(float x) { return avx512_ps(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
 AVX512_FN __m512i avx512_set1_epi32(int x)
 {
@@ -133,8 +133,8 @@ AVX512_FN void avx512_storeu_si512(void *at, __m512i x) { memcpy(at, &x, sizeof 
 #define AVX512_LIST(type, x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf)          \
     ((type){ x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf })
 
-/* ---- masks: bit n stands for lane n ---- */
-AVX512_FN avx512_any avx512_lanes(__mmask16 mask) /* lanes are -1 or 0 */
+/* ---- masks: bit n of a mask is lane n ---- */
+AVX512_FN avx512_any avx512_lanes(__mmask16 mask) /* returns -1 in lanes of the mask, 0 elsewhere */
 {
     const avx512_words bit = { 1, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7 };
     avx512_any on;
@@ -204,7 +204,7 @@ AVX512_CALLED __m512i avx512_i32gather_epi32(__m512i at, const void *from, int e
 }
 
 /* ---- conversions ---- */
-#define AVX512_WIDER(name) /* converts 16 numbers in two steps of 8 */                                       \
+#define AVX512_WIDER(name) /* converts 16 numbers, 8 at a time */                                            \
     AVX512_FN __m512i avx512_##name(__m128i x)                                                     \
     {                                                                                              \
         return avx512_si(_mm256_##name(x), _mm256_##name(_mm_unpackhi_epi64(x, x)));               \
@@ -225,7 +225,7 @@ AVX512_FN __m512 avx512_cvtph_ps(__m256i x)
     return avx512_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
                      _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
 }
-AVX512_CALLED __m256i avx512_cvtepi32_epi16(__m512i x) /* keeps the lower halves */
+AVX512_CALLED __m256i avx512_cvtepi32_epi16(__m512i x) /* keeps the lower 16 bits of each lane */
 {
     avx512_any all, r;
     all.i = x;
@@ -233,7 +233,7 @@ AVX512_CALLED __m256i avx512_cvtepi32_epi16(__m512i x) /* keeps the lower halves
         r.bf16[i] = all.bf16[2 * i];
     return r.ihalf[0];
 }
-/* Returns x 2^floor(n), rounded once; computed exactly in doubles. */
+/* Returns x 2^floor(n), rounded once; the product is exact in doubles. */
 AVX512_CALLED __m512 avx512_scalef_ps(__m512 x, __m512 n)
 {
     avx512_any a, by;
@@ -250,7 +250,7 @@ AVX512_CALLED __m512 avx512_scalef_ps(__m512 x, __m512 n)
 }
 
 /* ---- bf16 ---- */
-/* Rounds to bf16 (to nearest, ties to even); subnormals become zeros, NaN becomes quiet. */
+/* Rounds to bf16, to nearest with ties to even. Subnormals become zeros, and a NaN becomes a quiet NaN. */
 AVX512_CALLED __m256i avx512_cvtneps_pbh(__m512 x)
 {
     avx512_any a;
@@ -269,8 +269,8 @@ AVX512_FN __m512i avx512_cvtne2ps_pbh(__m512 high, __m512 low)
     return avx512_si(avx512_cvtneps_pbh(low), avx512_cvtneps_pbh(high));
 }
 
-/* Reinterprets words as floats, with subnormals as zeros of the same sign; also the lower and upper halves as
- * bf16. */
+/* Reinterprets words as floats, with subnormals as zeros of the same sign. The functions below do so for the upper or
+ * the lower halves of words as bf16. */
 AVX512_FN __m512 avx512_flushed(__m512i x)
 {
     avx512_any a;
@@ -288,9 +288,9 @@ AVX512_FN __m512 avx512_half(__m512i x, int upper)
     return avx512_flushed(a.i);
 }
 
-/* Returns c + a b, rounded once to 24 bits as if exponents were unlimited, then flushed to zero if below
- * 2^-126. The double is rounded to odd, so that rounding it to a float rounds the exact value. Subnormal
- * operands are already flushed. */
+/* Returns c + a b, rounded once to 24 bits as if exponents were unlimited; results below 2^-126 then become zeros.
+ * Subnormal operands must already be zeros. The sum in doubles is rounded to odd, so that rounding it to a float rounds
+ * the exact value. */
 AVX512_FN __m512 avx512_fma_flush(__m512 c, __m512 a, __m512 b)
 {
     const double least = 0x1p-126 - 0x1p-151;
@@ -423,7 +423,7 @@ static inline int avx512_supports(const char *what)
 #define _mm512_permutexvar_epi16 avx512_permutexvar_epi16
 #define _mm512_i32gather_epi32 avx512_i32gather_epi32
 #define _mm512_insertf32x4 avx512_insertf32x4
-#define _mm512_inserti64x4(a, b, n) avx512_si(avx512_ipart(a, 0), b) /* replaces the upper half */
+#define _mm512_inserti64x4(a, b, n) avx512_si(avx512_ipart(a, 0), b) /* replaces the upper half of a by b */
 #define _mm512_extractf32x8_ps(a, n) avx512_part(a, n)
 #define _mm512_castps128_ps512(a) avx512_insertf32x4(avx512_set1_ps(0), a, 0)
 #define _mm512_castps512_ps256(a) avx512_part(a, 0)
@@ -437,7 +437,7 @@ static inline int avx512_supports(const char *what)
 #define _mm512_cvtneps_pbh avx512_cvtneps_pbh
 #define _mm512_cvtne2ps_pbh avx512_cvtne2ps_pbh
 #define _mm512_dpbf16_ps(c, a, b) avx512_dpbf16_ps(c, (__m512i)(a), (__m512i)(b))
-#define _mm512_cmp_ps_mask(a, b, how) /* `how` and `which` are constants */                           \
+#define _mm512_cmp_ps_mask(a, b, how) /* `how` is a constant */                                       \
     ((__mmask16)(_mm256_movemask_ps(_mm256_cmp_ps(AVX512_LOW(a), AVX512_LOW(b), how)) |            \
                  _mm256_movemask_ps(_mm256_cmp_ps(AVX512_HIGH(a), AVX512_HIGH(b), how)) << 8))
 #define _mm512_shuffle_ps(a, b, which)                                                             \
@@ -445,6 +445,6 @@ static inline int avx512_supports(const char *what)
               _mm256_shuffle_ps(AVX512_HIGH(a), AVX512_HIGH(b), which))
 #define target(...)                 __target__("avx2,fma,f16c")
 #define __builtin_cpu_supports(what) avx512_supports(what)
-#define __builtin_cpu_is(what)       0 /* not Intel: the kernels must not use real bf16 instructions */
+#define __builtin_cpu_is(what)       0 /* no processor brand: kernels must not use real bf16 instructions */
 #endif
 #endif

@@ -1,7 +1,6 @@
-/* test_amx.c - runs test_bf16 with the AMX kernels on any processor that has AVX512-BF16: the six AMX
- * instructions are replaced by functions of this file, written after Intel's manual. The functions ignore
- * MXCSR, use nothing of src/, and compute terms in doubles. (On a processor with AMX, test_bf16 tests the
- * real instructions.) */
+/* test_amx.c - runs test_bf16 with the AMX kernels on any processor that has AVX512-BF16. Functions of this file,
+ * written after Intel's manual, replace the six AMX instructions. The functions ignore MXCSR, use nothing of src/, and
+ * compute terms in doubles. On a processor with AMX, test_bf16 tests the real instructions. */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
@@ -17,12 +16,13 @@
 struct tile {
     uint32_t word[16][16];
 };
-static __thread struct tile tmm[8];       /* tile registers, private to a thread */
-/* configuration set by ldtilecfg; all 0 if the tiles are released */
+static __thread struct tile tmm[8];       /* tile registers; each thread has its own */
+/* The configuration that ldtilecfg loads; all 0 after tilerelease. */
 static __thread unsigned char shapes[64];
 static __thread int blocks_done;
-/* Makes the emulated processor deviate, which the library must detect: 1 sums in one chain, 2 starts the
- * first chain at the element of c, 3 rounds results below 2^-126 as subnormals before flushing them. */
+/* Makes the emulated processor deviate from Intel's, which the library must detect: (1) all terms are summed in one
+ * chain; (2) the chain of even terms starts at the element of c instead of 0; (3) results below 2^-126 are rounded to
+ * multiples of 2^-149, as subnormals are, before they become zeros. */
 static int differs;
 
 static float float_at(uint32_t u)
@@ -42,7 +42,7 @@ QUICKLY static void add_terms(float a, const float *b, float *c)
         const double rest = (p - (s - part)) + ((double)c[j] - part);
         const int64_t away = s > 0 ? 1 : -1;
         double odd, size;
-        int64_t u; /* the double is rounded to odd, so that rounding it to a float rounds the exact value */
+        int64_t u; /* the sum rounded to odd: rounding this double to a float equals rounding the exact sum */
         memcpy(&u, &s, sizeof u);
         u += u & 1 ? 0 : rest > 0 ? away : rest < 0 ? -away : 0;
         memcpy(&odd, &u, sizeof odd);
@@ -55,7 +55,7 @@ QUICKLY static void add_terms(float a, const float *b, float *c)
 static void tile_shapes(const void *at) { memcpy(shapes, at, sizeof shapes); }
 static void tile_release(void) { memset(shapes, 0, sizeof shapes); }
 
-/* Returns a tile, which must be configured as 16 rows of 64 bytes: an unconfigured one would be an illegal
+/* Returns tile n. The tile must be configured as 16 rows of 64 bytes, since using an unconfigured tile is an illegal
  * instruction. */
 static struct tile *tile_of(int n)
 {
@@ -120,10 +120,10 @@ int main(int argc, char **argv)
         for (differs = 1; differs <= 3; differs++)
             CHECK_MSG(!gckpt_isa_available(GCKPT_ISA_AMX), "deviation %d of the processor is not detected", differs);
         differs = 0;
-        /* by default only the parts that use AMX; test_bf16 runs the others */
+        /* By default only the parts that use AMX run; the program test_bf16 runs the others. */
         static char *parts[] = { "test_amx", "kernels", "bits", NULL };
         failed = argc > 1 || check_iterations(9) > 1 ? test_bf16(argc, argv) : test_bf16(3, parts);
-        CHECK(blocks_done > 0 && shapes[0] == 0); /* AMX ran, and all tiles are released */
+        CHECK(blocks_done > 0 && shapes[0] == 0); /* the AMX kernels ran and have released the tiles */
     } else {
         printf("skipped: AMX, whose other instructions are AVX512-BF16\n");
     }

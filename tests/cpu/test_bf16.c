@@ -1,6 +1,6 @@
-/* test_bf16.c - bf16 plans: conversions; one step compared with arithmetic written out here; the same bits in every
- * plan, split of the batch and number of threads; measured bytes equal to planned ones; results close to fp32;
- * stochastic rounding that is right on average. */
+/* test_bf16.c - tests bf16 plans on the processor. Conversions follow their definition, and one step has the bits of
+ * the same step written out in this file. Every plan, split of the batch and number of threads gives the same bits,
+ * measured bytes equal planned bytes, results are close to fp32's, and stochastic rounding is right on average. */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
@@ -19,16 +19,16 @@
 #define FAST 1
 #endif
 
-static int is_quick, is_wide; /* arguments of main */
+static int is_quick, is_wide; /* set by main's arguments "quick" and "wide" */
 
-/* Hashes of the small GPT below, the same on every machine: a change is a change of the numeric specification (manual,
- * 5l). */
+/* Hashes of a training of the small GPT below, equal on every machine. A change of them is a change of the numeric
+ * specification (manual, 5l). */
 #define GOLDEN            UINT64_C(0x081572b9bcf4dc08)
 #define GOLDEN_STOCHASTIC UINT64_C(0xaa46f8d8e53fc495)
 
 /* ---- conversions ---- */
 
-/* Returns the nearer of the two neighbours of x in bf16, found by distance; on a tie, the even one. */
+/* Returns the bf16 number nearest to x, found by comparing distances; of two equally near numbers, the even one. */
 static uint16_t nearest(float x)
 {
     const uint32_t u = bits_of(x), down = u & 0xffff0000u, up = down + 0x10000u;
@@ -65,8 +65,8 @@ static void test_conversions(void)
     CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
 }
 
-/* ---- exact sums in integers (manual, 5l): a b + c with a and b in bf16, in units of 2^-300, rounded to 24 bits as if
- * exponents had no lower limit; operands and results below 2^-126 become zeros ---- */
+/* ---- exact sums in integers (manual, 5l): a b + c with a and b in bf16, computed in units of 2^-300, then rounded to
+ * 24 bits as if exponents had no lower limit. Operands and results below 2^-126 become zeros. ---- */
 static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
 
 enum { INTEGER_WORDS = 20 };
@@ -82,7 +82,7 @@ static integer shifted(uint32_t m, uint32_t by)
     return x;
 }
 
-/* Returns x + y, or x - y if `minus`. */
+/* Returns x + y, or x - y if `minus` is nonzero. */
 static integer combined(const integer *x, const integer *y, int minus)
 {
     integer z;
@@ -111,12 +111,12 @@ static float exact_term(float a, float b, float c)
     const integer q = shifted(m[2], e[2] + 150);
     integer sum = combined(&p, &q, sign != other);
     int negative = (int)sign, top = 32 * INTEGER_WORDS - 1;
-    if (sign != other && bit(&sum, top)) { /* |q| is the larger one */
+    if (sign != other && bit(&sum, top)) { /* |q| > |p|: the sum has the sign of q */
         sum = combined(&q, &p, 1);
         negative = (int)other;
     }
     while (top >= 0 && !bit(&sum, top))
-        top -= sum.w[top / 32] ? 1 : 32; /* to the next lower bit, skipping words of zeros */
+        top -= sum.w[top / 32] ? 1 : 32; /* skips a word of 32 zero bits, or a single 0 */
     if (top < 0)
         return sign && other ? -0.0f : 0.0f;
     double kept = 0;
@@ -133,8 +133,8 @@ static float exact_term(float a, float b, float c)
     return (float)(negative ? -kept : kept);
 }
 
-/* Adds n terms to d as the specification orders them: samples have `run` terms each (if 0, there is one sample), and
- * `before` terms of the first sample were added earlier. */
+/* Returns d plus n products a[p] b[p], added in the order that the specification demands (5l). A sample has `run`
+ * terms; if `run` is 0, all terms belong to one sample. The first sample's first `before` terms are already in d. */
 static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
 {
     float two[2] = { 0, 0 };
@@ -153,8 +153,8 @@ static float exact_element(float d, const float *a, const float *b, int n, int r
     return d;
 }
 
-/* Returns the kernels of an instruction set, or NULL if this machine lacks it. GCKPT_ISA_COUNT stands for AVX-512
- * without bf16 instructions. */
+/* Returns the kernels of an instruction set, or NULL if this machine lacks it. The number GCKPT_ISA_COUNT means AVX-512
+ * without its bf16 instructions. */
 static const void *kernels_or_without(int isa)
 {
 #if FAST
@@ -168,7 +168,7 @@ static const void *kernels_or_without(int isa)
     return NULL;
 }
 
-/* Computes a product with the kernels of kernels_or_without(isa); returns 0 if this machine lacks them. */
+/* Computes a product with kernels_or_without(isa). Returns 0 if this machine lacks these kernels. */
 static int product_by(int isa, const gckpti_product *t)
 {
     gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
@@ -182,21 +182,21 @@ static int product_by(int isa, const gckpti_product *t)
     return isa == GCKPT_ISA_PLAIN || call.kernels;
 }
 
-/* Adds random terms to given elements with every instruction set. Most results lie around the smallest normal number,
- * where an ordinary fma rounds to fewer bits than the specification demands. */
+/* Adds one random product to a number, with every instruction set. Most results are close to the smallest normal number
+ * 2^-126, where an ordinary fma rounds to fewer bits than the specification demands. */
 static void test_terms(void)
 {
     enum { N = 48 };
     const int rounds = check_iterations(60);
-    int coarse = 0; /* number of terms for which an ordinary fma would be wrong */
+    int coarse = 0; /* number of elements for which an ordinary fma gives a wrong result */
     for (int round = 0; round < rounds; round++) {
         static float want[N * N], start[N * N], got[N * N];
         uint16_t a[N], b[N];
-        const uint32_t depth = 133 + below(20), first = 20 + below(88); /* the product is about 2^-depth */
+        const uint32_t depth = 133 + below(20), first = 20 + below(88); /* a b is about 2^-depth */
         for (int i = 0; i < N; i++) {
             a[i] = (uint16_t)(below(2) << 15 | first << 7 | below(128));
             b[i] = (uint16_t)(below(2) << 15 | (254 - depth - first + below(3)) << 7 | below(128));
-            if (round % 10 == 9) /* arbitrary and subnormal operands */
+            if (round % 10 == 9) /* any operands, with subnormal ones */
                 a[i] = (uint16_t)(below(65536) & (i % 3 ? 0xffff : 0x807f)),
                 b[i] = (uint16_t)(below(65536) & (i % 4 ? 0xffff : 0x807f));
         }
@@ -228,8 +228,9 @@ static void test_terms(void)
     CHECK_MSG(coarse > 33 * rounds, "an ordinary fma differs in only %d terms", coarse);
 }
 
-/* Returns a random operand. Kinds: 0 ordinary; 1 products are around 2^-126; 2 ordinary, with some zeros, infinities,
- * NaN, subnormals and smallest numbers; 3 any bits; 4 sums cancel; 5 as 4, with sums below 2^-126; 7 products are
+/* Returns a random bf16 operand; `which` is 0 for a, 1 for b. Numbers of kind 0 are ordinary; products of kind 1 are
+ * around 2^-126; kind 2 is ordinary numbers with some zeros, infinities, NaN, subnormals and smallest normal numbers;
+ * kind 3 has any bits; sums of kind 4 cancel; sums of kind 5 cancel and are below 2^-126; products of kind 7 are
  * multiples of 2^-126. */
 static uint16_t operand_of(int kind, int which)
 {
@@ -257,7 +258,7 @@ static uint16_t blocks_a[BLOCKS_M * BLOCKS_K], blocks_b[BLOCKS_N * BLOCKS_K];
 static float blocks_f32[2][BLOCKS_N * BLOCKS_K], blocks_start[BLOCKS_M * BLOCKS_N];
 static float blocks_got[BLOCKS_M * BLOCKS_N], blocks_space[1 << 17];
 
-/* With every instruction set, some elements of a product must equal the exact sums in integers. */
+/* Computes the product t with every instruction set. 50 of its elements must equal exact sums in integers. */
 static void blocks_check(const gckpti_product *t, int kind)
 {
     enum { SEEN = 50 };
@@ -290,8 +291,9 @@ static void blocks_check(const gckpti_product *t, int kind)
     }
 }
 
-/* Fills operands and initial values. Kind 6: the first row of a is ordinary, the others are small. Kind 7: the first
- * term cancels the initial value except for its last bits, which may be below 2^-126. */
+/* Fills the operands a and b of product t and the initial values of its result. Kinds are those of operand_of; kind 6:
+ * the first row of a is ordinary, all other rows and b are small (kind 1); kind 7: the initial value cancels the first
+ * term except for its last bits, which may be below 2^-126. */
 static void blocks_fill(const gckpti_product *t, int kind)
 {
     const int64_t m = t->m, n = t->n, k = t->k;
@@ -301,7 +303,7 @@ static void blocks_fill(const gckpti_product *t, int kind)
     }
     for (int64_t e = 0; e < n * k; e++)
         blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = operand_of(kind == 6 ? 1 : kind, 1));
-    for (int64_t e = 0; e < m * n; e++) { /* as large as a term, or any bits */
+    for (int64_t e = 0; e < m * n; e++) { /* initial values: most are of the size of a term, some have any bits */
         const float first = blocks_f32[0][e / n * t->a.stride] * blocks_f32[1][e % n * t->b.stride];
         blocks_start[e] =
             kind == 7  ? -first * (1 + (float)below(4) * ldexpf(1, -23))
@@ -329,8 +331,8 @@ static void test_blocks(void)
     }
 }
 
-/* Products read quantised weights directly, without f32 copies: they must have the bits of a product of weights that
- * plain C dequantised. */
+/* A product that reads quantised weights directly, without an f32 copy, must have the bits of the product of weights
+ * that plain C has dequantised. */
 static void test_quantised(void)
 {
     static uint16_t packed[BLOCKS_N * BLOCKS_K];
@@ -344,7 +346,7 @@ static void test_quantised(void)
         t.a.stride = i & 8 ? k : 1, t.a.k_stride = i & 8 ? 1 : m;
         t.b.stride = by_terms ? k : 1, t.b.k_stride = by_terms ? 1 : n;
         blocks_fill(&t, 0);
-        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* for I4: blocks of a scale and 32 numbers */
+        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* for int4: blocks of a scale and 32 numbers */
             packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORAGE_I8
                                         ? below(65536)
                                         : below(2) << 15 | 0x3000 | below(4096));
@@ -371,8 +373,9 @@ static void test_quantised(void)
     }
 }
 
-/* Products whose scratch is too small for c's partial results: few terms, in samples of two blocks, so that kernels
- * must cut columns to a panel and then rows. */
+/* Tests products whose scratch memory is too small for all partial results of c, with few terms in samples of two
+ * blocks. The kernels must then process c in parts: a panel of columns at a time and, if that is too large, a few
+ * rows. */
 static void test_little_space(void)
 {
     enum { M = 260, N = 256, K = 64, PAST = 512 };
@@ -407,21 +410,21 @@ static void test_edge(void)
     }
 }
 
-/* ---- one step, written out ----
- * h = x w + b, a = relu(h), m = a h, o = m v + c, loss (o - y)^2; SGD. */
+/* ---- one training step of a small net, written out in plain C ----
+ * The net is h = x w + b, a = relu(h), m = a h, o = m v + c with loss (o - y)^2, trained by SGD. */
 enum { R = 5, I = 7, H = 37, O = 3 };
 static float half_of(float x) { return gckpt_from_bf16(gckpt_to_bf16(x)); }
 
-/* Returns a b + c, rounded once and flushed. */
+/* Returns a b + c, rounded once; results below 2^-126 become zeros. */
 static float add_term(float a, float b, float c)
 {
     const float end = fmaf(a, b, c);
     return fabsf(end) > ldexpf(1, -126) ? end : exact_term(a, b, c);
 }
 
-/* Returns an element (manual, 5l) that starts at d: n terms of rounded operands with strides s and t. Blocks of 32
- * terms restart after each `run` terms (never, if 0); a run of less than 32 terms is one chain. Terms before `from` are
- * skipped. */
+/* Returns d plus n products of a and b (with strides s and t) rounded to bf16, added as manual 5l demands: in blocks of
+ * 32 terms, which start again after each `run` terms (never if `run` is 0). If `run` is less than 32, all terms form
+ * one chain. Terms before `from` are skipped. */
 static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
                      int run)
 {
@@ -455,7 +458,7 @@ static void descend(float *w, const float *g, int n, float lr, int count)
         w[i] = fmaf(-lr, g[i] / (float)count, w[i]);
 }
 
-/* Returns a compensated sum over rows (manual, 5e). */
+/* Returns the compensated (Kahan) sum of n numbers (manual, 5e). */
 static float kahan_sum(const float *x, int step, int n)
 {
     float sum = 0, comp = 0;
@@ -551,11 +554,14 @@ static void test_written_out(void)
     }
 }
 
-/* ---- two losses of one h, written out: h = x w, cross-entropy of h v' and (h - z)^2; SGD ----
- * The backward of the loss that was built last starts the gradient of h; the other adds to it. */
+/* ---- a training step with two losses of one value h, written out ----
+ * h = x w; the losses are cross-entropy with logits h v' and the squared error (h - z)^2; the optimiser is SGD. The
+ * backward of the loss that was built last runs first and writes the gradient of h; the backward of the first loss adds
+ * to that gradient. */
 enum { MOST_ROWS = 1030, MOST_H = MOST_ROWS * 8, MOST_V = 1100 * 37, MOST_D = MOST_ROWS * 40 };
 typedef struct {
-    /* t: rows of a sample; entropy_first: cross-entropy is built first, so its backward adds */
+    /* t: rows of a sample. entropy_first: cross-entropy is built before the squared error, so its backward adds to the
+     * gradient of h. */
     int rows, c, classes, t, entropy_first;
     float x[MOST_ROWS * 3], z[MOST_H], w[3 * 37], v[MOST_V], dh[MOST_H];
     int32_t target[MOST_ROWS];
@@ -597,8 +603,9 @@ static void two_losses_by_hand(two_losses *p, float lr)
     descend(p->w, gw, 3 * c, lr, count);
 }
 
-/* Trains with micro-batches of `micro` samples, `which` selects the kernels; returns the store's hash. If p is NULL,
- * the plan rounds stochastically. */
+/* Trains two steps with micro-batches of `micro` samples and compares them with the steps written out in *p. If p is
+ * NULL, the plan rounds stochastically and nothing is compared. Bits of `which` select a fetch and plain kernels.
+ * Returns a hash of the store. */
 static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, int which)
 {
     const gckpt_init init = { 0.4f, 0, 0 };
@@ -680,8 +687,8 @@ static void test_two_losses(void)
         for (int k = 0; k < size[0] * 3; k++)
             start.x[k] = sinf((float)k) * 2;
         for (int k = 0; k < size[0] * size[1]; k++)
-            start.z[k] = cosf((float)k) * 40;      /* so that both losses have gradients of similar size */
-        const int step = is_wide ? 1 : i % 2 ? 7 : 5; /* the steps visit every combination of split and case */
+            start.z[k] = cosf((float)k) * 40;      /* makes the gradients of the two losses similar in size */
+        const int step = is_wide ? 1 : i % 2 ? 7 : 5; /* visits every split (k / 6) and every `which` (k % 6) */
         for (int k = 0; k < 18; k += step) {
             p = start;
             two_trained(&start, &p, split[i / 2][k / 6], k % 6);
@@ -695,7 +702,8 @@ static void test_two_losses(void)
 
 /* ---- products: every instruction set compared with the plain definition, down to subnormals ---- */
 #if FAST && defined(__x86_64__)
-/* kinds: 0 ordinary, 1 products near the smallest normal number, 2 numbers that small themselves */
+/* Returns a random number. Kind 0 is an ordinary number; kind 1 has products near the smallest normal number; kind 2 is
+ * itself near that number. */
 static float number(int kind)
 {
     const uint32_t u = below(1 << 24), exponent = kind == 1 ? 58 + u % 14 : 1 + u % 20;
@@ -709,8 +717,8 @@ static void test_products(void)
     enum { MOST = 3 * 130 * 2300, PAST = 512 };
     static float f32[3][MOST], bias[200], c32[2][550 * 200], room[90000 + PAST];
     static uint16_t half[3][MOST], c16[2][550 * 200];
-    /* (m, n, k) at limits of the kernels that read rows in place: one term remains, the others fit at once, one row
-     * less than 8, all of the scratch is needed */
+    /* { m, n, k }: sizes at the limits of kernels that read rows in place. They leave a last block of one term, fit
+     * into one block, have one row less than 8, or need all of the scratch memory. */
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
                                           { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
                                           { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
@@ -719,9 +727,9 @@ static void test_products(void)
         if (i < 600 ? i >= drawn : !check_sampled((unsigned)i, 4))
             continue;
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
-        const int large = i >= 600; /* the scratch is `room`, else the stack */
-        const int odd = i >= 606;   /* odd rows of bf16, read in place except for their end */
-        const int tall = i == 607;  /* more rows than a work item converts to bf16; AMX also reads these in place */
+        const int large = i >= 600; /* the scratch memory is `room` instead of the stack */
+        const int odd = i >= 606;   /* rows of bf16 of odd length: kernels copy only their ends */
+        const int tall = i == 607;  /* more rows than a work item converts to bf16; AMX reads bf16 rows in place */
         const uint32_t m = of      ? of[0]
                            : large ? (tall ? 525 : i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
                                    : 1 + below(37);
@@ -729,13 +737,14 @@ static void test_products(void)
         const uint32_t drawn_k = of      ? of[2]
                                  : large ? 790 + (below(100) | (uint32_t)odd)
                                          : 1 + below(i % 40 ? 90 : 700);
-        /* a multiple of 32: rows are read in place */
+        /* If k is a multiple of 32, kernels read rows in place. */
         const uint32_t k = i % 3 == 1 ? (drawn_k + 31) / 32 * 32 : drawn_k;
         const uint32_t batch = large ? 1 : 1 + below(3);
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & (tall ? ~33u : ~1u)) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
-        /* operands end with their memory, so that sanitizers see reads beyond them, or are aligned to cache lines */
+        /* Operands end at the end of their memory, so that sanitizers notice reads beyond them, or begin at a cache
+         * line. */
         char *room_of[2];
         void *whole[2];
         for (uint32_t j = 0; j < 3; j++)
@@ -751,7 +760,7 @@ static void test_products(void)
             whole[j] = room_of[j] + 64 - (i / 2 % 2 ? (uintptr_t)room_of[j] % 64 : 0);
             memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
         }
-        /* 3 threads cut it into more pieces, which run one after another */
+        /* With 3 threads, the product is cut into more parts, which here run one after another. */
         gckpt_call call = { .threads = 1 + i / 3 % 2 * 2 };
         gckpti_product t = { .batch = batch,
                              .m = m,
@@ -777,7 +786,7 @@ static void test_products(void)
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
         kernels[2] = gckpti_kernels_for(GCKPT_ISA_AVX512);
-        kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* without bf16 instructions */
+        kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* AVX-512 without its bf16 instructions */
         kernels[4] = gckpti_kernels_for(GCKPT_ISA_AMX);
         for (int v = 0; v < 5; v++) {
             const int at = v > 0;
@@ -804,14 +813,15 @@ static void test_products(void)
     }
 }
 
-/* The kernels of a linear layer write no more workspace than it declares, whichever of its sizes is small. */
+/* The kernels of a linear layer must not write beyond the workspace that the layer declares, whether its rows, columns
+ * or terms are few. */
 static void test_workspace(void)
 {
     enum { M = 640, WIDE = 785, NARROW = 10, PAST = 65536 };
     static uint16_t x[M * WIDE], dx[M * WIDE], g[M * WIDE], out[M * WIDE];
     static float w[WIDE * NARROW], dw[WIDE * NARROW];
     for (int i = 0; i < 8; i++) {
-        const int wide = i & 4 ? WIDE : WIDE - 1; /* an odd number of terms must be packed in pairs */
+        const int wide = i & 4 ? WIDE : WIDE - 1; /* WIDE is odd: kernels must copy an odd number of terms in pairs */
         const int turned = i & 1, n = i & 2 ? wide : NARROW, k = i & 2 ? NARROW : wide;
         gckpt_call call = { .threads = 1, .inputs = 2, .precision = GCKPT_BF16 };
         call.attributes = &turned;
@@ -841,7 +851,7 @@ static void test_workspace(void)
     }
 }
 
-/* ---- attention, written out: chains of bf16 operands, exponentials and sums in f32 ---- */
+/* ---- attention, written out in plain C: chains with bf16 operands; exponentials and sums in f32 ---- */
 enum { AT = 70, AD = 38, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
 typedef struct {
     float q[AN], k[AN], v[AN], g[AN], out[AN], saved[2 * AH * AT], dq[AN], dk[AN], dv[AN];
@@ -849,8 +859,8 @@ typedef struct {
 
 static float ended(float x) { return x == 0 ? 0 : x; }
 
-/* Computes the first nq queries of each row. If causal, the last query sees all keys; `group` heads share a key head;
- * lengths are the numbers of keys of the rows. */
+/* Computes attention for the first nq queries of each row. If `causal` is nonzero, the last of these queries sees all
+ * keys. `group` query heads share a key head; lengths[r] is the number of valid keys of row r. */
 static void attention_written_out(heads *h, int nq, int causal, int group, const int32_t *lengths)
 {
     static float w[AT * AT], ds[AT * AT];
@@ -886,7 +896,7 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
         }
         for (int e = 0; e < AD; e++)
             h->dq[at + e] = ended(blocks(0, ds + t * AT, 1, h->k + first + e, AK, seen));
-        for (int j = 0; j < there && t == nq - 1; j++) { /* all queries of this head are done */
+        for (int j = 0; j < there && t == nq - 1; j++) { /* after the head's last query: gradients of its keys */
             const int from = causal && j > AT - nq ? j - (AT - nq) : 0, query = at - t * AC;
             for (int e = 0; e < AD; e++) {
                 float *k = h->dk + first + j * AK + e, *v = h->dv + first + j * AK + e;
@@ -897,7 +907,8 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
     }
 }
 
-/* If wide, operands are f32 values that are not rounded to bf16, which only plain kernels accept. */
+/* Compares attention kernels with attention_written_out. If `wide` is nonzero, operands are f32 values that are not
+ * rounded to bf16; only plain kernels accept them. */
 static void test_attention(void)
 {
     static heads want, got;
@@ -915,8 +926,8 @@ static void test_attention(void)
         for (int at = 0; at < AN; at++) {
             float *x[4] = { want.q, want.k, want.v, want.g };
             for (int w = 0; w < 4; w++) {
-                /* if small, values near the smallest normal number, so that rescaling by a new maximum makes outputs
-                 * subnormal */
+                /* If `small` is nonzero, values are near the smallest normal number, so that rescaling by a new maximum
+                 * makes outputs subnormal. */
                 x[w][at] = number(!small || !w ? 0 : i >> 3 & 1 ? (w == 2 ? 2 : 0) : 1);
                 x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
             }
@@ -951,11 +962,11 @@ static void test_attention(void)
     }
 }
 
-/* ---- attention: every instruction set compared with plain kernels, each operand in f32 or bf16, numbers of all kinds,
- * gradients that start at -0 ---- */
+/* ---- attention: every instruction set must have the bits of plain kernels, with each operand in f32 or bf16, for all
+ * kinds of numbers, and with gradients that start at -0 ---- */
 enum { KT = 140, KC = 80, KN = KT * KC };
 typedef struct {
-    float f32[8][KN]; /* q, k, v, out, gradient of out, dq, dk, dv */
+    float f32[8][KN]; /* [0] to [7]: q, k, v, out, gradient of out, dq, dk, dv */
     uint16_t half[8][KN] __attribute__((aligned(64)));
     float saved[6 * KT];
 } attended;
@@ -969,9 +980,10 @@ static uint16_t odd_number(int kind)
     return odd[below(kind == 1 ? 5 : 12)];
 }
 
-/* Runs forward and backward on the arrays of `a`. If t is odd and o->causal > 1, only half of the earlier keys exist
- * yet, and only the forward runs, since a backward needs all keys. Bits of `narrow` select the arrays in bf16; bits of
- * `accumulate` and `wanted` select dq, dk and dv; `length` may be NULL for all keys. */
+/* Runs attention forward and backward on the arrays of `a` with t queries and s keys. Bit i of `narrow` gives array i
+ * in bf16. Bits 0 to 2 of `wanted` request dq, dk and dv; those of `accumulate` add to them. `length` may be NULL for
+ * all keys. If t is odd and o->causal > 1, only half of the earlier keys exist yet, as in generation; then only the
+ * forward runs. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
                           int64_t c, const int32_t *length, unsigned narrow, unsigned wanted,
                           unsigned accumulate)
@@ -1012,8 +1024,8 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
 }
 
-/* Draws the same numbers in both formats. Kinds 3 and 4 have values of -2^-126 (kind 3 also -0) and incoming gradients
- * of 2^-30: sums end at -0, where one more term would show. */
+/* Fills each array with the same random numbers in f32 and in bf16. In kinds 3 and 4, values are -2^-126 (in kind 3
+ * also -0) and incoming gradients about 2^-30, so that sums end at -0; one term too many would make them +0. */
 static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
@@ -1026,7 +1038,7 @@ static void attended_draw(attended *a, int kind)
             if (kind > 2 && i == 4)
                 a->half[i][at] = (uint16_t)(0x3080 + below(64));
             a->f32[i][at] = gckpti_from_bf16(a->half[i][at]);
-            if ((a->half[i][at] & 0x7fff) > 0x7f80) /* bf16 has one NaN for all NaNs of f32 */
+            if ((a->half[i][at] & 0x7fff) > 0x7f80) /* bf16 has only one NaN; in f32, take another NaN */
                 a->f32[i][at] = float_of(below(2) ? 0x7fffffff : 0x7f800001);
         }
 }
@@ -1049,10 +1061,11 @@ static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below
 static void test_attention_kernels(void)
 {
     static attended start, want, got;
-    /* from n = 84 on with shared keys, lengths, or both; from 144 on also with windows, caps, scales */
+    /* Problems from n = 84 on have shared key heads, lengths, or both; those from 144 on also windows, caps and
+     * scales. */
     for (int n = 0; n < 228; n++) {
         const int i = n < 84 ? n : n < 144 ? n - 84 : n - 144, with = n >= 84;
-        if (i % 60 >= check_iterations(i < 60 ? 60 : 24)) /* sample of each of the three parts */
+        if (i % 60 >= check_iterations(i < 60 ? 60 : 24)) /* runs a sample of each of the three parts */
             continue;
         const int causal = i % 4 != 0, shared = with && i % 3, kind = i < 60 ? i % 3 : 3 + i % 2;
         const int many = shared ? 2 + (int)below(5) : 1 + (int)below(2);
@@ -1086,9 +1099,10 @@ static void test_attention_kernels(void)
     }
 }
 
-/* Masked keys have no influence; the last t of s keys belong to the queries. If not `late`, the first `bad` queries and
- * their incoming gradients are NaN or infinite: later queries and the gradients of keys that those queries do not see
- * must not change. If `late`, the last `bad` keys and values are: earlier queries must not change. */
+/* Positions masked by causal attention must have no influence; the t queries are the last t of s positions. First, the
+ * first `bad` queries and their incoming gradients are NaN or infinite: outputs and gradients of later queries, and of
+ * keys that the bad queries do not see, must not change. Then (`late`) the last `bad` keys and values are NaN or
+ * infinite: outputs and gradients of earlier queries must not change. */
 static void masked_out(int isa, int t, int s, int bad)
 {
     enum { D = 40 };
@@ -1163,9 +1177,9 @@ typedef struct {
     gckpt_plan_desc plan;
     int64_t micro;
     unsigned debug;
-    int steps, fetch, quarter; /* quarter: budget of GCKPT_OPTIMAL, in quarters of the frontier */
+    int steps, fetch, quarter; /* quarter: budget of GCKPT_OPTIMAL, in quarters from the least bytes to all */
     gckpt_isa isa;
-    /* results */
+    /* results of train() */
     size_t bytes, arena;
     double loss, loss_first;
 } trial;
@@ -1243,7 +1257,7 @@ static uint64_t train(trial *o)
     for (int k = 0; k < 4 && o->fetch; k++) {
         const float *f = gckpt_fetch(e, gckpt_id(fetches[k].tensor), fetches[k].gradient);
         CHECK(f != NULL && f[0] == f[0]);
-        for (int i = 0; f && i < C && k != 2; i++) /* one row of the smallest */
+        for (int i = 0; f && i < C && k != 2; i++) /* the smallest fetched tensor has C elements */
             CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
     }
     uint64_t hash = gckpt_store_hash(s);
@@ -1303,8 +1317,8 @@ static void test_same_bits(gckpt_precision precision)
     }
 }
 
-/* ---- samples of t rows, whose weight gradients are summed in blocks: the same weights and losses in every split,
- * number of threads and kernels ---- */
+/* ---- samples of t rows, whose weight gradients are summed in blocks of rows: weights and losses must be the same for
+ * every split of the batch, number of threads and kernel ---- */
 static uint64_t entries_trained(int t, int vranks, int micro, int threads, int plain)
 {
     enum { ENTRIES = 4, MOST_T = 100, IN = 5, WIDTH = 20, CLASSES = 41 };
@@ -1369,9 +1383,10 @@ static void test_entries(void)
     }
 }
 
-/* Tests which rows belong to a sample: all rows of a if b is shared, else the rows of one matrix. The numbers are so
- * large that sums cancel only in the right order of terms and overflow in any other: rows alternate in one chain, pairs
- * of rows in two chains. b is one number. */
+/* Tests which rows of a batched product a b form one sample when the gradient of b is summed: all rows if b is shared
+ * by the matrices of a, else the rows of one matrix. Numbers are so large that the sum cancels in the demanded order of
+ * terms and overflows in any other order. Signs alternate from row to row where all terms form one chain (samples of
+ * less than 32 rows), else from pair to pair. b is a single number. */
 static void test_rows_of_entries(void)
 {
     static const int rows[3] = { 10, 20, 32 };
@@ -1422,8 +1437,8 @@ static void test_close_to_fp32(void)
     CHECK_MSG(half.arena < wide.arena, "%zu bytes, fp32 %zu", half.arena, wide.arena);
 }
 
-/* ---- stochastic rounding: the mean over many steps is the exact value, each result is one of its two neighbours
- * ---- */
+/* ---- stochastic rounding: the mean over many steps must be the exact value, and each result one of its two bf16
+ * neighbours ---- */
 static void test_stochastic(void)
 {
     enum { N = 64, DRAWS = 4000 };
@@ -1451,7 +1466,7 @@ static void test_stochastic(void)
             CHECK(fabsf(f[i] - x[i]) < ldexpf(1, -7 + ilogbf(x[i])) && half_of(f[i]) == f[i]);
         }
     }
-    for (int i = 0; i < N; i++) { /* 5 standard deviations; one is at most half a unit */
+    for (int i = 0; i < N; i++) { /* 5 standard deviations; a standard deviation is at most half an ulp */
         const double ulp = ldexp(1, -7 + ilogbf(x[i]));
         CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * ulp / 2 / sqrt((double)DRAWS),
                   "%g on average, not %g", mean[i], (double)x[i]);
@@ -1459,8 +1474,8 @@ static void test_stochastic(void)
     util_free(e, p, g, s);
 }
 
-/* Ops for writing losses: the value is fp32's value of the rounded inputs, rounded to bf16; the gradient is taken at
- * rounded values and close to fp32's. */
+/* Tests ops in bf16. Their value must be the bf16 rounding of the fp32 op's value for rounded inputs. Their gradient is
+ * computed from rounded values and must be close to fp32's. */
 enum { OPS = 18 };
 static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -1472,7 +1487,7 @@ static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
     case 4: return gckpt_reciprocal(b);
     case 5: return gckpt_pow(a, 2);
     case 6: return gckpt_pow(b, -1.5f);
-    case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* in bf16 0.69921875 */
+    case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* the limits become bf16 numbers: 0.69921875 */
     case 8: return gckpt_detach(a);
     case 9: return gckpt_div(a, b);
     case 10: return gckpt_maximum(a, b);
@@ -1532,16 +1547,16 @@ static void test_ops_of_losses(void)
         CHECK_MSG(half_of(value[0][i / ALL][i % ALL]) == value[1][i / ALL][i % ALL],
                   "op %d: %.9g in bf16, %.9g in fp32", i / ALL, (double)value[1][i / ALL][i % ALL],
                   (double)value[0][i / ALL][i % ALL]);
-    for (int i = 0; i < 2 * ALL; i++) /* about ten contributions, each rounded, and each sum so far */
+    for (int i = 0; i < 2 * ALL; i++) /* a sum of about ten contributions, each rounded, as is each partial sum */
         CHECK_MSG(fabsf(slope[0][i / ALL][i % ALL] - slope[1][i / ALL][i % ALL]) <
                       0.05f * (2 + fabsf(slope[0][i / ALL][i % ALL])),
                   "gradient %d: %.9g in bf16, %.9g in fp32", i, (double)slope[1][i / ALL][i % ALL],
                   (double)slope[0][i / ALL][i % ALL]);
 }
 
-/* Each stochastic rounding has independent random bits: an op's value and the gradients of its inputs, two ops in a
- * row, successive steps, neighbours. All values are 1.0625 squared of exact operands, halfway between two
- * neighbours. */
+/* Stochastic roundings must have independent random bits: those of an op's value and of the gradients of its inputs, of
+ * two ops in a row, of successive steps, and of neighbouring elements. Each value is 1.0625 squared times an exact
+ * number, so it is halfway between two bf16 numbers. */
 static void test_coins(void)
 {
     enum { N = 256, STEPS = 16, COINS = N * STEPS, STREAMS = 6, LAGS = 10 };
@@ -1593,7 +1608,7 @@ static void test_coins(void)
     util_free(e, p, g, s);
 }
 
-/* ---- plans in files, gckpt_fit, inference, refused calls ---- */
+/* ---- plan files, gckpt_fit, inference, and calls that must be refused ---- */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1607,9 +1622,9 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     return 1;
 }
 
-/* A fetched gradient of slim (f32) takes as many bytes as the gradient of wide (bf16), though it has fewer elements; it
- * must not share memory with the gradient that is passed on at the same time. `which`: 0 slim + wide, 1 wide + slim, 2
- * slim - wide. */
+/* Here the gradient of slim is fetched (f32) and has half the elements of the gradient of wide (bf16), so both take
+ * equally many bytes. While both are live, they must not share memory. `which`: 0 for slim + wide, 1 for wide + slim, 2
+ * for slim - wide. */
 static uint64_t fetched(int which, int fetch)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1708,8 +1723,8 @@ static void test_rest(void)
     CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
 }
 
-/* The backward of a loss adds to a gradient of x that another user of x has started: plain and fast kernels, every
- * split. */
+/* A loss's backward may add to a gradient of x that the backward of another op has started. Results must be the same
+ * with plain and fast kernels and for every split of the batch. */
 static void test_two_users(void)
 {
     static const int rows[3] = { 32, 8, 5 };
@@ -1745,9 +1760,10 @@ static void test_two_users(void)
     }
 }
 
-/* Returns a hash of a step with ops that process bf16 in strips, element by element or row by row (with rows too long
- * for strips as well), and with ops that do not (embed, cross_entropy). `how`: 0 with f32 copies, as for backends; 1
- * plain; 2 AVX2; 3 and 4 the fastest kernels with 1 and 3 threads. */
+/* Returns a hash after training a net with three groups of ops: those that process bf16 operands in strips of elements,
+ * those that process them row by row (some rows too long for a strip), and those that read f32 copies (embed,
+ * cross_entropy). `how`: 0 for f32 copies everywhere, as other backends have; 1 for plain kernels; 2 for AVX2; 3 and 4
+ * for the fastest kernels with 1 and 3 threads. */
 static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_t micro)
 {
     static const gckpt_backend copies = { .name = "copies" };
@@ -1768,7 +1784,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_tensor *t = gckpt_input(g, "t", GCKPT_I32, gckpt_shape2(micro, WORDS));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, WORDS));
     h = gckpt_add(h, gckpt_embed(gckpt_param(g, "table", gckpt_shape2(7, width), normal), t));
-    gckpt_tensor *early = gckpt_cross_entropy(h, y, NULL, 0); /* adds to the gradient of h */
+    gckpt_tensor *early = gckpt_cross_entropy(h, y, NULL, 0); /* its backward adds to the gradient of h */
     gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias, 0));
     a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL, 0));
     a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain, 0)));
@@ -1778,7 +1794,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
     terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
     terms[2].loss = gckpt_cross_entropy(h, y, NULL, 0);
-    /* Fetched values and gradients are f32, even if their buffers' neighbours are bf16. */
+    /* A fetched value or gradient is f32, even if the values next to it are bf16. */
     const gckpt_fetch_spec pick = { h, width == 4100 };
     const int fetches = width >= 2100;
     gckpt_plan_desc desc = {
@@ -1817,12 +1833,13 @@ static void test_strips(void)
     }
 }
 
-/* ---- more about bf16 plans: sums in strips, values that depend only on parameters, recomputed values, ops with
- * indices, copies ---- */
+/* ---- more about bf16 plans: sums in strips, values that depend only on parameters, recomputed values, ops with index
+ * inputs, f32 copies ---- */
 static const gckpt_backend f32_copies = { .name = "copies" };
 
-/* `which`: 0 a gain computed from the batch; 1 the same, fetched; 2 a bias with as many elements as the other operand;
- * 3 one gradient passed to two ops. `how`: as in strips(). */
+/* Returns a hash after training a net that sums gradients in strips. `which`: 0 for a layernorm whose gain is computed
+ * from the batch; 1 for the same with the gain fetched; 2 for a bias with as many elements as its other operand; 3 for
+ * one gradient passed on to two ops. `how` is as in strips(). */
 static uint64_t sums(int how, int which)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -1864,7 +1881,7 @@ static uint64_t sums(int how, int which)
     return hash;
 }
 
-/* Products of parameters alone are computed in f32, as in an f32 plan. */
+/* A product of two parameters must be computed in f32, with the bits of an f32 plan. */
 static void test_of_parameters(void)
 {
     enum { N = 24 };
@@ -1901,7 +1918,7 @@ static gckpt_result as_input(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static int drifts; /* calls so far: makes drift() depend on more than its inputs */
+static int drifts; /* number of calls of drift(): running it again gives other values */
 static void drift(const gckpt_call *call)
 {
     drifts++;
@@ -1909,8 +1926,8 @@ static void drift(const gckpt_call *call)
         call->out[i] = call->in[0].data[i] + (float)drifts;
 }
 
-/* Reads four values and three indices; as a user's op it has GCKPT_INDEX flags at positions where no built-in op has
- * any. */
+/* Forward of a user-defined op with four values and three index inputs. Its GCKPT_INDEX flags are at positions where no
+ * built-in op has an index. */
 static void indexed(const gckpt_call *call)
 {
     for (int64_t i = 0; i < count_of(&call->shape); i++) {
@@ -1945,7 +1962,7 @@ static void test_ops_of_users(void)
     }
     for (int i = 0; i < ROWS; i++)
         x[i] = 1;
-    for (int i = 0; i < 4; i++) { /* 2 and 3 use plain kernels */
+    for (int i = 0; i < 4; i++) { /* cases 2 and 3 use plain kernels */
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in[7];
@@ -1983,8 +2000,8 @@ static void test_ops_of_users(void)
     }
 }
 
-/* An op that works in strips must pass the right part of an i32 condition to each strip: the bits equal those with an
- * f32 condition that chooses the same. */
+/* An op that works in strips must pass each strip the matching part of its i32 condition. Its results must have the
+ * bits of the results with an f32 condition that chooses the same elements. */
 static void test_integers(void)
 {
     enum { ROWS = 4, N = 1000 };
@@ -1997,7 +2014,7 @@ static void test_integers(void)
     for (int i = 0; i < ROWS * 3; i++)
         x[i] = (float)(i % 5 - 2) / 3;
     uint64_t want = 0;
-    for (int way = 0; way < 8; way++) { /* bits of way: i32 condition; plain; two micro-batches */
+    for (int way = 0; way < 8; way++) { /* bits of `way`: i32 condition, plain kernels, two micro-batches */
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         const int64_t rows = way / 4 ? ROWS / 2 : ROWS;
@@ -2021,8 +2038,8 @@ static void test_integers(void)
     }
 }
 
-/* ---- bf16 copies of weights: every change of values takes effect in the next step, with the same bits as without
- * copies ---- */
+/* ---- bf16 copies of weights: each change of a weight must take effect in the next step, with the bits of a training
+ * without copies ---- */
 typedef enum {
     NOTHING,
     GOT,
@@ -2033,8 +2050,8 @@ typedef enum {
     OWN_UPDATE,
     FROZEN,
     PACKED,
-    REPACKED, /* quantised and converted back, which keeps the rounding */
-    EXTERNAL, /* "v" is memory of the program, which may change at any time: no copy is kept */
+    REPACKED, /* quantised and converted back to f32, which leaves the values rounded */
+    EXTERNAL, /* "v" is in memory of the program, which may change at any time, so no copy of it is kept */
     CHANGES,
     UNREPORTED = CHANGES
 } weight_change;
@@ -2046,7 +2063,8 @@ static void half_rate(void *user, const gckpt_update *u)
         u->values[i] -= 0.5f * u->hyper->lr * u->gradient[i];
 }
 
-/* Changes some values of "w" and announces the change as `how` says; LOADED restores all values of `saved`. */
+/* Changes some values of "w" in the way that `how` says, and announces the change. LOADED instead reads all values back
+ * from the file `saved`. */
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
@@ -2061,8 +2079,8 @@ static void change_weights(gckpt_store *s, int how, float *held, file *saved)
     CHECK(how != LOADED || gckpt_store_read(s, file_read, saved, saved->size) == GCKPT_OK);
 }
 
-/* Runs three steps, with the change after the first, and after each step an inference plan of the same store; returns a
- * hash of everything. */
+/* Trains three steps, changing weights after the first, and runs an inference plan of the same store after each step.
+ * `with`: with bf16 copies of weights. Returns a hash of all results. */
 static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
 {
     enum { ROWS = 9, LONG = 4, IN = 33, OUT = 50 };
@@ -2083,7 +2101,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(2 * IN, OUT / 2), init);
     h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(IN, OUT), init), NULL);
     h = gckpt_linear_transposed(gckpt_gelu(h), gckpt_reshape(v, gckpt_shape2(IN, OUT)), NULL);
-    h = gckpt_add(h, gckpt_embed(turned, target)); /* embed reads f32 values, so `turned` has no bf16 copy */
+    h = gckpt_add(h, gckpt_embed(turned, target)); /* embed reads f32: this use of `turned` needs no bf16 copy */
     const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target, NULL), 1, 0 };
     const gckpt_fetch_spec pick = { h, 0 };
     gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
@@ -2104,7 +2122,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     const size_t each = (2 * IN * OUT + 63) / 64 * 64, all = (how == PACKED || how == EXTERNAL ? 2 : 3) * each;
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (with ? all : 0));
     CHECK(gckpt_plan_bytes(p) == gckpt_plan_bytes(other) + (with ? all : 0));
-    /* inference has no loss, so less copies */
+    /* The inference plan has no loss, so it has no copy of the loss's weights. */
     CHECK(gckpt_plan_kind_bytes(q, GCKPT_BYTES_COPIES) == (with ? all - each : 0));
     CHECK(gckpt_exec_need(p, NULL) >= gckpt_exec_need(other, NULL) + (with ? all : 0));
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
@@ -2150,7 +2168,7 @@ static void test_weights(void)
     }
 }
 
-/* Two layers, whose copies take more bytes than updates in the backward save. */
+/* Builds two layers. The bf16 copies of their weights take more bytes than updates in the backward save. */
 static int build_pair(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -2163,7 +2181,7 @@ static int build_pair(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
     return 1;
 }
 
-/* Copies are used exactly if the budget has space for all of them. */
+/* A plan must use bf16 copies of weights exactly if its budget has space for all of them. */
 static void test_weights_budget(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -2196,7 +2214,7 @@ static void test_weights_budget(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* The choice of gckpt_fit does not depend on whether copies are requested. */
+/* gckpt_fit must choose the same plan with and without desc.bf16_weights. */
 static void test_weights_fit(void)
 {
     gckpt_plan_desc d[2] = { { .precision = GCKPT_BF16, .optimiser = GCKPT_SGD } };
@@ -2218,7 +2236,7 @@ static void test_weights_fit(void)
     }
 }
 
-/* A backward gets f32 copies of the arrays that it reads and writes, and of no others. */
+/* A backward whose op reads f32 must get f32 copies of exactly those bf16 arrays that it reads and writes. */
 static void test_copies(void)
 {
     const int narrow = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
@@ -2261,8 +2279,8 @@ static void test_fetched(void)
 static void test_nearest_bits(void) { test_same_bits(GCKPT_BF16); }
 static void test_stochastic_bits(void) { test_same_bits(GCKPT_BF16_STOCHASTIC); }
 
-/* Arguments: quick, only the golden hashes and little else, for emulators; wide, all variants of the two losses; or
- * names of parts, which may be abbreviated. */
+/* Arguments: "quick" runs only the golden hashes and a few parts, for emulators; "wide" runs all variants of the two
+ * losses; any other argument runs the parts whose names begin with it. */
 int main(int argc, char **argv)
 {
     static const struct {

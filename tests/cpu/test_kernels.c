@@ -1,12 +1,14 @@
 /* test_kernels.c - compares every fast kernel of every instruction set of this machine with the plain op that defines
- * it: all bits must be equal, and nothing may be written outside of outputs and planned scratch.
+ * its result. All bits must be equal, and a kernel may write only to outputs and planned scratch memory.
  *
- *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 10, or 50 with ITERATIONS;
- *                                                            of the random ones check_iterations(50)
+ *     test_kernels [-v] [percent] [part of an op's name]
  *
- * Sizes go past every limit of the kernels: vectors, tiles, blocks of 64 keys, 384 terms, 1024 classes, 256 rows. Each
- * op runs with 1, 2 and 3 threads, the last worker first, on scratch full of NaN. A backward gets the buffers that its
- * op descriptor lists, and NULL for all others. NaN equals NaN. */
+ * The number `percent` is the share of the listed cases that run: by default 10, or 50 with ITERATIONS. By default,
+ * check_iterations(50) percent of the random cases run.
+ *
+ * Sizes exceed every block size of the kernels: vectors, tiles, 64 keys, 384 terms, 1024 classes, 256 rows. Each op
+ * runs with 1, 2 and 3 threads, the last worker first, on scratch memory full of NaN. A backward gets the buffers that
+ * its op descriptor lists, and NULL for all others. All NaN count as equal. */
 #include "base/base.h"
 #include "num/num.h"
 #include "ops/internal.h"
@@ -26,12 +28,12 @@ int main(void)
 }
 #else
 
-static int verbose, percent, random_percent; /* percent of the listed cases and of the random ones */
+static int verbose, percent, random_percent; /* percent of the listed cases and of the random cases that run */
 static const char *only;
-static uint64_t state = 1; /* of all random numbers */
+static uint64_t state = 1; /* state of the random generator */
 
-/* Returns an instruction set's kernels, or NULL. Remembers them, because gckpti_kernels_for tests the
- * kernels at each call. */
+/* Returns an instruction set's kernels, or NULL if this machine lacks it. The function remembers its results, because
+ * gckpti_kernels_for tests the kernels at each call. */
 static const gckpti_kernels *kernels_of(gckpt_isa isa)
 {
     static const gckpti_kernels *have[GCKPT_ISA_COUNT];
@@ -48,9 +50,9 @@ static int64_t random_in(int64_t least, int64_t most)
     return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
 }
 
-/* Kinds of values. MIXED: some zeros, subnormals, huge numbers; WILD: the same with a few infinities and NaN; SIGNS:
- * mostly zeros of both signs; TINY: products are subnormal; HUGE_: some products overflow; STEEP: exponentials far
- * apart. */
+/* Styles of random values. NORMAL: ordinary numbers. MIXED: also zeros, subnormals and huge numbers. WILD: MIXED with a
+ * few infinities and NaN. SIGNS: mostly zeros of both signs. TINY: products are subnormal. HUGE_: some products
+ * overflow. STEEP: exponentials of very different sizes. */
 enum { NORMAL, MIXED, WILD, SIGNS, TINY, HUGE_, STEEP, STYLES };
 
 static void draw(float *x, int64_t n, int style)
@@ -76,7 +78,7 @@ static void draw(float *x, int64_t n, int style)
         x[random_in(0, n - 1)] = float_of(some[random_in(10, 12)]);
 }
 
-/* Returns the index of the first element that differs, or -1. */
+/* Returns the index of the first element in which x and y differ, or -1. */
 static int64_t differs(const float *x, const float *y, int64_t n)
 {
     if (memcmp(x, y, (size_t)n * sizeof *x) == 0)
@@ -88,8 +90,8 @@ static int64_t differs(const float *x, const float *y, int64_t n)
 }
 
 /* == memory =================================================================================== */
-/* A region: n floats at a random alignment. The test checks guards on both sides; builds with sanitizers have no guards
- * (valgrind: -DGUARD=0), because sanitizers report reads and writes out of bounds. */
+/* A region is n floats at a random alignment. Guard values before and after it show writes out of bounds. Builds with
+ * sanitizers (and valgrind: -DGUARD=0) have no guards, because these tools report such reads and writes. */
 #ifndef GUARD
 #ifdef __has_feature
 #if __has_feature(address_sanitizer)
@@ -144,11 +146,11 @@ typedef struct {
     const void *attributes;
     int inputs;
     gckpt_shape shape[INPUTS];
-    int classes; /* number of classes of the i32 input (targets, indices or a condition) */
-    int twice;   /* inputs 0 and 1 are one tensor */
+    int classes; /* number of classes of the i32 input, which is targets, indices or a condition */
+    int twice;   /* if nonzero, inputs 0 and 1 are the same tensor */
     int style;
-    double cost; /* about the number of multiply-adds; limits which cases run */
-    int64_t row; /* position in the batch of the first row */
+    double cost; /* approximate number of multiply-adds; costly cases are skipped */
+    int64_t row; /* position of the first row in the batch */
     uint64_t seed;
     char name[128];
 } problem;
@@ -160,7 +162,7 @@ typedef struct { /* results of the plain op, which every kernel must match */
     int64_t count, saved_floats;
 } expected;
 
-/* Returns whether input i is i32: an index, or a condition if the problem has classes. */
+/* Returns whether input i is i32: an index, or the condition of gckpt_where if p->classes is nonzero. */
 static int is_i32(const problem *p, int i)
 {
     return p->op->flags & GCKPT_INDEX(i) || (p->op == &gckpti_op_where && p->classes && i == 0);
@@ -196,7 +198,8 @@ static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i
 static const gckpti_runner runners[2] = { { .parallel_for = last_first },
                                            { .parallel_for = at_once } };
 
-/* Returns a call with shapes and sizes for `threads` threads; inputs[i] has data if bit i of `needs` is set. */
+/* Returns a call of the problem's op for `threads` threads, with shapes and sizes set. If bit i of `needs` is set,
+ * input i has data. */
 static gckpt_call call_of(const problem *p, const expected *a, unsigned needs, int threads)
 {
     gckpt_call call = { .inputs = p->inputs,
@@ -217,7 +220,7 @@ static gckpt_call call_of(const problem *p, const expected *a, unsigned needs, i
         call.shape.n = 0;
     for (int i = 0; i < p->inputs && a; i++) {
         if (is_i32(p, i))
-            call.in[i].index = a->index; /* always present, since it is fed */
+            call.in[i].index = a->index; /* an i32 input always has data, since it comes from the caller */
         else
             call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
     }
@@ -234,10 +237,11 @@ static int same(const problem *p, const char *how, const char *what, const float
 }
 
 /* == forward ================================================================================== */
-/* outputs of a forward: all, no saved values, no result, or the result in the memory of input 0, 1 or 2 */
+/* Output buffers that a forward gets: all; no saved values; no result; or the result in the memory of input 0, 1 or
+ * 2. */
 enum { ALL, NO_SAVED, NO_OUT, IN_PLACE, IN_PLACE_1, IN_PLACE_2, WAYS };
 
-static int alike(const problem *p, int i) /* returns whether input i has the shape of the output */
+static int alike(const problem *p, int i) /* returns whether input i has the output's shape */
 {
     gckpt_call call = call_of(p, NULL, 0, 1);
     return gckpti_same_shape(&call.shape, &p->shape[i]);
@@ -302,8 +306,8 @@ static void forward(const problem *p, const expected *a, gckpt_isa isa, int thre
 }
 
 /* == backward ================================================================================= */
-/* Returns a backward call. Bits of `wanted` and `accumulate` stand for inputs. Gradients go to d[i], compensation of
- * input i to d[INPUTS + i], if that has elements. */
+/* Returns a call of the backward. Bit i of `wanted` requests the gradient of input i in d[i]; bit i of `accumulate`
+ * adds to d[i] instead of writing it. If d[INPUTS + i] has elements, it is the compensation of that gradient. */
 static gckpt_call backward_call(const problem *p, const expected *a, unsigned wanted,
                                 unsigned accumulate, int threads, region *d)
 {
@@ -327,15 +331,15 @@ static void backward(const problem *p, const expected *a, unsigned wanted, unsig
 {
     region old[2 * INPUTS], want[2 * INPUTS], got[2 * INPUTS];
     gckpt_call call;
-    /* input 0's gradient may overwrite the output's gradient */
+    /* With these flags, the gradient of input 0 may be written over the output's gradient. */
     int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES_GRAD(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
     for (int i = 0; i < 2 * INPUTS; i++) {
         int k = i % INPUTS, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
         int64_t n = wants ? count_of(&p->shape[k]) : 0;
-        if (i >= INPUTS && n) { /* compensation: for sums over rows or, if it accumulates, over micro-batches */
+        if (i >= INPUTS && n) { /* a gradient that sums over rows or accumulates has a compensation */
             gckpt_call all = call_of(p, NULL, 0, 1);
-            const int one_addend = n == count_of(&all.shape) && /* excludes gru's bias for 3 steps */
+            const int one_addend = n == count_of(&all.shape) && /* 0 for gru's bias with 3 steps, a mere coincidence */
                                    gckpti_last(&p->shape[k]) == gckpti_last(&all.shape);
             n = p->op->needs[k] & GCKPT_SUMS && (adds || !one_addend) && !p->twice ? n : 0;
         }
@@ -460,17 +464,17 @@ static void try_problem(const problem *p)
 
 static int wanted_op(const char *name) { return !only || strstr(name, only) != NULL; }
 
-/* sampled: how many of n random problems run; lengths: how many of n sizes; skipped: whether a listed case is too large
- * for this percentage. */
+/* sampled(n): how many of n random cases run. lengths(n): how many of n sizes run. skipped(cost): nonzero if a listed
+ * case is too costly for `percent`. */
 static int64_t sampled(int64_t n) { return (n * random_percent + 99) / 100; }
 static int64_t lengths(int64_t n) { return (n * percent + 99) / 100; }
 static int skipped(double cost) { return cost > 2e5 + 4e4 * percent && percent < 100; }
 
-/* Returns how often each case of a list runs: `most` times in long runs, else once. */
+/* Returns how many times each listed case runs: `most` times if at least half of the random cases run, else once. */
 static int times(int most) { return random_percent < 50 ? 1 : most; }
 
-/* Returns nonzero for every n-th call, beginning at one that the seed chooses; always if at least half of the cases
- * run. */
+/* Returns nonzero in one of n calls, starting at a call that the seed chooses; in every call if percent is at least
+ * 50. */
 static int is_sampled(unsigned n)
 {
     static unsigned calls;
@@ -489,7 +493,7 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
                   .shape[0] = gckpt_shape2(m, k),
                   .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n),
                   .shape[2] = gckpt_shape1(n) };
-    if (kind == 0 && p.cost < 2e5 && random_in(0, 3)) { /* 2 or 6 products, or rows of 3 samples times one matrix */
+    if (kind == 0 && p.cost < 2e5 && random_in(0, 3)) { /* 3 or 6 products, perhaps with one shared second matrix */
         int64_t first = random_in(1, 2), second = 3;
         p.shape[0] = gckpt_shape4(first, second, m, k);
         p.cost *= (double)(first * second);
@@ -507,30 +511,30 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
 static void test_products(void)
 {
     static const int16_t sizes[][3] = {
-        /* rows, columns, terms */
+        /* { rows, columns, terms } */
         { 1, 1, 1 },     { 1, 3, 1000 },    { 1, 1000, 3 },   { 1000, 1, 3 },   { 3, 1000, 1 },
         { 1, 48, 400 },  { 7, 800, 50 },    { 200, 401, 97 }, { 2, 17, 769 },   { 17, 16, 385 },
         { 33, 49, 800 }, { 65, 385, 40 },   { 40, 65, 385 },  { 385, 40, 65 },  { 400, 8, 30 },
         { 97, 193, 50 }, { 100, 100, 100 }, { 130, 70, 390 }, { 16, 770, 20 },  { 770, 16, 20 },
         { 49, 500, 33 }, { 9, 48, 384 },    { 8, 96, 768 },   { 150, 150, 16 }, { 1, 2000, 2 },
-        { 2000, 2, 1 },  { 2100, 3, 5 } /* enough rows that each is read in place */
+        { 2000, 2, 1 },  { 2100, 3, 5 } /* with this number of rows, kernels read each row in place */
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(3); twice++)
             product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
-    for (int i = 0; i < times(3); i++) /* large enough to need planned scratch */
+    for (int i = 0; i < times(3); i++) /* these sizes need planned scratch memory */
         product(260, 530, 130, NORMAL);
     CHECK(gckpti_product_workspace(260, 530, 130) > 0 && gckpti_product_workspace(256, 1024, 70) > 0);
     for (int64_t i = 0, end = sampled(420); i < end; i++) {
         int64_t m = random_in(1, 70), n = random_in(1, 70), k = random_in(1, 70);
-        if (i % 3 == 0) /* few rows or columns */
+        if (i % 3 == 0) /* few rows, few columns or few terms */
             *(i % 9 == 0 ? &m : i % 9 == 3 ? &n : &k) = random_in(1, 5);
         product(m, n, k, (int)(i % STYLES));
     }
 }
 
 /* == attention ================================================================================ */
-/* Draws a window, a cap and a scale; each may be absent. */
+/* Gives o a random window (if causal), a cap and a scale; each may be absent. */
 static void draw_more(gckpti_attention *o)
 {
     const int which = (int)random_in(1, 7);
@@ -543,8 +547,8 @@ static void draw_more(gckpti_attention *o)
         o->scale = 0.1f * (float)random_in(1, 9);
 }
 
-/* Tries attention with `group` heads per key head. lengths: each row has a number of valid keys, possibly 0; more:
- * draw_more() applies. */
+/* Tests attention with `group` query heads per key head. If with_lengths is nonzero, each row has a number of valid
+ * keys, possibly 0. If more is nonzero, draw_more() adds a window, a cap or a scale. */
 static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                          int style, int group, int with_lengths, int more)
 {
@@ -580,7 +584,7 @@ static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, 
 static void test_attention(void)
 {
     static const int16_t sizes[][4] = {
-        /* queries, keys, columns, heads */
+        /* { queries, keys, columns, heads } */
         { 1, 1, 1, 1 },      { 1, 200, 5, 2 },    { 200, 1, 5, 1 },   { 64, 64, 64, 1 },
         { 65, 63, 16, 2 },   { 200, 200, 64, 1 }, { 150, 70, 80, 1 }, { 129, 129, 32, 2 },
         { 100, 130, 80, 1 }, { 70, 70, 130, 1 },  { 20, 30, 128, 2 }, { 33, 33, 97, 2 },
@@ -611,8 +615,8 @@ static void test_attention(void)
 }
 
 /* == convolutions ============================================================================= */
-/* Tries a convolution: sizes of the image, of w, and the channels of a group, in and out. If transposed, `image` is
- * about the size of the result. */
+/* Tests a convolution. `image` and `taps` are the sizes of the image and of the window; c and o are input and output
+ * channels of a group. If transposed is nonzero, `image` is about the size of the result. */
 static void convolution(int64_t rows, const int64_t *image, const int64_t *taps, int64_t c,
                         int64_t o, gckpt_window window, int transposed, int style)
 {
@@ -632,7 +636,7 @@ static void convolution(int64_t rows, const int64_t *image, const int64_t *taps,
         }
     }
     p.shape[2] = gckpt_shape1(window.groups * (transposed ? c : o));
-    for (int i = 0; i < 2; i++) /* the least padding with which the window fits */
+    for (int i = 0; i < 2; i++) /* the least padding for which the window fits into the image */
         while (!transposed &&
                image[i] + 2 * a.window.padding[i] < (taps[i] - 1) * window.dilation[i] + 1)
             a.window.padding[i]++;
@@ -676,7 +680,7 @@ static void test_convolutions(void)
           { 3, 3 },
           32,
           64,
-          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* needs planned scratch */
+          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* this case needs planned scratch memory */
         { 1, { 1, 3000 }, { 1, 9 }, 32, 32, { { 0 }, { 1, 2 }, { 0, 4 }, { 1, 1 }, 1, { 0 } } },
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
@@ -698,8 +702,8 @@ static void test_convolutions(void)
     }
 }
 
-/* Runs attention's forward with an instruction set for `t` queries from position `at` on, in buffers with `capacity`
- * keys. */
+/* Runs the forward of attention with an instruction set, for t queries from position `at` on, with key and value
+ * buffers for `capacity` keys. */
 static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, int64_t t,
                    int64_t capacity)
 {
@@ -721,8 +725,8 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
     free(workspace.block);
 }
 
-/* Generation: if queries come a few at a time and keys are appended to a buffer (NaN where still empty), the bits are
- * those of one call with all of them. */
+/* Tests generation: queries come a few at a time, and their keys and values are appended to buffers that are NaN where
+ * still empty. The bits must be those of one call with all queries. */
 static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, int prefix,
                        gckpt_precision precision)
 {
@@ -768,7 +772,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
         call.out = got.at, call.saved = got_saved.at;
         call.position = at - prefix;
         o.causal = 1 + (int)(capacity - prefix -
-                             now); /* the first `prefix` keys do not count as positions */
+                             now); /* the `prefix` keys do not count as positions */
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
             if (isa != GCKPT_ISA_PLAIN && !kernels_of((gckpt_isa)isa))
                 continue;
@@ -805,7 +809,7 @@ static void test_generation(void)
         }
 }
 
-/* == row by row: norms, softmax, unary ops ===================================================== */
+/* == ops that work row by row: norms, softmax, unary ops ======================================= */
 static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
 {
     problem p = { .op = op,
@@ -822,7 +826,7 @@ static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64
     try_problem(&p);
 }
 
-/* Tries a unary op; if it has attributes, with several values of them. */
+/* Tests a unary op; if the op has attributes, with several values of them. */
 static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
 {
     static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,      -2,
@@ -841,7 +845,8 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[random_in(0, 3)];
     else if (op == &gckpti_op_dropout) {
-        /* rows up to element 2^34, where the counter of random blocks needs its second word */
+        /* Some rows lie around element 2^34 of the batch, where the random generator's counter needs its second
+         * word. */
         p.attributes = &rates[random_in(0, (int64_t)(sizeof rates / sizeof *rates) - 1)];
         p.row = random_in(0, 2) ? random_in(0, 2000) : ((int64_t)1 << 34) / n - random_in(0, rows);
         p.seed = next_random(&state);
@@ -853,8 +858,8 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
     try_problem(&p);
 }
 
-/* Tries rotary on rows of T positions and heads of d columns, of which some are rotated; some styles give the
- * frequencies. */
+/* Tests rotary on rows of t positions and heads of d columns, some of which are rotated. In some styles the caller
+ * gives the frequencies. */
 static void rotary(int64_t entries, int64_t t, int heads, int64_t d, int style)
 {
     struct {
@@ -919,8 +924,8 @@ static void test_rows(void)
         row_ops(random_in(1, 9), n, (int)(n % STYLES));
 }
 
-/* == pairs ==================================================================================== */
-enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is broadcast */
+/* == ops with two inputs ====================================================================== */
+enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is broadcast to the shape of input 0 */
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
 {
@@ -959,8 +964,8 @@ static void test_pairs(void)
     }
 }
 
-/* Tries gckpt_where: a or b chosen by a condition. b is broadcast by `layout`, the condition by bits 0 and 1 of
- * `repeated`, a by bit 2. */
+/* Tests gckpt_where, which takes elements of a or b by a condition. `layout` says how b is broadcast, bits 0 and 1 of
+ * `repeated` how the condition is, and bit 2 how a is. */
 static void where(int64_t rows, int64_t n, int layout, int repeated, int style)
 {
     problem p = { .op = &gckpti_op_where,
@@ -1023,7 +1028,7 @@ static void test_embed(void)
         embed(random_in(1, 70), random_in(1, 140), random_in(1, 70), (int)(i % STYLES));
 }
 
-/* == pools, norms of images ==================================================================== */
+/* == pools, batchnorm, groupnorm =============================================================== */
 static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
 {
     gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
@@ -1064,7 +1069,7 @@ static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels,
     try_problem(&p);
 }
 
-/* groups = 0 selects batchnorm; kind: bit 0 a gain, bit 1 a bias */
+/* Tests batchnorm (groups = 0) or groupnorm. Bit 0 of kind gives it a gain, bit 1 a bias. */
 static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
 {
     int first = groups ? 1 : 3;
@@ -1078,7 +1083,7 @@ static void channels(int64_t rows, int64_t places, int groups, int64_t m, int ki
                   .shape = { gckpt_shape3(rows, places, n) } };
     for (int i = 1; i < p.inputs; i++)
         p.shape[i] = gckpt_shape1(n);
-    if (groups && places * m == 1) /* one value per group is refused */
+    if (groups && places * m == 1) /* groupnorm refuses groups with a single value */
         return;
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
@@ -1121,7 +1126,7 @@ static void gather(int64_t rows, int64_t n, int64_t m, int64_t columns, int styl
     try_problem(&p);
 }
 
-/* kind: bit 0 lstm, bit 1 an initial state, bit 2 a bias of wh (gru) */
+/* Tests an lstm (bit 0 of kind is set) or a gru. Bit 1 gives it an initial state, bit 2 gives a gru a bias of wh. */
 static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int style)
 {
     int lstm = kind & 1, start = kind >> 1 & 1, bias = !lstm && kind & 4;
@@ -1144,7 +1149,7 @@ static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int 
 
 static void test_sequences(void)
 {
-    static const int16_t sizes[][3] = { /* rows, steps, units */
+    static const int16_t sizes[][3] = { /* { rows, steps, units } */
                                         { 1, 1, 1 },   { 70, 3, 5 }, { 33, 2, 40 },
                                         { 1, 30, 65 }, { 5, 7, 48 }, { 130, 4, 17 }
     };
@@ -1159,7 +1164,7 @@ static void test_sequences(void)
         gather(random_in(1, 5), random_in(1, 20), random_in(1, 30), random_in(1, 40), (int)(i % STYLES));
 }
 
-/* Tests embed's backward from a bf16 gradient, with 32 rows of a table. */
+/* Tests the backward of embed from a bf16 gradient into a table of 32 rows. */
 static void test_embed_bf16(void)
 {
     enum { TABLE = 32, MOST = 200 };
@@ -1192,14 +1197,14 @@ static void test_embed_bf16(void)
         }
 }
 
-/* Tests the fills and copies that a backend does between ops, with sizes above those that fit into caches. */
+/* Tests the functions that set buffers to zero and add buffers between ops, with sizes that exceed the caches. */
 static void test_between(void)
 {
     enum { MOST = GCKPTI_UNCACHED + 5 };
     float *got = malloc((MOST + 8) * sizeof *got), *want = calloc(MOST + 8, sizeof *want);
     gckpt_call call = { .kernels = kernels_of(GCKPT_ISA_AVX2), .threads = 1 };
     CHECK(got && want);
-    for (int i = 0; i < 5; i++) { /* one of these begins at a multiple of 16 bytes */
+    for (int i = 0; i < 5; i++) { /* one of the starts got + i is a multiple of 16 bytes */
         const int64_t n = i == 4 ? 1003 : MOST;
         memset(got, 0x55, (MOST + 8) * sizeof *got);
         gckpti_cpu_fill(&call, got + i, 0, n);
@@ -1240,7 +1245,8 @@ static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
     try_problem(&p);
 }
 
-/* Tries a loss with weights: predictions (rows, middle, classes), weights for `axes` leading axes, or none if 0. */
+/* Tests a loss of predictions (rows,middle,classes) with weights for the first `axes` axes, or without weights if axes
+ * is 0. */
 static void weighted(const gckpt_op *op, int64_t rows, int64_t middle, int64_t classes, int axes,
                      int style)
 {
@@ -1273,7 +1279,7 @@ static void test_weighted(void)
         &gckpti_op_mean_squared_error,  &gckpti_op_mean_squared_error_with, &gckpti_op_huber,
         &gckpti_op_binary_cross_entropy
     };
-    static const int16_t sizes[][3] = { /* rows, middle, classes */
+    static const int16_t sizes[][3] = { /* { rows, middle, classes } */
                                         { 1, 1, 1 },   { 1, 1, 2050 }, { 1030, 1, 3 },
                                         { 3, 700, 2 }, { 6, 7, 33 },   { 2, 40, 37 }
     };
@@ -1293,7 +1299,7 @@ static void test_weighted(void)
 static void test_losses(void)
 {
     static const int16_t sizes[][3] = {
-        /* rows, columns, classes */
+        /* { rows, columns, classes } */
         { 1, 1, 1 },     { 513, 3, 70 },   { 300, 2, 1030 }, { 5, 7, 2049 },  { 257, 1, 2050 },
         { 256, 16, 64 }, { 20, 400, 50 },  { 70, 40, 1025 }, { 3, 770, 100 }, { 600, 20, 33 },
         { 1, 5, 3000 },  { 100, 64, 200 }, { 30, 390, 390 }
@@ -1310,7 +1316,7 @@ static void test_losses(void)
     }
 }
 
-/* == kernels of the update ==================================================================== */
+/* == kernels that update parameters ========================================================== */
 static void update(int64_t n, int style, gckpt_isa isa)
 {
     static const gckpt_update_constants how[3] = {
@@ -1324,7 +1330,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
     char line[64];
     problem p = { 0 };
     sprintf(line, "%s, %ld elements, style %d", gckpt_isa_name(isa), (long)n, style);
-    for (int i = 0; i < 4; i++) { /* g, w, m, v */
+    for (int i = 0; i < 4; i++) { /* gradient, values, and AdamW's m and v */
         x[i] = region_new(n, 1);
         y[i] = region_new(n, 1);
         draw(x[i].at, n, i && style == TINY ? NORMAL : style);
@@ -1337,7 +1343,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
         static const float counts[] = { 3, 0, 16, 1, 1048577 };
         gckpt_update_pass pass = { 0 };
         float sums[2];
-        int64_t half = h % 2 && n > 64 ? 32 : 0; /* begins at a later block */
+        int64_t half = h % 2 && n > 64 ? 32 : 0; /* the update begins at element 0 or 32 */
         const float *adds = h % 3 == 1 ? more.at + half : NULL;
         int updates = h / 5 % 4 < 3;
         pass.squares = sums;
@@ -1357,7 +1363,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
         sprintf(p.name, "update %d", h);
         CHECK_MSG(differs(sums, sums + 1, 1) < 0, "squares of %s, %s: %.9g, not %.9g", p.name, line,
                   (double)sums[1], (double)sums[0]);
-        if (!pass.write_back) /* the plain kernel scales in place; ignore that without write_back */
+        if (!pass.write_back) /* the plain kernel scales the gradient even without write_back: ignored here */
             memcpy(g.at, x[0].at, (size_t)n * sizeof(float));
         for (int64_t i = half; i < n && !pass.write_back && adds && !updates; i++)
             g.at[i] += adds[i - half];
@@ -1392,7 +1398,7 @@ static void test_update(void)
 }
 
 /* == dropout ================================================================================= */
-/* For any p, the threshold of gckpti_dropout_of is the first random number whose u >= p. */
+/* For any rate p, the threshold that gckpti_dropout_of computes must be the first random number u with u >= p. */
 static void test_rates(void)
 {
     float x = 0.0f, p;
@@ -1411,8 +1417,8 @@ static void test_rates(void)
 }
 
 /* == initial values =========================================================================== */
-/* Compares initial values that start at element `at` with gckpti_normal and gckpti_uniform, element by element, also
- * where the counter of random blocks needs its second word. */
+/* Compares n initial values from element `at` on with gckpti_normal and gckpti_uniform. Some elements lie where the
+ * random generator's counter needs its second word. */
 static void values(int64_t n, int64_t at, const gckpt_init *init, gckpt_isa isa)
 {
     region want = region_new(n, 0), got = region_new(n, 1);
@@ -1450,7 +1456,7 @@ static void test_values(void)
             }
 }
 
-/* Compares stochastic rounding, into bf16 and in place, with the manual's definition (5l). */
+/* Compares stochastic rounding, into a bf16 array and in place, with its definition (manual, 5l). */
 static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
 {
     float *x = (float *)malloc((size_t)(n + 1) * sizeof *x),
@@ -1459,7 +1465,7 @@ static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
     gckpt_conversion c = { GCKPT_NARROW, x, NULL, to, n, 0x80000000u + (uint32_t)random_in(0, 99) };
     gckpti_convert_state s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)random_in(0, 9) }, at };
     int wrong = 0;
-    for (int64_t i = 0; i <= n; i++) { /* a quarter have the smallest or the largest exponents */
+    for (int64_t i = 0; i <= n; i++) { /* a quarter of the numbers have the smallest or the largest exponents */
         const uint32_t u = (uint32_t)next_random(&state);
         x[i] = y[i] = gckpti_float(random_in(0, 3)   ? u
                                    : random_in(0, 1) ? u & 0x807fffffu
@@ -1502,8 +1508,8 @@ static void test_stochastic(void)
         }
 }
 
-/* All kernels that this processor can run must be available: gckpti_kernels_match() must reject none of them for wrong
- * bits. */
+/* Every instruction set that this processor has must be available: gckpti_kernels_match() must not reject its
+ * kernels. */
 static void test_available(void)
 {
     int available[GCKPT_ISA_COUNT];
@@ -1532,8 +1538,8 @@ static void test_available(void)
 #endif
 }
 
-/* ---- kernels with wrong bits are rejected: each function here changes the last bit of the last element written
- * ---- */
+/* ---- kernels with wrong bits must be rejected: each function below calls a right kernel and changes the last bit of
+ * the last element written ---- */
 static const gckpti_kernels *right;
 
 static void off(float *x)
@@ -1578,7 +1584,7 @@ static void off_narrow(const float *x, uint16_t *y, int64_t n)
     y[n - 1] ^= 1;
 }
 
-/* Returns a copy of an operand with the terms of the product in reverse order, which changes sums. */
+/* Returns a copy of a product's operand with the terms in reverse order, so that sums have other bits. */
 static gckpti_operand reversed_terms(const gckpti_pack_lanes *s)
 {
     static uint16_t halves[16 * 64];

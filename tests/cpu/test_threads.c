@@ -1,10 +1,11 @@
-/* test_threads.c - training gives the same bits with any number of threads, with any thread pool and in two executors
- * at once. The way threads claim work items is tested on its own, thousands of times, with threads that delay.
+/* test_threads.c - training must give the same bits with any number of threads, with any thread pool, and in two
+ * executors at once. A separate test runs the way in which threads claim work items, thousands of times, with threads
+ * that pause.
  *
- *     build/test_threads [rounds]    with a number, only that many rounds of claims, and no training
+ *     build/test_threads [rounds]    with a number, runs only the test of claims, that many rounds
  *
- * Without OpenMP, whose barriers thread sanitizers do not understand, the test starts its own threads: cc
- * -fsanitize=thread. */
+ * For -fsanitize=thread, compile without OpenMP, whose barriers thread sanitizers do not understand: the test starts
+ * its own threads. */
 #if defined(__unix__) || defined(__APPLE__)
 #define TEAMS 1
 #include <pthread.h>
@@ -29,15 +30,15 @@ enum { B = 4, T = 64, C = 64, V = 97 };
 /* ---- training ---- */
 typedef struct {
     int threads;
-    int team_threads; /* result: threads of the team that runs the steps */
+    int team_threads; /* result: number of threads in the team that runs the steps */
     gckpt_optimiser optimiser;
     float clip;
     int in_backward;
     int64_t rows;  /* rows of a micro-batch */
     int fetch;     /* if nonzero, a parameter's gradient is fetched */
-    int pieces;    /* instructions per gckpt_run_some, or 0 for whole steps */
-    int backwards; /* if nonzero, a pool of the program runs items from last to first */
-    uint64_t hash; /* result: hash of the weights and of fetched values */
+    int pieces;    /* instructions for each call of gckpt_run_some, or 0 for whole steps */
+    int backwards; /* if nonzero, work items run in a thread pool of this program, from last to first */
+    uint64_t hash; /* result: hash of the weights and of the fetched values */
     double norm;
     long jobs;
 } training;
@@ -64,7 +65,8 @@ static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t
     return gckpt_param(g, name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-/* Trains and sets the results. Uses no CHECK, because it runs on several threads; hash stays 0 if something fails. */
+/* Trains as *t says and sets its results. The function uses no CHECK, because it runs on several threads; if anything
+ * fails, t->hash stays 0. */
 static void train(training *t)
 {
     int32_t tokens[B * T], targets[B * T];
@@ -148,7 +150,7 @@ static void check_training(void)
             CHECK_MSG(t.hash == base.hash && t.norm == base.norm, "way %d, %d threads", way,
                       t.threads);
 #if FAST && defined(_OPENMP)
-            CHECK(t.team_threads == t.threads); /* the step is large enough for the team */
+            CHECK(t.team_threads == t.threads); /* a step of this size uses the whole team */
 #endif
         }
         training t = base;
@@ -164,14 +166,14 @@ static void check_training(void)
         train(&t);
         CHECK_MSG(t.hash == base.hash, "way %d, in pieces", way);
         t.pieces = 0;
-        t.fetch = !t.fetch; /* with a fetch, the scaled gradient is written back */
+        t.fetch = !t.fetch; /* if a gradient is fetched, the update writes its scaled values back */
         train(&t);
         training other = t;
         other.threads = 1;
         train(&other);
         CHECK_MSG(t.hash == other.hash && t.norm == base.norm, "way %d, fetched or not", way);
     }
-    /* the norm is computed before the updates (clip) or during them */
+    /* The gradient's norm is computed before the updates if clipping is requested, else during the updates. */
     training two;
     training one = { .rows = B, .threads = 2 };
     two = one;
@@ -203,18 +205,19 @@ typedef struct {
     int64_t squares[MOST];
 } job;
 
-/* Not in a header: base/threads.c exports them only for this test. */
+/* Functions of base/threads.c that no header declares; they are extern only for this test. */
 void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                 void *context);
 void gckpti_team_worker(struct gckpti_team *t);
 void gckpti_team_end(struct gckpti_team *t, int others);
-enum { TEAM_BYTES = 1024 }; /* more than sizeof(struct gckpti_team) */
+enum { TEAM_BYTES = 1024 }; /* at least sizeof(struct gckpti_team) */
 
-/* Uses only plain memory, so that a thread sanitizer reports every access that the team does not order. */
+/* A work item. It uses only plain memory, so that a thread sanitizer reports every access that the team does not
+ * order. */
 static void item(void *context, int64_t i)
 {
     job *j = (job *)context;
-    if ((j->values[i] & 31) == 0) /* this item takes longer; other threads continue */
+    if ((j->values[i] & 31) == 0) /* a slow item: other threads claim the next ones meanwhile */
         for (int k = 0; k < 3; k++)
             sched_yield();
     j->ran[i]++;
@@ -243,7 +246,7 @@ static void outer(void *context, int64_t i)
 static void stress(int rounds)
 {
     static int64_t values[MOST];
-    static job jobs[2]; /* alternate, since each call has another context */
+    static job jobs[2]; /* calls use the two jobs in turn, so that each call has another context than the call before */
     struct gckpti_team *team = (struct gckpti_team *)calloc(1, TEAM_BYTES);
     pthread_t threads[TEAM_SIZE];
     gckpti_runner runner = { .team = team };
@@ -259,14 +262,14 @@ static void stress(int rounds)
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
         int64_t n = (int64_t)(random >> 33) % (r % 5 ? 8 : MOST);
         for (int64_t i = 0; i < n; i++)
-            values[i] = (int64_t)(random >> 40) + i; /* written just before the items read it */
+            values[i] = (int64_t)(random >> 40) + i; /* written here, read by the items */
         memset(j, 0, sizeof *j);
         j->n = n;
         j->values = values;
         gckpti_parallel_for(&call, n, item, j);
         for (int64_t i = 0; i < MOST; i++)
             wrong += j->ran[i] != (i < n) || (i < n && j->squares[i] != values[i] * values[i]);
-        if (r % 64 == 0) /* gives the threads time to fall asleep */
+        if (r % 64 == 0) /* gives idle threads time to fall asleep */
             for (int i = 0; i < 50; i++)
                 sched_yield();
     }

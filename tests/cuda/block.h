@@ -1,26 +1,26 @@
-/* block.h - compares kernels of gradckpt_cuda.cu with the plain kernels of gradckpt.h, bit by bit; shared by
- * cuda_elementwise.c, cuda_images.c, cuda_products.c and cuda_rows.c. All operands lie in one block of memory that
- * exists on host and device, so that bytes that a kernel must not write are compared as well.
+/* block.h - compares kernels of gradckpt_cuda.cu with the plain kernels of gradckpt.h, bit by bit. cuda_elementwise.c,
+ * cuda_images.c, cuda_products.c and cuda_rows.c include it. All operands are in one block of memory that exists on the
+ * host and on the device, so that the comparison also finds bytes that a kernel must not write.
  *
- *     if (block_open(argc, argv)) {          opens the device and the block; argv[1]: first seed
+ *     if (block_open(argc, argv)) {          opens the device and the block; argv[1] is the first seed
  *         used = 0;                          empties the block
- *         float *x = block_take(n, 1);       n floats, which the test fills
+ *         float *x = block_take(n, 1);       takes n floats, which the test fills
  *         both(op, GCKPT_FORWARD, &call);    runs both kernels on operands in the block, compares the memories
  *         block_close();
  *     }
  *
- * For functions that are not an op's kernel: block_upload(); both functions; block_same("what", NULL). Each test
- * chooses values that are difficult for its kernels. */
+ * To compare functions that are not kernels of an op: call block_upload(), then both functions, then block_same("what",
+ * NULL). Each test chooses values that are difficult for its kernels. */
 #ifndef TESTS_CUDA_BLOCK_H
 #define TESTS_CUDA_BLOCK_H
 #include "util.h"
 
 static const gckpt_backend *device;
-/* in floats; GUARD floats after the used ones are compared as well */
+/* Sizes in floats. The comparison includes GUARD floats after the used ones. */
 enum { SPACE = 1 << 22, WORKSPACE = 1 << 16, GUARD = 8 };
-/* memory of the plain kernels, copy of the device's memory, the device's memory */
+/* host: memory of the plain kernels; device_block: memory of the device; result: a copy of device_block. */
 static float *host, *result, *device_block;
-static int64_t used;                 /* in floats */
+static int64_t used;                 /* number of floats in use */
 
 static inline int block_open(int argc, char **argv)
 {
@@ -52,7 +52,8 @@ static inline void block_clear(void)
         host[i] = -77.25f;
 }
 
-/* Returns n floats, with unused floats before them: at any offset, or at one that `multiple` divides. */
+/* Returns n floats of the block, after some unused floats. Their offset is a multiple of `multiple`; if that is 1, it
+ * is random. */
 static inline float *block_take(int64_t n, int multiple)
 {
     used += 4 + (multiple == 1 ? (int64_t)below(4) : 0);
@@ -63,7 +64,7 @@ static inline float *block_take(int64_t n, int multiple)
     return host + used - n;
 }
 
-/* Returns the device address of a pointer into the block. */
+/* Returns the address in the device's memory for a pointer into `host`. */
 static inline void *to_device(const void *p)
 {
     return p ? (void *)((char *)device_block + ((const char *)p - (const char *)host)) : NULL;
@@ -74,7 +75,8 @@ static inline void block_upload(void)
     device->copy_in(device->context, device_block, host, (size_t)(used + GUARD) * 4);
 }
 
-/* Returns whether the bits are equal, or both are NaN. If `halves`, words may also be two bf16. */
+/* Returns whether x and y have equal bits or are both NaN. If `halves` is nonzero, x and y may also be two bf16 numbers
+ * each. */
 static inline int same_bits(float x, float y, int halves)
 {
     uint32_t a = bits_of(x), b = bits_of(y);
@@ -84,7 +86,7 @@ static inline int same_bits(float x, float y, int halves)
     return a == b || (x != x && y != y);
 }
 
-/* Returns whether both are NaN, each taken as the two words of a double. */
+/* Returns whether the doubles at x and y are both NaN. */
 static inline int both_nan(const float *x, const float *y)
 {
     double a, b;
@@ -93,7 +95,7 @@ static inline int both_nan(const float *x, const float *y)
     return a != a && b != b;
 }
 
-/* Returns the name of the operand that contains float `at` of the block; *inside is the offset in it. */
+/* Returns the name of the operand that has float number `at` of the block, and sets *inside to the offset within it. */
 static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *inside)
 {
     static const char *const names[] = { "out",  "out_bf16",     "saved", "loss_sum", "loss_count",
@@ -113,7 +115,7 @@ static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *
     return name;
 }
 
-/* Compares the device's block with the host's. */
+/* Compares the device's block with the host's block, and reports the first difference as one of `what`. */
 static inline void block_same(const char *what, const gckpt_call *c)
 {
     int64_t first = -1, count = 0, inside = 0;
@@ -138,7 +140,7 @@ static inline void block_same(const char *what, const gckpt_call *c)
     CHECK_MSG(!problem, "%s", problem ? problem : "");
 }
 
-/* Runs both kernels of an op on operands in the block, then compares the memories. */
+/* Runs the plain kernel and the device's kernel of an op on operands in the block, then compares the blocks. */
 static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
 {
     static float plain_workspace[WORKSPACE];
@@ -174,7 +176,7 @@ static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *c
         device->release(device->context, d.workspace, workspace);
 }
 
-/* Returns an empty call of one thread, in training. */
+/* Returns a call for one thread in training, without inputs. */
 static inline gckpt_call block_call(const void *attributes)
 {
     gckpt_call c;

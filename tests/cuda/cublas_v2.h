@@ -1,5 +1,5 @@
-/* cublas_v2.h - the part of cuBLAS that tests/bench/cuda.cu calls, written as plain loops for the shim, so that the
- * benchmark's code runs without a device. Matrices are stored by columns, as in cuBLAS; sums are in double. */
+/* cublas_v2.h - the part of cuBLAS that tests/bench/cuda.cu calls, as plain loops for the shim, so that the benchmark's
+ * code runs without a device. As in cuBLAS, matrices are stored by columns. Sums are in double. */
 #ifndef CUBLAS_V2_H
 #define CUBLAS_V2_H
 typedef int cublasStatus_t;
@@ -29,7 +29,7 @@ inline double cublas_element(const void *x, cudaDataType type, int64_t i)
     return f;
 }
 
-/* c (m,n) = alpha op(a) (m,k) op(b) (k,n); beta must be 0 */
+/* Computes c (m,n) = alpha op(a) (m,k) op(b) (k,n); beta must be 0. */
 inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_as, cublasOperation_t b_as,
                                    int m, int n, int k, const float *alpha, const void *a,
                                    cudaDataType a_type, int a_line, const void *b,

@@ -1,6 +1,6 @@
 /* cuda_elementwise.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): fills and copies between
- * ops, elementwise ops, broadcasting, shape ops, rotary and losses of elements, with operands at any offset. Then
- * trains small nets.
+ * ops, elementwise ops, broadcasting, shape ops, rotary and elementwise losses, with operands at any offset. Then small
+ * nets are trained.
  *     build/cuda_elementwise [first seed] */
 #include "num/num.h"
 #include "ops/internal.h"
@@ -11,7 +11,8 @@
 #include "cuda_shim.h"
 #endif
 
-/* of this round: operands begin at multiples of 16 bytes; values include NaN, infinities, .. */
+/* Of the current case: `aligned` if operands begin at multiples of 16 bytes; `special` if values include NaN,
+ * infinities and zeros. */
 static int aligned, special;
 
 static float any_value(void)
@@ -24,7 +25,7 @@ static float any_value(void)
     return chance(20) ? x * 1e-3f : x;
 }
 
-/* Returns an operand of n floats, filled with values. */
+/* Returns an operand of n floats with random values. */
 static float *operand(int64_t n)
 {
     float *x = block_take(n, aligned ? 4 : 1);
@@ -61,7 +62,7 @@ static gckpt_shape any_shape(int dims, int64_t most)
         if (n >= most)
             most = n;
     }
-    for (int i = dims - 1; i > 0; i--) { /* the large axis may be anywhere */
+    for (int i = dims - 1; i > 0; i--) { /* shuffles the sizes, so that any axis may be the largest */
         int j = (int)below(i + 1);
         int64_t d = s.d[i];
         s.d[i] = s.d[j], s.d[j] = d;
@@ -78,7 +79,7 @@ static gckpt_call new_call(const void *attributes)
     return c;
 }
 
-/* Adds the operands to a call whose shapes are set: output, values, gradients. */
+/* Checks the shapes of a call and adds its operands: output, values, gradients. */
 static void operands(const gckpt_op *op, gckpt_call *c)
 {
     start();
@@ -91,7 +92,7 @@ static void operands(const gckpt_op *op, gckpt_call *c)
         c->in[i].data = operand(count_of(&c->in[i].shape));
         c->in[i].accumulate = chance(50);
     }
-    float *x = (float *)(uintptr_t)c->in[0].data; /* a condition, which is often 0 */
+    float *x = (float *)(uintptr_t)c->in[0].data; /* input 0 of gckpt_where is the condition: many elements are 0 */
     for (int64_t i = 0; op == &gckpti_op_where && i < count_of(&c->in[0].shape); i++)
         if (chance(40))
             x[i] = float_of(chance(30) ? 0x80000000u : 0);
@@ -178,7 +179,7 @@ static void test_unary(void)
     unary(&gckpti_op_dropout, &p);
 }
 
-/* In each input, any axis of the result may be broadcast or missing. */
+/* Tests ops of two inputs in which any axis may be 1 (broadcast) or missing. */
 static void test_broadcasting(void)
 {
     const gckpt_op *ops[6] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
@@ -187,7 +188,7 @@ static void test_broadcasting(void)
         const gckpt_op *op = ops[round % 6];
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
-        int whole = (int)below(3); /* index of an input that is not broadcast; 2 allows both */
+        int whole = (int)below(3); /* this input is not broadcast; if it is 2, both inputs may be */
         c.inputs = 2;
         for (int i = 0; i < 2; i++) {
             int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
@@ -198,7 +199,7 @@ static void test_broadcasting(void)
         forward(op, c);
         backward(op, c);
     }
-    /* Few columns and many rows, or many columns and few rows. */
+    /* Broadcast gradients sum over few or many rows of many or few columns. */
     static const int64_t sizes[][4] = { { 300, 3, 0, 1 }, { 64, 130, 0, 1 }, { 65, 33, 0, 1 }, { 40, 200, 0, 1 },
                                         { 3, 300, 1, 0 }, { 130, 64, 1, 0 }, { 1, 129, 1, 0 }, { 777, 1, 0, 0 } };
     for (int k = 0; k < 8; k++)
@@ -211,13 +212,13 @@ static void test_broadcasting(void)
         }
 }
 
-/* Any of the three inputs may be broadcast; the condition is f32 or i32, and has no gradient. */
+/* Tests gckpt_where. Each of its three inputs may be broadcast; the condition is f32 or i32 and has no gradient. */
 static void test_where(void)
 {
     for (int round = 0; round < 240; round++) {
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
-        int whole = (int)below(4); /* index of an input that is not broadcast; 3 allows all */
+        int whole = (int)below(4); /* this input is not broadcast; if it is 3, all inputs may be */
         c.inputs = 3;
         for (int i = 0; i < 3; i++) {
             int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
@@ -237,7 +238,7 @@ static void test_shapes(void)
         gckpt_call c = new_call(&p);
         c.inputs = 1;
         c.in[0].shape = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 10 ? 3000 : 20000);
-        if (round == 0) /* needs more tiles than there are blocks */
+        if (round == 0) /* more tiles than thread blocks */
             c.in[0].shape = gckpt_shape3(2500, 3, 2);
         p.n = c.in[0].shape.n;
         for (int i = 0; i < p.n; i++)
@@ -308,7 +309,7 @@ static void test_shapes(void)
     }
 }
 
-/* Many values are equal, NaN or infinite. */
+/* Tests max and argmax on inputs in which many values are equal, NaN or infinite. */
 static void test_greatest(void)
 {
     for (int round = 0; round < 150; round++) {
@@ -319,7 +320,7 @@ static void test_greatest(void)
         axis = chance(40) ? c.in[0].shape.n - 1 : (int)below(c.in[0].shape.n);
         const int64_t size = c.in[0].shape.d[axis];
         axis -= chance(30) ? c.in[0].shape.n : 0;
-        for (int way = 0; way < 3; way++) { /* max, argmax, backward of max */
+        for (int way = 0; way < 3; way++) { /* way 0 is max, way 1 argmax, way 2 the backward of max */
             const gckpt_op *op = way == 1 ? &gckpti_op_argmax : &gckpti_op_max;
             gckpt_call d = c;
             operands(op, &d);
@@ -345,7 +346,7 @@ static void test_upsample(void)
         gckpt_call c = new_call(&o);
         c.inputs = 1;
         c.in[0].shape = gckpt_shape4(1 + below(3), 1 + below(9), 1 + below(12), 1 + below(9));
-        if (round < 6) /* sizes at which source positions are rounded down */
+        if (round < 6) /* sizes for which the source position of a pixel is rounded down */
             o.size[1] = round / 3 ? 166 : 22, c.in[0].shape.d[2] = round / 3 ? 4 : 26;
         forward(&gckpti_op_upsample, c);
         backward(&gckpti_op_upsample, c);
@@ -363,7 +364,7 @@ static void test_rotary(void)
             gckpti_rotary o;
             float frequency[65];
         } with = { { z[2], bases[round / 7], round % 3, 0, 0, 0 }, { 0 } };
-        if (round % 2) { /* rotates some columns, scaled, by given frequencies or by a base */
+        if (round % 2) { /* some columns are rotated and scaled, by given frequencies or by a base */
             with.o.columns = z[3] > 2 ? z[3] / 2 / (1 + round % 2) * 2 : 2;
             with.o.scale = 1.125f;
             with.o.has_frequencies = round % 4 == 1;
@@ -378,7 +379,7 @@ static void test_rotary(void)
     }
 }
 
-/* Adds a weight for each element of the first axes; some are 0. */
+/* Adds a weight for each element of the first axes as input 2; some weights are 0. */
 static void weigh(gckpt_call *c)
 {
     c->inputs = 3;
@@ -386,7 +387,7 @@ static void weigh(gckpt_call *c)
     c->in[2].shape.n = 1 + (int)below(c->in[0].shape.n);
 }
 
-/* Losses add to existing sums; in a recompute the sums are not requested. */
+/* Tests losses. A forward adds to existing sums; a recompute requests no sums. */
 static void test_losses(void)
 {
     static const gckpt_op *const ops[5] = { &gckpti_op_mean_squared_error, &gckpti_op_sum_loss,
@@ -408,7 +409,7 @@ static void test_losses(void)
             if (chance(20))
                 ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
         for (int64_t i = 0; c.inputs > 1 && i < count_of(&c.in[0].shape); i++)
-            if (chance(5)) /* prediction equals target */
+            if (chance(5)) /* some predictions equal their target */
                 ((float *)(uintptr_t)c.in[1].data)[i] = c.in[0].data[i];
         double *sum = (double *)(void *)(host + (used + 7) / 4 * 4);
         int64_t *count = (int64_t *)(void *)(sum + 1);
@@ -425,7 +426,7 @@ static void test_losses(void)
     }
 }
 
-/* ---- functions between ops ---- */
+/* ---- functions that a backend runs between ops: fill, copy, add ---- */
 static void test_between(void)
 {
     gckpt_call h = new_call(NULL), d = h;
@@ -467,8 +468,8 @@ static void test_between(void)
     }
 }
 
-/* Fills are collected, up to 64 for one launch; not if two would write the same memory, and any other request launches
- * them. */
+/* Tests fills. The backend collects up to 64 of them for one launch. It launches them earlier if two fills would write
+ * the same memory, or before any other request. */
 static void test_fills(void)
 {
     gckpt_call h = new_call(NULL), d = h;
@@ -508,7 +509,8 @@ static void test_fills(void)
     }
 }
 
-/* Like gckpti_cpu_update, which always writes scaled gradients back. */
+/* Compares CUDA's update with gckpti_cpu_update. The gradient is compared only with write_back, since gckpti_cpu_update
+ * always writes scaled gradients back. */
 static void test_update(void)
 {
     static const int64_t sizes[] = { 1, 3, 4, 31, 33, 127, 1000, 4095, 4096, 4097, 4100, 8192, 9001 };
@@ -565,7 +567,7 @@ static void test_update(void)
     }
 }
 
-/* ---- trainings: a graph with each of these ops, on the device and on the processor ---- */
+/* ---- trainings of a graph that has each of these ops, on the device and on the processor ---- */
 enum { B = 6, T = 5, C = 24 };
 typedef struct {
     gckpt_mode mode;

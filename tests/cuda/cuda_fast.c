@@ -1,6 +1,6 @@
-/* cuda_fast.c - tests GCKPT_BF16_FAST on CUDA: every kernel stays within error bounds (from binary64) that follow from
- * its roundings, with every combination of f32 and bf16 operands. Trainings have the same bits in all plans, and in
- * those splits for which the mode promises it. */
+/* cuda_fast.c - tests GCKPT_BF16_FAST on CUDA. The results of every kernel must be within error bounds that follow from
+ * the kernel's roundings, compared with results in double, for every combination of f32 and bf16 operands. Trainings
+ * must have the same bits in all plans, and in those splits of the batch for which the mode promises the same bits. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,12 +16,14 @@
 
 static const gckpt_backend *gpu;
 
-/* Unit roundoffs: of bf16 (8 digits, round to nearest), and of f32 where an mma may truncate. */
+/* HALF: unit roundoff of bf16, which has 8 digits and rounds to nearest. CUT: unit roundoff of f32 where a tensor core
+ * may truncate. */
 static const double HALF = 0x1p-8, CUT = 0x1p-23;
 
-/* ---- calling the two kernels of an op ---- */
-/* Bits of `narrow`: arrays in bf16. Bits of `held`: gradients that accumulate. */
-enum { OUT = 1 << 3, GRAD_OUT = 1 << 4, GRAD = 5 /* bit of the first input's gradient */ };
+/* ---- calling forward and backward kernel of an op ---- */
+/* Bits of trial.narrow select arrays in bf16: bits 0 to 2 the inputs, OUT, GRAD_OUT, and bit GRAD + i the gradient of
+ * input i. Bit i of trial.held lets the gradient of input i accumulate. */
+enum { OUT = 1 << 3, GRAD_OUT = 1 << 4, GRAD = 5 /* bit number of the first input's gradient */ };
 typedef struct {
     const char *name;
     const gckpt_op *op;
@@ -29,12 +31,12 @@ typedef struct {
     int inputs;
     gckpt_shape shape[4];
     unsigned narrow, held, no_gradient;
-    float scale;       /* of random values */
-    float *x[4], *g;   /* values, gradient of the output */
+    float scale;       /* scale of the random values */
+    float *x[4], *g;   /* values of the inputs, gradient of the output */
     float *start[4];   /* initial values of gradients that accumulate */
-    int32_t *index;    /* for input i of GCKPT_INDEX(i) */
-    float *out, *saved, *grad[4];     /* results */
-    float *given_out, *given_saved;   /* inputs of the backward; if NULL, the results of the forward */
+    int32_t *index;    /* data of the input i with GCKPT_INDEX(i) */
+    float *out, *saved, *grad[4];     /* results of the kernels */
+    float *given_out, *given_saved;   /* output and saved values for the backward, or NULL for the forward's */
     double sum;
     int64_t count;
     gckpt_shape out_shape;
@@ -43,7 +45,7 @@ typedef struct {
 
 static void *held[64];
 static int allocation_count;
-static size_t aside; /* offset of arrays from a multiple of 256 bytes */
+static size_t aside; /* arrays begin this number of bytes after a multiple of 256 */
 
 static void *on_device(const void *from, size_t bytes)
 {
@@ -60,7 +62,7 @@ static void free_device(void)
         gpu->release(gpu->context, held[--allocation_count], 0);
 }
 
-/* Copies n values to the device, as bf16 if `narrow`, else as f32. */
+/* Copies n values to the device, as bf16 if `narrow` is nonzero, else as f32. */
 static void *put(const float *x, int64_t n, int narrow)
 {
     uint16_t *half = (uint16_t *)malloc((size_t)n * 2);
@@ -101,7 +103,7 @@ static float *values(int64_t n, float scale, int narrow)
     return x;
 }
 
-/* Starts a trial with random operands; the op determines the sizes. */
+/* Returns a call for trial t, and gives t random operands. */
 static gckpt_call begin(trial *t)
 {
     gckpt_call call;
@@ -233,7 +235,7 @@ static void device_runs(trial *t)
     else if (!loss)
         call.grad_out = (float *)put(t->g, n, 0);
     call.workspace = call.workspace_backward ? on_device(NULL, call.workspace_backward) : NULL;
-    for (int i = 0; i < t->inputs; i++) { /* delayed fills with zeros: a kernel that starts at 0 may drop them */
+    for (int i = 0; i < t->inputs; i++) { /* delayed fills: the backend may drop one if a kernel starts its sum at 0 */
         int64_t size = count_of(&t->shape[i]);
         if (!call.in[i].grad || call.in[i].accumulate || size % 2)
             continue;
@@ -242,7 +244,7 @@ static void device_runs(trial *t)
         if (call.in[i].compensation)
             gpu->fill(&call, call.in[i].compensation, 0, size);
     }
-    if (!(t->op->flags & (1u << 21)) || !loss) /* a loss with GCKPTI_BACKWARD_LOSS is counted by the backward */
+    if (!(t->op->flags & (1u << 21)) || !loss) /* with GCKPTI_BACKWARD_LOSS, the backward counts the loss */
         call.loss_sum = loss && !t->attributes ? NULL : call.loss_sum;
     gpu->find_fast(gpu->context, t->op, GCKPT_BACKWARD)(&call);
     for (int i = 0; i < t->inputs; i++)
@@ -256,7 +258,7 @@ static void device_runs(trial *t)
     free_device();
 }
 
-/* Checks that got is within `error` of want, plus the rounding to bf16 if `narrow`. */
+/* Checks that |got - want| is at most `error`, plus the rounding to bf16 if `narrow` is nonzero. */
 static int near(const trial *t, const char *what, int64_t i, float got, double want, double error, int narrow)
 {
     double allowed = error + (narrow ? HALF * (fabs(want) + error) : 0) + 1e-37;
@@ -275,16 +277,16 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
                 .narrow = narrow, .held = held, .scale = 1 };
     prepare(&t);
     device_runs(&t);
-    /* operands, rounded to bf16 if they are f32 */
+    /* The operands as the kernel sees them: f32 operands are rounded to bf16. */
     double *x = (double *)malloc((size_t)(m * k) * 8), *w = (double *)malloc((size_t)(n * k) * 8),
            *g = (double *)malloc((size_t)(m * n) * 8);
     for (int64_t i = 0; i < m * k; i++)
         x[i] = narrowed(t.x[0][i], narrow & 1);
-    for (int64_t i = 0; i < n * k; i++) /* stored as (n,k) */
+    for (int64_t i = 0; i < n * k; i++) /* w is stored as (n,k) */
         w[i] = narrowed(t.x[1][transposed ? i : i % k * n + i / k], narrow >> 1 & 1);
     for (int64_t i = 0; i < m * n; i++)
         g[i] = narrowed(t.g[i], narrow & GRAD_OUT);
-    /* each addition is off by at most 2 CUT of the sum of magnitudes so far */
+    /* The error of an addition is at most 2 CUT times the sum of magnitudes so far. */
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double want = bias ? t.x[2][j] : 0, all = fabs(want);
@@ -307,7 +309,7 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
                 want += g[i * n + j] * x[i * k + p], all += fabs(g[i * n + j] * x[i * k + p]);
             near(&t, "dw", at, t.grad[1][at], want, (double)(m + 2) * 2 * CUT * all, narrow >> (GRAD + 1) & 1);
         }
-    for (int64_t j = 0; bias && j < n; j++) { /* sums of 16, then compensated ones */
+    for (int64_t j = 0; bias && j < n; j++) { /* sums of 16 rows at a time are added with compensation */
         double want = held & 4 ? t.start[2][j] : 0, all = fabs(want);
         for (int64_t i = 0; i < m; i++)
             want += t.g[i * n + j], all += fabs((double)t.g[i * n + j]);
@@ -329,7 +331,7 @@ static void test_linear(int large)
         for (int way = 0; way < 4; way++) {
             if (large && way != i && way != 3)
                 continue;
-            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* as plans store them; all f32; weights in bf16 as well */
+            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* way 0 as in plans; 1 all f32; 2 also bf16 weights */
             unsigned narrow = way == 0 ? keeps : way == 1 ? 0 : way == 2 ? keeps | 2 | 1 << (GRAD + 1) : 1 | GRAD_OUT;
             test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow,
                            way == 1   ? 7
@@ -338,7 +340,7 @@ static void test_linear(int large)
         }
 }
 
-/* ---- attention; causal: 1 + the number of keys that are missing ---- */
+/* ---- attention; `causal` is 1 + the number of keys before the first query that do not exist ---- */
 static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
                                   int few, unsigned narrow, unsigned held, unsigned unwanted)
 {
@@ -390,9 +392,9 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                     sum += p[j] = exp(p[j] - max);
                 max = seen ? max : 0, sum = seen ? sum : 1;
                 t.given_saved[n] = (float)(max + log(sum));
-                /* A score is off by the truncations of its sum and a few roundings (conversion to base 2, maximum,
-                 * `saved`); an exponential by the same, relative to itself, plus the error of exp2 (4 truncations); an
-                 * operand p by half a bf16 digit. */
+                /* `off` bounds the error of a score: the truncations in its sum and a few roundings (conversion to base
+                 * 2, maximum, `saved`). The relative error of an exponential is the score's error plus that of exp2, 4
+                 * truncations. An operand p is off by half a unit of bf16's last digit. */
                 double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
                 near(&t, "saved", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
                 for (int64_t j = 0; j < seen; j++)
@@ -453,7 +455,8 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     test_shared_attention(b, queries, keys, heads, 1, d, causal, 0, narrow, held, unwanted);
 }
 
-/* Makes an element of one token infinite: results that do not depend on the token keep their bits. */
+/* Makes an element of one token infinite. Results that do not depend on that token must keep their bits, and the
+ * dq of the queries that see the token must become infinite or NaN. */
 static void test_masked(int64_t d, int64_t queries, int64_t keys)
 {
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
@@ -466,7 +469,7 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
     float *clean[4] = { t.grad[0], t.grad[1], t.grad[2], t.out };
     for (int which = 0; which < 4; which++)
         for (int64_t token = queries / 3; token < queries; token += queries / 3) {
-            int of_query = which == 0 || which == 3; /* which: q, k, v, g */
+            int of_query = which == 0 || which == 3; /* which: 0 to 3 for an element of q, k, v or g */
             float *x = (which == 3 ? t.g : t.x[which]) + (token + (of_query ? 0 : ahead)) * d + d / 2, before = *x;
             int64_t wrong = 0, spoilt = 0;
             *x = INFINITY;
@@ -474,13 +477,13 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
                 t.grad[i] = floats(n[i]);
             t.out = floats(n[0]);
             device_runs(&t);
-            for (int64_t i = 0; i < n[0]; i++) { /* queries before this token, or other queries */
+            for (int64_t i = 0; i < n[0]; i++) { /* outputs and dq of queries that do not see the token */
                 int apart = of_query ? i / d != token : i / d < token;
                 wrong += (apart || which == 3) && t.out[i] != clean[3][i];
                 wrong += apart && t.grad[0][i] != clean[0][i];
                 spoilt += !apart && !(fabsf(t.grad[0][i]) < INFINITY);
             }
-            for (int64_t i = 0; i < n[1]; i++) /* keys after this token */
+            for (int64_t i = 0; i < n[1]; i++) /* dk and dv of keys that the token's query does not see */
                 if (of_query && i / d > token + ahead)
                     wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
             CHECK_MSG(wrong == 0 && spoilt > 0,
@@ -559,8 +562,8 @@ static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsign
                 p[j] += x[r * c + e] * w[j * c + e], all += fabs(x[r * c + e] * w[j * c + e]);
             max = fmax(max, p[j]), most = fmax(most, all);
         }
-        /* logits are off by truncations and by the roundings when the maximum is subtracted; sums by one truncation per
-         * addition */
+        /* `off` bounds the error of a logit: truncations, and roundings when the maximum is subtracted. `sums` bounds
+         * the relative error of a sum: one truncation for each addition. */
         double off = ((double)c + 8) * 2 * CUT * most + 8 * CUT, sums = (double)(128 + (v + 63) / 64) * 2 * CUT;
         for (int64_t j = 0; j < v && t.index[r] >= 0; j++)
             sum += exp(p[j] - max);
@@ -600,11 +603,11 @@ static void test_loss(void)
 {
     test_loss_of(1, 1, 1, 1, 1, 0, 0);
     test_loss_of(33, 16, 100, 1, 1 | 1 << GRAD, 0, 0);
-    test_loss_of(66, 24, 65, 8, 1 | 1 << GRAD, 3, 0); /* logits of some hundreds */
+    test_loss_of(66, 24, 65, 8, 1 | 1 << GRAD, 3, 0); /* logits of several hundred */
     test_loss_of(17, 31, 129, 1, 0, 2, 0);
     test_loss_of(16, 8, 131, 1, 0, 1, 2);
     test_loss_of(16, 8, 64, 1, 1 | 1 << GRAD, 1, 1);
-    test_loss_of(18, 8, 4201, 1, 1 | 1 << GRAD, 1, 0); /* classes in two chunks */
+    test_loss_of(18, 8, 4201, 1, 1 | 1 << GRAD, 1, 0); /* classes that take two chunks */
     test_loss_of(16388, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks in the forward, in five in the backward */
 }
 
@@ -632,7 +635,7 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
     const float *gains = gain ? t.x[1] : NULL, *biases = bias ? t.x[1 + gain] : NULL;
     double *dgain = (double *)calloc((size_t)n, 8), *gain_error = (double *)calloc((size_t)n, 8),
            *h = (double *)malloc((size_t)n * 8), *h_error = (double *)malloc((size_t)n * 8);
-    double each = ((double)n / 32 + 16) * 2 * CUT; /* relative error of a sum by 32 lanes */
+    double each = ((double)n / 32 + 16) * 2 * CUT; /* relative error of a sum that 32 lanes compute together */
     for (int64_t r = 0; r < rows; r++) {
         const float *x = t.x[0] + r * n, *g = t.g + r * n;
         double mean = 0, squares = 0, most = 0, a = 0, b = 0, around = 0, slip = 0;
@@ -641,7 +644,8 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
         for (int64_t i = 0; i < n; i++)
             squares += (x[i] - mean) * (x[i] - mean) / (double)n, most = fmax(most, fabs((double)x[i] - x[0]));
         double rstd = 1 / sqrt(squares + epsilon);
-        /* the mean is off by the error of its sum (of x - x_0) and one rounding; x - mean by one rounding more */
+        /* `off` bounds the error of x - mean: the error of the sum of x - x[0], and a rounding for each of two
+         * subtractions. */
         double off = center ? each * most + CUT * (fabs(mean) + fabs((double)x[0])) : 0;
         for (int64_t i = 0; i < n; i++) {
             h[i] = (x[i] - mean) * rstd;
@@ -687,19 +691,19 @@ static void test_norms(void)
     test_norm_of(16, 257, 1, 0, 0, -5, 0, 0);
     test_norm_of(65, 64, 0, 1, 0, 1, all, 1);
     test_norm_of(9, 129, 0, 0, 0, 0, 1 | GRAD_OUT, 1);
-    test_norm_of(8211, 8, 1, 1, 1, 0, all, 6); /* sums of its groups take three launches */
+    test_norm_of(8211, 8, 1, 1, 1, 0, all, 6); /* the sum of the gain's gradient takes three launches */
 }
 
-/* ---- elementwise, slice: a few roundings of one f32 formula ---- */
+/* ---- elementwise ops and slice, whose error is that of a few roundings of one f32 formula ---- */
 static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
 {
     return i < 0 ? (double)call->out[at]
                  : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
 }
 
-/* gelu as this mode computes it, y = x s with s = 1 / (1 + exp(-2 u)): its value, its derivative, and their error
- * bounds. s is off by four roundings of 2 u, 2 ulp of exp2, one sum and 1 ulp of the quotient; 1 - s by the error of s
- * and one rounding. */
+/* gelu as this mode computes it: y = x s with s = 1 / (1 + exp(-u)). Sets *y, its derivative *deriv, and their error
+ * bounds *off and *slip. The error of s comes from four roundings of u, 2 ulp of exp2, one sum and 1 ulp of the
+ * quotient; the error of 1 - s is that of s and one more rounding. */
 static void gelu_of(double x, double *y, double *off, double *deriv, double *slip)
 {
     const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)),
@@ -710,7 +714,7 @@ static void gelu_of(double x, double *y, double *off, double *deriv, double *sli
     *slip = s * r + around * ((1 - s) * (r + 4 * CUT) + s * r + CUT) + CUT * fabs(*deriv);
 }
 
-/* Compares with the op's exact kernels on the same values. */
+/* Compares an op's kernels with its exact fp32 kernels on the same values. */
 static void test_alike(trial t)
 {
     float *grad[3] = { NULL, NULL, NULL };
@@ -735,14 +739,14 @@ static void test_alike(trial t)
             gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
         near(&t, "out", i, t.out[i], y, off, t.narrow & OUT);
     }
-    float *out = call.out; /* the backward reads the values that the forward stored */
+    float *out = call.out; /* the exact backward reads the output that this mode's forward stored */
     call.out = t.out;
     call.grad_out = t.g;
     t.op->backward(&call);
     for (int k = 0; k < t.inputs; k++)
         for (int64_t i = 0; i < count_of(&t.shape[k]); i++) {
             double want = plain(&t, &call, k, i), error = 4 * CUT * (fabs(want) + fabs((double)grad[k][i]));
-            if (count_of(&t.shape[k]) < count_of(&t.out_shape)) /* sums over rows, some of them compensated */
+            if (count_of(&t.shape[k]) < count_of(&t.out_shape)) /* sums over rows, some of them with compensation */
                 error += 32 * CUT;
             if (own) {
                 gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
@@ -767,7 +771,7 @@ static void test_elementwise(void)
     for (int k = 0; k < 11; k++)
         for (int way = 0; way < 5; way++)
             for (int i = 0; i < 5; i++) {
-                aside = way == 4 ? 4 : 0; /* not aligned to 16 bytes */
+                aside = way == 4 ? 4 : 0; /* 4 bytes off: not aligned to 16 bytes */
                 const gckpti_slice part = { .axis = 1, .begin = { sizes[i], 0 }, .end = { 3 * sizes[i], 0 } };
                 gckpt_shape s = gckpt_shape2(5, k == 8 ? 4 * sizes[i] : sizes[i]);
                 trial t = { .name = ops[k]->name,
@@ -783,7 +787,7 @@ static void test_elementwise(void)
                 t.held = (unsigned)(way + i);
                 test_alike(t);
             }
-    /* rotary with 1, 7, 8, 65 or 256 pairs per head, or on part of a head; dropout; add with broadcasting */
+    /* Rotary with 1, 7, 8, 65 or 256 pairs per head, or on a part of a head; then dropout and add with broadcasting. */
     for (int k = 0; k < 3; k++)
         for (int way = 0; way < 5; way++)
             for (int i = 0; i < 7; i++) {
@@ -811,11 +815,13 @@ static void test_elementwise(void)
     aside = 0;
 }
 
-/* ---- a product whose launch is delayed so that the next op can be fused: fused or not, the same bits ---- */
-enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* the next op */
-/* where its results go; with DERIVATIVE, OVER_X is the memory of an operand of dw */
+/* ---- a product whose launch the backend delays, so that it can fuse the next op with it: fused or not, the bits must
+ * be the same ---- */
+enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* the op after the product */
+/* Where the next op's result goes: separate memory, or over the product's result, operand or workspace. OVER_X is
+ * memory that, with DERIVATIVE, the product reads to compute dw. */
 enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X };
-enum { NEXT, WAIT, FILL, CAPTURED };             /* the action between the two calls, or around both */
+enum { NEXT, WAIT, FILL, CAPTURED };             /* happens between the two calls; CAPTURED captures both of them */
 
 static gckpt_call bare(const gckpt_op *op, int inputs, const int *attributes, gckpt_shape a, gckpt_shape b)
 {
@@ -834,7 +840,7 @@ typedef struct {
     int64_t m, k, n;
     int next, place, between;
     long launches;
-    uint64_t hash;   /* of the results of product and next op */
+    uint64_t hash;   /* hash of the results of the product and of the next op */
 } chain;
 
 static void run_chain(chain *o)
@@ -861,7 +867,7 @@ static void run_chain(chain *o)
     first.in[1].data = (const float *)put(w, k * n, 0);
     if (back) {
         first.grad_out_bf16 = factor, first.in[0].grad_bf16 = c;
-        first.in[0].bf16 = twin, first.in[1].grad = dw; /* computed in the same call as dx */
+        first.in[0].bf16 = twin, first.in[1].grad = dw; /* dw, which the same call computes as dx */
     } else {
         first.in[0].bf16 = factor, first.out_bf16 = c;
         first.in[2].data = (const float *)put(bias, n, 0);
@@ -874,7 +880,7 @@ static void run_chain(chain *o)
         second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c,
                              second.out_bf16 = out;
     const gckpt_step_params step_key = { .owner = &plain_w, .rows = 1 };
-    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* the first time nothing is captured */
+    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* the second time a key is seen, it is captured */
         CHECK(!gpu->replay(gpu->context, &step_key));
         CHECK(i || gpu->captured(gpu->context));
     }
@@ -884,7 +890,7 @@ static void run_chain(chain *o)
     gpu->find_fast(gpu->context, &gckpti_op_linear, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&first);
     if (o->between == WAIT)
         CHECK(!gpu->finish(gpu->context));
-    else if (o->between == FILL) /* overwrites part of the product's result */
+    else if (o->between == FILL) /* the fill overwrites a part of the product's result */
         gpu->fill(&first, c, 0x40003f80u, m * n / 4);
     gpu->find_fast(gpu->context, op, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&second);
     CHECK(o->between != CAPTURED || gpu->captured(gpu->context));
@@ -909,7 +915,7 @@ static void test_folded(void)
     };
     for (int i = 0; i < 5 * 4 * 6; i++) {
         const int64_t *z = sizes[i % 5];
-        aside = i / 20 == 5 ? 4 : 0; /* not aligned to 16 bytes */
+        aside = i / 20 == 5 ? 4 : 0; /* 4 bytes off: not aligned to 16 bytes */
         chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 5 % 4, .place = i / 20 % 5 }, wait = by, fill = by,
               filled = by, recorded = by;
         wait.between = WAIT, recorded.between = CAPTURED;
@@ -924,7 +930,7 @@ static void test_folded(void)
         fill.between = FILL;
         run_chain(&fill);
         filled.between = FILL, filled.place = IN_PLACE;
-        if (i / 20 % 5 == 0 && i % 5 == 0) { /* the fill must take effect */
+        if (i / 20 % 5 == 0 && i % 5 == 0) { /* shows that the fill changes the results */
             run_chain(&filled);
             CHECK(fill.hash != by.hash && filled.hash != fill.hash);
         }
@@ -932,8 +938,8 @@ static void test_folded(void)
     aside = 0;
 }
 
-/* A product that is delayed when a capture begins runs before it; one that is delayed when the capture ends is part of
- * it. */
+/* A product that is delayed when a capture begins must run before the capture and not be part of it. A product that is
+ * delayed when the capture ends must be part of it. */
 static void test_border(void)
 {
     static const int plain_w = 0;
@@ -944,13 +950,13 @@ static void test_border(void)
     call.in[1].bf16 = before.in[1].bf16 = (const uint16_t *)put(x, 128, 1);
     call.out_bf16 = (uint16_t *)put(none, 128, 1), before.out_bf16 = (uint16_t *)put(none, 128, 1);
     const gckpt_kernel linear = gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD);
-    for (int i = 0; i < 3; i++) { /* the first time runs, the second captures, the third replays */
+    for (int i = 0; i < 3; i++) { /* i = 0 runs, i = 1 captures, i = 2 replays */
         gpu->copy_in(gpu->context, call.out_bf16, none, 256);
         gpu->copy_in(gpu->context, before.out_bf16, none, 256);
         linear(&before);
         CHECK(gpu->replay(gpu->context, &m) == (i == 2));
         if (i == 2)
-            gpu->copy_in(gpu->context, before.out_bf16, none, 256); /* cleared again: a replay must not write it */
+            gpu->copy_in(gpu->context, before.out_bf16, none, 256); /* cleared: a replay must not write it */
         else
             linear(&call);
         CHECK(gpu->captured(gpu->context) == 1);
@@ -968,7 +974,7 @@ static void test_border(void)
 }
 
 #ifdef GCKPT_CUDA_SHIM
-/* A delayed launch that fails is reported, with the kernel's name, to the next call that waits. */
+/* If a delayed launch fails, the next call that waits must return the error with the kernel's name. */
 static void test_late_failure(void)
 {
     fflush(stdout);
@@ -982,7 +988,7 @@ static void test_late_failure(void)
         cuda_shim.fail_launch = 1;
         check_failed = 0;
         gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD)(&call);
-        CHECK(cuda_shim.fail_launch == 1); /* the launch is delayed */
+        CHECK(cuda_shim.fail_launch == 1); /* the launch is delayed, so it has not failed yet */
         const char *why = gpu->finish(gpu->context);
         CHECK_MSG(why && (cuda_shim.lazy || strstr(why, "mma_product_kernel")), "%s", why ? why : "no error");
         fflush(stdout);
@@ -993,7 +999,7 @@ static void test_late_failure(void)
 }
 #endif
 
-/* ---- trainings: samples of T tokens through two transformer blocks ---- */
+/* ---- trainings: samples of `tokens` tokens through two transformer blocks ---- */
 enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 2 };
 
 static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
@@ -1002,7 +1008,7 @@ static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_
     return gckpt_param(gckpt_graph_of(x), name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-static int use_rotary; /* rotary instead of positions, and dropout */
+static int use_rotary; /* if nonzero, uses rotary instead of position embeddings, and dropout */
 
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
@@ -1027,12 +1033,13 @@ typedef struct {
     int64_t tokens, micro; /* tokens of a sample; samples of a micro-batch */
     gckpt_mode mode;
     gckpt_precision precision;
-    /* bare: memory is not poisoned; exact: result, whether the plan calls splits exact */
+    /* bare: if nonzero, memory is not filled with poison. exact: result, nonzero if the plan says that all splits have
+     * the same bits. */
     int fetch, two_ops, bare, exact;
     char mixer[32];
     size_t bytes;
     double loss;
-    long launches; /* of the last step, if counted */
+    long launches; /* result: launches of the last step, if the shim counts them */
 } setting;
 
 static uint64_t train(setting *o)
@@ -1102,15 +1109,15 @@ static void test_training(void)
     CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss,
               exact.loss);
     CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s makes splits inexact", first.mixer);
-    /* 4 of them are updates of 20 parameters with clipping: 2 passes each, 16 parameters a launch; almost no fills with
-     * zeros */
+    /* 4 of the launches are updates: 20 parameters, 16 in a launch, and 2 passes because of clipping. Almost no launch
+     * fills memory with zeros. */
     CHECK_MSG(first.launches <= 197, "a step has %ld launches", first.launches);
-    setting folded = first; /* fills of poison would launch delayed products */
+    setting folded = first; /* a fill with poison makes the backend launch delayed products */
     folded.bare = 1;
     CHECK_MSG(train(&folded) == want && folded.launches <= 114, "without poison a step has %ld launches",
               folded.launches);
     CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
-    for (int i = 0; i < 9; i++) { /* 1 sample: 16 tokens; 3 samples: the last micro-batch has 1 */
+    for (int i = 0; i < 9; i++) { /* micro-batches of 4, 1 or 3 samples; with 3, the last micro-batch has 1 sample */
         setting o = first;
         o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2, o.bare = i / 2 % 2;
         CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact,
@@ -1139,7 +1146,7 @@ static void test_training(void)
     CHECK(train(&two) == train(&poor) && two.loss == poor.loss);
 }
 
-/* Tests refused plans, and ops that this mode leaves to the kernels of GCKPT_BF16. */
+/* Tests plans that are refused, and ops that use the kernels of GCKPT_BF16 because this mode has none for them. */
 static void test_limits(void)
 {
     gckpt_backend without = *gpu;
@@ -1149,8 +1156,8 @@ static void test_limits(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 16, 130));
-        gckpt_tensor *x = gckpt_add(in, weight(in, "w", 16, 130)); /* broadcasts */
-        x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }); /* a head of 130 columns */
+        gckpt_tensor *x = gckpt_add(in, weight(in, "w", 16, 130)); /* broadcasts its second operand */
+        x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }); /* too wide for its kernel */
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
         gckpt_plan_desc desc = { .precision = way ? GCKPT_BF16 : GCKPT_BF16_FAST, .backend = &without };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -1183,7 +1190,7 @@ int main(void)
     if (!CHECK_MSG(gpu != NULL, "%s", error))
         return check_report("cuda fast");
     test_linear(0);
-/* with one processor, tiles of more than 64 are large if they are more than half full */
+/* With one multiprocessor, a kernel uses its large tile if more than half of the tile is filled. */
 #ifdef GCKPT_CUDA_SHIM
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
@@ -1194,7 +1201,7 @@ int main(void)
     test_linear_of(18, 1537, 1409, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
     test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
 #endif
-    test_linear_of(4099, 1, 11, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 4); /* the sums of its bias take two launches */
+    test_linear_of(4099, 1, 11, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 4); /* its bias gradient takes two launches */
     test_attention();
     test_loss();
     test_norms();

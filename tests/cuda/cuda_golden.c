@@ -1,5 +1,5 @@
-/* cuda_golden.c - computes the golden hashes (test_hash.c) on the CUDA backend, for modes, splits and updates in the
- * backward. After the first two steps, micro-batches are replayed from captured graphs. */
+/* cuda_golden.c - the golden hashes (test_hash.c) must also come from the CUDA backend, for all modes, splits and
+ * updates in the backward. After the first two steps, micro-batches are replayed from captured graphs. */
 #define main hash_main
 #include "integration/test_hash.c"
 #undef main
@@ -21,7 +21,7 @@ int main(void)
                   (int)rows, (unsigned long long)hash, loss);
     }
     CHECK(train(GCKPT_SQRT, BATCH, 1, 1, &loss) == in_backward && loss == early);
-    /* the second part offloads, overlapped with kernels and also within captures */
+    /* part 1 also offloads values while kernels run, and within captures */
     for (int part = 0; part < 2 && backend; part++) {
         budget = 1250000 + (size_t)part * 100000;
         CHECK(train(GCKPT_OPTIMAL, 2, 1, 0, &loss) == GOLDEN && loss == first);

@@ -1,7 +1,7 @@
-/* cuda_images.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): convolutions and their
- * transposes, pools, group and batch norm, gather, recurrent layers, u8 inputs; and checks that every op has CUDA
- * kernels. Then trains a small ResNet, a GRU and an LSTM: all plans and splits give the processor's bits, also with
- * replayed micro-batches, and no step copies data to the host before its last update.
+/* cuda_images.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): convolutions and transposed
+ * convolutions, pools, group and batch norm, gather, recurrent layers, u8 inputs. It also checks that every op has CUDA
+ * kernels. Then it trains a small ResNet, a GRU and an LSTM: all plans and splits must give the processor's bits, also
+ * with replayed micro-batches, and no step may copy data to the host before its last update.
  *     build/cuda_images [first seed] [rounds] */
 #include "graph/graph.h"
 #include "ops/internal.h"
@@ -10,7 +10,7 @@
 #include "cuda_shim.h"
 #endif
 
-static int special; /* of this round: values include NaN, infinities, zeros, subnormals */
+static int special; /* of the current case: if nonzero, values include NaN, infinities, zeros, subnormals */
 
 static float value(void)
 {
@@ -37,7 +37,7 @@ static gckpt_call new_call(const void *attributes, int inputs)
     block_clear();
     special = chance(30) ? 1 + (int)below(2) : 0;
 #ifdef GCKPT_CUDA_SHIM
-    cuda_shim.multiprocessors = chance(50) ? 1 : 132; /* selects other tile sizes */
+    cuda_shim.multiprocessors = chance(50) ? 1 : 132; /* the number of multiprocessors decides on tile sizes */
 #endif
     return c;
 }
@@ -48,7 +48,7 @@ static void values(gckpt_call *c)
         c->in[i].data = c->in[i].index || c->in[i].bytes ? NULL : operand(count_of(&c->in[i].shape));
 }
 
-/* Adds g and some of the gradients, which may accumulate onto existing values. */
+/* Adds the gradient of the output, and gradients of some inputs, some of which accumulate. */
 static void gradients(const gckpt_op *op, gckpt_call *c)
 {
     c->grad_out = operand(count_of(&c->shape));
@@ -71,8 +71,8 @@ static void all_are(const float *x, const gckpt_shape *shape, float v)
         ((float *)(uintptr_t)x)[i] = v;
 }
 
-/* Runs forward and backward. If `negative`, sums of x stay -0 from start to end; one additional term of +0 would turn
- * them into +0. */
+/* Runs forward and backward of a call. If `negative` is nonzero, products are -0, so that sums of x stay -0; one
+ * additional term of +0 would make them +0. */
 static void ways(const gckpt_op *op, gckpt_call *c, int negative)
 {
     for (int i = 0; negative && i < c->inputs; i++)
@@ -89,7 +89,8 @@ static void ways(const gckpt_op *op, gckpt_call *c, int negative)
 }
 
 /* ---- conv2d, and its transpose ---- */
-/* size: B, H, W, KH, KW, groups, channels of a group on the image's side and on the other side. */
+/* size[]: batch, height, width, window height, window width, groups, channels of a group on the image's side and on the
+ * other side. */
 static void convolution(const int *size, gckpti_conv2d a, int bias)
 {
     gckpt_call c = new_call(&a, 2 + bias);
@@ -98,7 +99,7 @@ static void convolution(const int *size, gckpti_conv2d a, int bias)
     c.in[0].shape = gckpt_shape4(size[0], size[1], size[2], groups * size[a.transposed ? 7 : 6]);
     c.in[1].shape = gckpt_shape4(size[3], size[4], size[6], groups * size[7]);
     c.in[2].shape = gckpt_shape1(groups * size[a.transposed ? 6 : 7]);
-    if (gckpti_op_conv2d.shape(&c) != GCKPT_OK) /* the image is smaller than the window */
+    if (gckpti_op_conv2d.shape(&c) != GCKPT_OK) /* the window is larger than the image */
         return;
     const gckpt_shape *places = a.transposed ? &c.in[0].shape : &c.shape;
     if (count_of(places) * size[3] * size[4] * size[6] > 2000000 || count_of(&c.shape) > 150000)
@@ -116,7 +117,7 @@ static void convolutions(int rounds)
         int size[8] = { 1 + (int)below(3), line ? 1 : 1 + (int)below(large ? 30 : 9), 1 + (int)below(large ? 30 : 9),
                         line ? 1 : 1 + (int)below(4), 1 + (int)below(4), chance(50) ? 1 : 1 + (int)below(5),
                         widths[below(large ? 8 : 15)], widths[below(large ? 8 : 15)] };
-        if (chance(20)) /* depthwise */
+        if (chance(20)) /* depthwise convolution */
             size[5] = 1 + (int)below(40), size[6] = size[7] = 1;
         for (int k = 0; k < 2; k++) {
             a.window.stride[k] = 1 + (int)below(chance(60) ? 1 : 4);
@@ -127,7 +128,7 @@ static void convolutions(int rounds)
         }
         convolution(size, a, chance(60));
     }
-    for (int i = 0; i < 2; i++) { /* large enough for large tiles on every device */
+    for (int i = 0; i < 2; i++) { /* on every device, these sizes use large tiles */
         const int size[8] = { 2, 48, 47, 1, 2, 1, 9, 65 };
         const gckpti_conv2d a = { .window = { .stride = { 1, 1 }, .dilation = { 1, 1 } }, .transposed = i };
         convolution(size, a, 1);
@@ -153,7 +154,7 @@ static void pools(void)
     values(&c);
     float *x = (float *)(uintptr_t)c.in[0].data;
     const int64_t n = count_of(&c.in[0].shape);
-    for (int64_t i = 0; i < n; i++) /* equal values */
+    for (int64_t i = 0; i < n; i++) /* makes some values equal */
         x[i] = chance(30) ? x[below(n)] : x[i];
     c.saved = op == &gckpti_op_max_pool ? operand((int64_t)c.saved_bytes / 4 + 1) : NULL;
     ways(op, &c, 0);
@@ -172,7 +173,7 @@ static void channels(void)
     c.in[0].shape = chance(30) ? gckpt_shape2(1 + below(70), n)
                                : gckpt_shape4(1 + below(3), 1 + below(9), 1 + below(9), n);
     if (groups && n / groups * (count_of(&c.in[0].shape) / c.in[0].shape.d[0] / n) == 1)
-        return; /* one value per group is refused */
+        return; /* groupnorm refuses groups with a single value */
     for (int i = 1; i < c.inputs; i++)
         c.in[i].shape = gckpt_shape1(n);
     CHECK(op->shape(&c) == GCKPT_OK);
@@ -183,7 +184,7 @@ static void channels(void)
         x[i] += far;
     for (int64_t i = 0; batch && i < n; i++)
         ((float *)(uintptr_t)c.in[2].data)[i] = 0.1f + (float)below(100) / 30;
-    if (batch && chance(20)) { /* inference */
+    if (batch && chance(20)) { /* batchnorm in inference */
         c.training = 0;
         c.out = operand(count_of(&c.shape));
         both(op, GCKPT_FORWARD, &c);
@@ -199,7 +200,7 @@ static void channels(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* ---- gather, bytes ---- */
+/* ---- gather, and u8 inputs converted to f32 ---- */
 static void taken(void)
 {
     gckpt_call c = new_call(NULL, 2);
@@ -272,8 +273,8 @@ static void all_ops(void)
 /* ---- trainings ---- */
 enum { BATCH = 6, SIDE = 9, CLASSES = 5, STEPS = 5, TIME = 5, WIDTH = 7 };
 
-/* outs: copies to the host; within: those before an update; asked, repeated, refused: micro-batches that could be
- * replayed, were replayed, could not be captured */
+/* outs: copies to the host. within: copies to the host in a step before its last update. asked, repeated, refused:
+ * number of micro-batches that could have been replayed, that were replayed, and that could not be captured. */
 static long outs, outs_before, within, asked, repeated, refused;
 static gckpt_backend watched;
 static void watched_out(void *context, void *host_memory, const void *from, size_t n)
@@ -302,7 +303,7 @@ static int watched_recorded(void *context)
 }
 
 typedef struct {
-    int recurrent, norm; /* norm: 0 selects batchnorm, 1 groupnorm */
+    int recurrent, norm; /* norm: 0 for batchnorm, 1 for groupnorm */
     gckpt_mode mode;
     int64_t rows;
     gckpt_precision precision;
@@ -329,8 +330,8 @@ static gckpt_tensor *normed(const net *o, gckpt_tensor *x, const char *name)
                            gckpt_running(graph, of[3], c, one, 0.1f));
 }
 
-/* Builds a small ResNet: a first convolution, then blocks, one of which halves the size, with all kinds of convolutions
- * and pools. */
+/* Builds a small ResNet with all kinds of convolutions and pools: a first convolution, then blocks, one of which halves
+ * height and width. */
 static gckpt_tensor *images(const net *o, gckpt_tensor *in)
 {
     const gckpt_window same = { .padding = { 1, 1 } }, half = { .stride = { 2, 2 }, .padding = { 1, 1 } };

@@ -1,5 +1,5 @@
-/* cuda_methods.c - runs every fine-tuning method (test_methods.c) on the CUDA backend. After some steps the weights
- * must equal those of the processor in every plan and split, and so must the logits of each generated token. */
+/* cuda_methods.c - runs every fine-tuning method (test_methods.c) on the CUDA backend. After some steps, weights must
+ * equal those of the processor in every plan and split, and so must the logits of each generated token. */
 #define main methods_main
 #include "examples/test_methods.c"
 #undef main
@@ -26,6 +26,6 @@ int main(void)
         end(&u);
     }
     if (cuda)
-        test_generation(5); /* FULL, LORA, PREFIX */
+        test_generation(5); /* every fifth case: methods FULL, LORA and PREFIX */
     return check_report("cuda methods");
 }

@@ -1,6 +1,6 @@
-/* cuda_products.c - compares matmul, linear and embed on CUDA with the plain kernels, bit by bit (block.h): every tile
- * size, at its edges and inside; every way to read an operand; f32 and bf16 operands at any offset. Then trains small
- * nets.
+/* cuda_products.c - compares matmul, linear and embed on CUDA with the plain kernels, bit by bit (block.h). The cases
+ * have every tile size, results that fill tiles exactly or in part, every layout of an operand, and f32 and bf16
+ * operands at any offset. Then small nets are trained.
  *     build/cuda_products [first seed] */
 #include "num/num.h"
 #include "ops/ops.h"
@@ -10,7 +10,8 @@
 #include "cuda_shim.h"
 #endif
 
-/* of this round: operands begin at multiples of 16 bytes; values include -0, subnormals, NaN, .. */
+/* Of the current case: `aligned` if operands begin at multiples of 16 bytes; `special` selects unusual values
+ * (any_value). */
 static int aligned, special;
 
 static float any_value(void)
@@ -19,7 +20,7 @@ static float any_value(void)
                                     0x00800000u, 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu };
     if (special == 1 && chance(60))
         return float_of(odd[below(2)]);
-    if (special == 2 && chance(97)) /* sums among subnormals and the smallest normal numbers */
+    if (special == 2 && chance(97)) /* small numbers, whose sums are subnormal or near the smallest normal number */
         return float_of((below(2) << 31) + ((40 + below(40)) << 23) + below(1 << 23));
     /* sums around 2^-126, where an ordinary fma rounds to fewer bits than the specification demands */
     if (special == 4)
@@ -72,15 +73,16 @@ static void give(const gckpt_call *c, int64_t n, int narrow, const float **f32, 
         *f32 = operand(n);
 }
 
-/* Runs forward and backward with random storage for the operands, whose shapes are set, and for the results. */
+/* Runs forward and backward of a call whose input shapes are set. The first `values` inputs get values; these and the
+ * results are randomly f32 or bf16. */
 static void run(const gckpt_op *op, gckpt_call c, int values)
 {
     start();
     CHECK_MSG(op->shape(&c) == GCKPT_OK, "%s: no shape", op->name);
     int64_t n = count_of(&c.shape);
-    for (int i = 0; i < values; i++) /* a bias or a table is never kept as bf16 */
+    for (int i = 0; i < values; i++) /* a bias or a table is never stored as bf16 */
         give(&c, count_of(&c.in[i].shape), values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
-    if (values < c.inputs) { /* embed's index: some rows occur often, most never */
+    if (values < c.inputs) { /* the index of embed: some rows occur often, most never */
         int32_t *index = (int32_t *)(void *)operand(count_of(&c.in[1].shape));
         int64_t rows = c.in[0].shape.d[0];
         for (int64_t i = 0; i < count_of(&c.in[1].shape); i++)
@@ -108,7 +110,8 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     both(op, GCKPT_BACKWARD, &back);
 }
 
-/* Tests linear with `entries` samples of `rows` rows each: bf16 plans restart sums of gradients at each sample. */
+/* Tests linear with `entries` samples of `rows` rows each. In bf16 plans, sums of weight gradients restart at each
+ * sample. */
 static void entries_of(int64_t entries, int64_t rows, int64_t k, int64_t n, int transposed, int bias,
                        gckpt_precision precision)
 {
@@ -158,7 +161,8 @@ static int64_t odd_size(int most)
     return n <= most ? n : 1 + (int)below(most);
 }
 
-/* Tests every tile size: exactly filled, one short and one more. Some sums fill the kernel's stages, some do not. */
+/* Tests every tile size with results that fill a tile, are one row or column short of it, or one larger. Numbers of
+ * terms fill the kernel's pipeline stages or not. */
 static void test_tiles(void)
 {
     static const int tiles[6][2] = { { 128, 128 }, { 128, 64 }, { 96, 48 }, { 64, 64 }, { 32, 64 }, { 32, 32 } };
@@ -169,12 +173,12 @@ static void test_tiles(void)
         n += off == 1 ? -4 : off == 2 ? 1 : 0;
         gckpt_precision precision = i % 5 == 4 ? GCKPT_BF16 : GCKPT_FP32;
         linear_of(m, links[below(8)], n, i / 6 % 2, i / 18, precision);
-        linear_of(links[below(8)], m, n, i / 6 % 2, 0, precision); /* dw has the tile's size */
+        linear_of(links[below(8)], m, n, i / 6 % 2, 0, precision); /* here the weight gradient has the tile's size */
     }
 }
 
-/* Tests blocks of terms in bf16 plans: samples that end within a block, with a block, or within a stage of the kernel;
- * samples so short that a sum is one chain. */
+/* Tests bf16 plans, which sum terms in blocks of 32: samples that end within a block, with a block, or within a
+ * pipeline stage of the kernel, and samples of less than 32 rows, whose sum is one chain. */
 static void test_blocks(void)
 {
     static const int rows[] = { 1, 7, 8, 31, 32, 33, 40, 63, 64, 65, 96, 100 };
@@ -205,7 +209,7 @@ static void test_random(int rounds)
     }
 }
 
-/* Tests sums of zeros that must stay -0: a term too many would turn them into +0. */
+/* Tests sums of products that are all -0 and must stay -0; one additional term of +0 would make them +0. */
 static void test_zeros(void)
 {
     for (int64_t k = 1; k < 20; k++) {
@@ -253,8 +257,8 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     gckpt_tensor *h = gckpt_embed(table, in);
     h = gckpt_tanh(gckpt_linear(h, w, b));
     h = gckpt_linear_transposed(h, v, NULL);
-    h = gckpt_matmul(gckpt_scale(gckpt_matmul_transposed(h, h), 0.1f), h); /* uses h three times */
-    /* the second operand is made of parameters, and shared by all rows */
+    h = gckpt_matmul(gckpt_scale(gckpt_matmul_transposed(h, h), 0.1f), h); /* reads h three times */
+    /* The second operand of this product is computed from parameters and shared by all rows. */
     h = gckpt_matmul(h, gckpt_linear_transposed(w, v, NULL));
     gckpt_term terms[2] = { { gckpt_cross_entropy(gckpt_linear_transposed(h, table, NULL), target, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(b, b)), 0.01f, 1 } };
@@ -297,7 +301,7 @@ int main(int argc, char **argv)
     if (!block_open(argc, argv))
         return check_report("cuda products");
     test_zeros();
-#ifdef GCKPT_CUDA_SHIM /* with one processor kernels choose the largest tiles that fit, with 132 small ones */
+#ifdef GCKPT_CUDA_SHIM /* one multiprocessor makes kernels choose the largest tile that fits, 132 make them small */
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
     test_tiles();

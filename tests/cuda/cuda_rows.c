@@ -1,10 +1,11 @@
 /* cuda_rows.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): softmax, norms, losses over classes
- * and attention, in fp32 and bf16 plans. Then trains small nets with several plans, splits and precisions.
+ * and attention, in fp32 and bf16 plans. Then it trains small nets with several plans, splits and precisions.
  *     build/cuda_rows [first seed] [rounds] */
 #include "ops/ops.h"
 #include "block.h"
 
-/* of this round: 1, any operand may contain NaN, infinities, zeros, subnormals; 2, only the first one */
+/* Of the current case: 0 for ordinary values; 1 if any operand may contain NaN, infinities, zeros and subnormals; 2 if
+ * only the first operand may. */
 static int odd;
 
 static float value(int special)
@@ -17,7 +18,7 @@ static float value(int special)
     return chance(10) ? x * 1e-3f : x;
 }
 
-/* Returns an operand of n floats at any offset, or at one that `multiple` divides. */
+/* Returns an operand of n floats. Its offset is a multiple of `multiple`; if that is 1, it is random. */
 static float *operand(int64_t n, int multiple)
 {
     float *x = block_take(n, multiple);
@@ -36,7 +37,7 @@ static gckpt_call new_call(const void *attributes, int inputs)
     return c;
 }
 
-/* Adds input i with values. */
+/* Gives input i this shape and random values. */
 static void input(gckpt_call *c, int i, gckpt_shape shape)
 {
     float *x = operand(count_of(&shape), chance(70) ? 4 : 1);
@@ -46,7 +47,8 @@ static void input(gckpt_call *c, int i, gckpt_shape shape)
         x[k] = value(2);
 }
 
-/* Adds input i's gradient, or none; with or without compensation if it is a sum over rows. */
+/* Gives input i a gradient (perhaps none, unless `always`), and a compensation if its op sums over rows and a random
+ * choice says so. */
 static void gradient(const gckpt_op *op, gckpt_call *c, int i, int always)
 {
     int64_t n = count_of(&c->in[i].shape);
@@ -79,7 +81,7 @@ static void softmax(void)
     input(&c, 0, shape);
     c.shape = shape;
     float *row = (float *)(uintptr_t)c.in[0].data;
-    for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores of a row are -inf */
+    for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores of this row are -inf */
         row[i] = float_of(0xff800000u);
     c.out = chance(30) ? row : operand(count_of(&shape), 1);
     both(op, GCKPT_FORWARD, &c);
@@ -132,7 +134,7 @@ static const int32_t *targets(int64_t rows, int64_t classes)
     return (const int32_t *)(const void *)x;
 }
 
-/* Adds the sum and the count of the loss with existing values, or without them. */
+/* Gives the loss a sum and a count with existing values, or none. */
 static void totals(gckpt_call *c)
 {
     double *sum = (double *)(void *)operand(2, 2);
@@ -165,7 +167,7 @@ static void cross_entropy(void)
         input(&c, 1, all);
     else
         c.in[1].shape = inner, c.in[1].index = targets(rows, classes);
-    for (int64_t i = 0; soft && i < rows * classes; i++) /* soft targets that are 0 */
+    for (int64_t i = 0; soft && i < rows * classes; i++) /* some soft targets are 0 */
         if (chance(30))
             ((float *)(uintptr_t)c.in[1].data)[i] = 0.0f;
     if (share) {
@@ -189,7 +191,7 @@ static void cross_entropy(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* Returns n values in bf16. */
+/* Returns n random values in bf16. */
 static uint16_t *halves(int64_t n)
 {
     float *words = operand((n + 1) / 2, 1);
@@ -201,8 +203,9 @@ static uint16_t *halves(int64_t n)
     return x;
 }
 
-/* Tests sizes around the rows and classes that kernels process at a time; rows of several samples, where bf16 plans
- * restart the sums of dw. If `cut`, there are more rows than that and samples cross the limit. */
+/* Tests linear_cross_entropy with sizes around the numbers of rows and classes that a kernel processes at a time, and
+ * with several samples, at which bf16 plans restart the sums of dw. If `cut` is nonzero, there are more rows than a
+ * kernel processes at a time, and samples lie across that limit. */
 static void linear_cross_entropy(int cut)
 {
     const gckpt_op *op = &gckpti_op_linear_cross_entropy;
@@ -261,14 +264,14 @@ static void attention(void)
         o.extras = 1, o.cap = chance(50) ? 0.75f * (float)(1 + below(4)) : 0, o.scale = chance(50) ? 0.4f : 0;
         o.window = o.causal && chance(80) ? 1 + (int)below(chance(50) ? 20 : 150) : 0;
     }
-    if (o.window && !few && o.causal == 1 && chance(50)) { /* a ring buffer of rows, which may be full */
+    if (o.window && !few && o.causal == 1 && chance(50)) { /* a cache of rows used as a ring buffer, full or not */
         s = (o.window + t + 62) / 64 * 64, c.position = (int64_t)below(300);
         missing = c.position + t < s ? s - c.position - t : 0;
         o.causal = 1 + (int)(s - t), o.extras += s == t;
     }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1 + few;
-    const int64_t key_columns = o.heads * d; /* columns of keys; `group` query heads share a key head */
+    const int64_t key_columns = o.heads * d; /* each group of `group` query heads shares one key head */
     o.key_heads = group > 1 ? o.heads : 0, o.heads *= group;
     c.precision = chance(50) ? GCKPT_BF16 : GCKPT_FP32;
     for (int i = 0; i < 3; i++) {
@@ -288,11 +291,11 @@ static void attention(void)
             ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
         }
     float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
-    for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query are -inf, of a key subnormal */
+    for (int64_t i = 0; chance(10) && i < d; i++) /* makes all scores of query 0 -inf; one key is subnormal */
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;
     int64_t n = count_of(&c.shape), all = o.heads * d;
-    /* NaN and infinities in the last key, which only one query sees, and in the first query's gradient, which most keys
-     * do not get */
+    /* NaN and infinities in the last key, which only the last query sees, and in the gradient of the first query, which
+     * most keys do not see. */
     int unseen = o.causal && chance(40);
     for (int64_t i = 0; unseen && i < key_columns; i++) {
         ((float *)(uintptr_t)c.in[1].data)[(s - 1) * key_columns + i] = value(2);
@@ -310,7 +313,7 @@ static void attention(void)
     for (int i = 0; i < 3; i++) {
         gradient(op, &c, i, 0);
         int64_t negative = c.in[i].accumulate && chance(20) ? count_of(&c.in[i].shape) : 0;
-        while (negative-- > 0) /* -0, to which sums of zeros are added */
+        while (negative-- > 0) /* sums of zeros are added to gradients of -0 */
             c.in[i].grad[negative] = float_of(0x80000000u);
     }
     if (!c.in[0].grad && !c.in[1].grad)
@@ -318,7 +321,7 @@ static void attention(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* ---- small trainings: the processor's bits for all plans, splits and precisions ---- */
+/* ---- small trainings: all plans, splits and precisions must give the processor's bits ---- */
 enum { BATCH = 5, TOKENS = 9, WIDTH = 12, CLASSES = 37, STEPS = 2 };
 
 static gckpt_tensor *weight(gckpt_graph *g, const char *name, int64_t a, int64_t b)
@@ -327,7 +330,8 @@ static gckpt_tensor *weight(gckpt_graph *g, const char *name, int64_t a, int64_t
     return gckpt_param(g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-/* Builds two attentions of one input, a softmax in place and both losses over one table. */
+/* Trains a net with two attentions of one input, a softmax in place, and two losses that read one table. Returns a hash
+ * of the weights. */
 static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t micro, gckpt_precision precision)
 {
     static int32_t tokens[BATCH * TOKENS], wanted[BATCH * TOKENS];

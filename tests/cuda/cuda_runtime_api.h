@@ -1,2 +1,3 @@
-/* cuda_runtime_api.h - replaces CUDA's header of that name, which examples/nccl.h includes, by the shim. */
+/* cuda_runtime_api.h - replaces CUDA's header of this name, which examples/nccl.h includes, by the
+ * shim. */
 #include "cuda_shim.h"

@@ -1,10 +1,10 @@
-/* cuda_shim.h - runs CUDA C++ without a GPU: every CUDA thread is a fiber, and all fibers run on one
- * thread of the processor.
+/* cuda_shim.h - compiles and runs CUDA C++ without a GPU: every CUDA thread is a fiber, and all fibers
+ * run on one thread of the processor.
  *
  *     g++ -std=c++17 -O2 -ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -include tests/cuda/cuda_shim.h -x c++ file.cu
  *
- * It is a test tool, not a backend, and runs a kernel's source unchanged. The .cu file is plain CUDA C++,
- * except for three macros:
+ * The shim is a test tool, not a backend. It runs the source of a kernel unchanged. The .cu file is plain
+ * CUDA C++, except for three macros:
  *
  *     #ifndef GCKPT_CUDA_SHIM
  *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
@@ -15,56 +15,59 @@
  *         type *name = (type *)gckpti_dynamic_shared
  *     #endif
  *
- * (a template instance needs parentheses: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under >>ptx,
- * which the .cu file defines under the same #ifndef with the signatures given there.
+ * A template instance needs parentheses: LAUNCH((k<2, 3>), ...). The .cu file also defines, under the
+ * same #ifndef, the wrappers of PTX instructions with the signatures given in section >>ptx.
  *
- * In some cases a device is lenient or silent, but the shim ends the process with a message: threads that
- * wait for others that have exited or wait elsewhere, masks with lanes that do not exist, kernel
- * arguments that point to host memory, freed memory or another device's memory, accesses past the end of
- * an allocation. Memory is NaN (all bits set) until it is written. Races show as results that differ
+ * The shim ends the process with a message at these mistakes, some of which a device ignores: threads
+ * that wait for threads that have exited or wait elsewhere, masks with lanes that do not exist, kernel
+ * arguments that point to host memory, freed memory or another device's memory, and accesses past the end
+ * of an allocation. Memory is NaN (all bits set) until it is written. A race shows as results that differ
  * between schedules, or between eager and lazy streams. With -fsanitize=address,undefined the shim also
- * finds accesses outside of shared variables or within the last 256 bytes of an allocation, and
- * misaligned vectors.
+ * finds misaligned vectors, and accesses outside of shared variables or within the last 256 bytes of an
+ * allocation.
  *
- * It cannot find: host pointers inside of structs, missing fences and volatile (memory is in program
- * order), blocks or threads that wait for each other by polling (the shim hangs), register and occupancy
- * limits, the bits of tensor cores and of approximate functions, anything about time.
+ * The shim cannot find: host pointers inside of structs, missing fences and volatile (memory is in
+ * program order), blocks or threads that wait for each other by polling (the shim hangs), register and
+ * occupancy limits. It does not give the bits of tensor cores and of approximate functions, and says
+ * nothing about time.
  *
- * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>dump
+ * Sections: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>dump
  * >>runtime */
 #ifndef TESTS_CUDA_SHIM_H
 #define TESTS_CUDA_SHIM_H
 
-/* >>settings: also for C ----------------------------------------------------------------------- */
+/* >>settings: the only section that C can include ------------------------------------------------ */
 
-/* The schedule decides which thread, warp and block runs next. Results must not depend on it. */
+/* A schedule decides which thread, warp and block runs next. A kernel's results must not depend on it. */
 enum {
-    CUDA_SHIM_FORWARD, /* a warp runs as far as it can before the next one starts */
-    CUDA_SHIM_REVERSE, /* the same from the last block, warp and lane */
-    CUDA_SHIM_RANDOM,  /* all threads advance together, in an order drawn at random for each pass */
-    CUDA_SHIM_STEP     /* all threads advance together */
+    CUDA_SHIM_FORWARD, /* a warp runs as far as it can before the next warp starts */
+    CUDA_SHIM_REVERSE, /* like FORWARD, but begins with the last block, warp and lane */
+    CUDA_SHIM_RANDOM,  /* all threads advance together, in a new random order each time */
+    CUDA_SHIM_STEP     /* all threads advance together, in order */
 };
 
-/* Read and written between calls. The environment sets the initial values of the first four:
- * CUDA_SHIM_SCHEDULE (0 to 3), CUDA_SHIM_SEED, CUDA_SHIM_LAZY and CUDA_SHIM_PROTECT. */
+/* Settings and counters, which tests read and write between calls. The environment sets the initial
+ * values of the first four fields: CUDA_SHIM_SCHEDULE (0 to 3), CUDA_SHIM_SEED, CUDA_SHIM_LAZY and
+ * CUDA_SHIM_PROTECT. */
 typedef struct {
     int schedule;
     unsigned seed;
-    int lazy;         /* if nonzero, a stream's work runs only when a call waits for it */
-    /* if nonzero, host code that touches device memory after a call that waits faults */
+    int lazy;         /* if nonzero, the work of a stream runs only when a call waits for it */
+    /* If nonzero, host code that touches device memory after a call that waits causes a fault. */
     int protect;
     long fail_malloc; /* n lets the n-th cudaMalloc from now fail; 0 lets none fail */
     long fail_pinned; /* the same for cudaMallocHost and cudaHostRegister */
     long fail_upload; /* the same for cudaGraphUpload, which runs out of memory */
-    long fail_launch; /* the n-th kernel from now ends in an asynchronous, sticky error */
-    long fail_copy;   /* the same for the n-th copy or fill */
-    int fail_always;  /* if nonzero, all later ones fail as well */
-    unsigned long device_bytes; /* memory of each device */
+    long fail_launch; /* the n-th kernel from now ends with an asynchronous error, which stays */
+    long fail_copy;   /* the n-th copy or fill from now ends with such an error */
+    int fail_always;  /* if nonzero, all calls after the failing one fail as well */
+    unsigned long device_bytes; /* memory of each device, in bytes */
     int multiprocessors;
-    /* Counters. launches and copies count at execution, including replays; copies_out counts copies to
-     * the host again; waits counts calls that wait; switches counts changes of fibers. */
+    /* Counters. `launches` and `copies` count kernels and copies when they run, replays included;
+     * `copies_out` counts copies to the host a second time; `waits` counts calls that wait; `switches`
+     * counts changes of fibers. */
     long mallocs, launches, copies, copies_out, waits, switches, float_atomics;
-    /* objects that are not freed */
+    /* numbers of objects that exist and are not freed */
     long live_device, live_pinned, live_streams, live_events, live_graphs;
 } cuda_shim_settings;
 #ifndef __cplusplus
@@ -105,7 +108,7 @@ extern cuda_shim_settings cuda_shim;
 #endif
 #ifdef CUDA_SHIM_ASAN
 #include <sanitizer/asan_interface.h>
-/* Frames that AddressSanitizer keeps after a return would be on the sanitizer's stack instead of the
+/* If AddressSanitizer kept frames after a return, they would be on its own stack instead of the
  * fiber's. */
 extern "C" __attribute__((weak)) const char *__asan_default_options(void)
 {
@@ -139,7 +142,7 @@ extern "C" {
 __attribute__((used)) inline cuda_shim_settings cuda_shim = shim::first_settings();
 }
 
-/* >>types: words and types of the CUDA language ------------------------------------------------- */
+/* >>types: keywords and types of the CUDA language ----------------------------------------------- */
 
 #define __global__
 #define __device__
@@ -171,7 +174,7 @@ inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 enum { warpSize = 32 };
 
-/* >>fibers: a stack for every thread that has started and not ended ----------------------------- */
+/* >>fibers: each thread that has started and not ended has a stack ------------------------------- */
 
 namespace shim
 {
@@ -179,10 +182,10 @@ enum { STACK_BYTES = 256 << 10, PAGE = 4096, LANES = 32, MAX_THREADS = 1024 };
 
 struct fiber {
     void *sp;      /* saved stack pointer, on x86-64 */
-    ucontext_t uc; /* saved context, elsewhere */
+    ucontext_t uc; /* saved context, on other processors */
 };
 
-/* cp.async: 16 bytes that are on their way to shared memory */
+/* An asynchronous copy (cp.async): 16 bytes that have not arrived in shared memory. */
 struct async_copy {
     void *to;
     const void *from;
@@ -193,25 +196,26 @@ struct async_copy {
 struct thread {
     fiber *on;
     uint3 index;
-    int line;         /* source line of the call in which it waits */
-    unsigned mask;    /* while it waits in a warp function: mask, function, arguments */
-    void (*op)(void); /* NULL if it waits at a barrier */
+    int line;         /* source line of the call in which the thread waits */
+    unsigned mask;    /* while the thread waits in a warp function: mask, function, arguments */
+    void (*op)(void); /* the warp function, or NULL if the thread waits at a barrier */
     void *data;
-    unsigned groups; /* number of committed groups of cp.async */
+    unsigned groups; /* number of cp.async groups that the thread has committed */
     std::vector<async_copy> copies;
 };
 
-/* Masks with a bit for every lane. */
+/* State of a warp, as masks with a bit for each lane. */
 struct warp {
     unsigned all, ready, fresh, waiting, done; /* fresh: ready, but not started yet */
 };
 
-/* The state of the running block. Only one host thread at a time uses it (>>streams holds the lock). */
+/* The state of the block that runs. Only one host thread at a time uses it; section >>streams has the
+ * lock. */
 struct machine {
     const char *kernel;
     void (*body)(void *arguments);
     void *arguments;
-    /* threads of the block, threads that have not ended, the running thread */
+    /* threads of the block, its warps, threads that have not ended, the running thread */
     int count, warps, left, current;
     thread threads[MAX_THREADS];
     warp warp_of[MAX_THREADS / LANES];
@@ -220,11 +224,11 @@ struct machine {
     fiber host;
     std::vector<fiber *> idle;
     int fibers;
-    unsigned long block; /* a unique number for each block that runs */
+    unsigned long block; /* a number that no other block has */
     char *shared;
     size_t shared_used, static_bytes, dynamic_bytes;
 };
-/* Never freed: fibers and device memory may be used until the process ends. */
+/* Never freed, since fibers and device memory may be used until the process ends. */
 inline machine &m = *new machine();
 
 inline unsigned draw(unsigned below)
@@ -262,7 +266,7 @@ inline unsigned draw(unsigned below)
 }
 
 #if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
-/* Saves the callee-saved registers, changes stacks, and returns into the other fiber. */
+/* Saves the callee-saved registers, changes to the other fiber's stack, and returns into that fiber. */
 extern "C" void cuda_shim_switch(void **from_sp, void *to_sp);
 asm(".text\n"
     ".weak cuda_shim_switch\n"
@@ -286,7 +290,7 @@ inline void jump(fiber *from, fiber *to)
 }
 #endif
 
-/* Goes back to the schedule's first thread, at the start of a block or after a barrier. */
+/* Goes back to the first thread of the schedule, at the start of a block or after a barrier. */
 inline void schedule_restart(void)
 {
     int reverse = cuda_shim.schedule == CUDA_SHIM_REVERSE;
@@ -307,7 +311,7 @@ inline int take_ready(int w, int lane)
     return w * LANES + lane;
 }
 
-/* Returns the thread that runs next, or -1 if all have ended. */
+/* Returns the thread that runs next, or -1 if all threads have ended. */
 inline int next_thread(void)
 {
     for (int round = 0; m.left; round++) {
@@ -353,8 +357,8 @@ inline void begin(int t)
     threadIdx = m.threads[t].index;
 }
 
-/* Main function of a fiber: runs threads one after another as long as the next thread has not started
- * yet. Thus all threads that never wait share one stack. */
+/* Main function of a fiber. It runs threads one after another as long as the next thread has not started
+ * yet, so threads that never wait all share one stack. */
 inline void fiber_main(void)
 {
     for (;;) {
@@ -373,7 +377,7 @@ inline void fiber_main(void)
             continue;
         }
         m.idle.push_back(self);
-        jump(self, next < 0 ? &m.host : m.threads[next].on); /* returns with a fresh thread */
+        jump(self, next < 0 ? &m.host : m.threads[next].on); /* returns with a thread that has not started */
     }
 }
 
@@ -382,9 +386,10 @@ inline fiber *new_fiber(void)
     fiber *f = new fiber();
     char *stack = (char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED || mprotect(stack, PAGE, PROT_NONE)) /* so that an overflow faults */
+    if (stack == MAP_FAILED || mprotect(stack, PAGE, PROT_NONE)) /* makes a stack overflow fault */
         fail("no memory for a stack");
-    /* Stacks begin at different offsets in a page; otherwise all would share a few sets of the cache. */
+    /* Stacks begin at different offsets in a page; if all began at the same offset, they would share a
+     * few sets of the cache. */
     size_t bytes = STACK_BYTES - (size_t)(m.fibers++ % 16) * 256;
 #if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
     void **top = (void **)(void *)(stack + bytes) - 1; /* as if fiber_main had been called */
@@ -415,7 +420,7 @@ inline void run_thread(int t, fiber *from)
     jump(from, m.threads[t].on);
 }
 
-/* Lets other threads run until this one is ready. */
+/* Lets other threads run until the current thread is ready again. */
 inline void yield(void)
 {
     int self = m.current, next = next_thread();
@@ -438,7 +443,8 @@ inline void run_block(void)
     m.current = -1;
 }
 
-/* __syncthreads: all threads must reach it at the same line. The last one restarts the schedule. */
+/* __syncthreads: all threads of the block must reach it at the same source line. The last thread to
+ * arrive restarts the schedule. */
 inline void block_barrier(int line)
 {
     if (m.arrived && m.barrier_line != line)
@@ -459,11 +465,12 @@ inline void block_barrier(int line)
     yield();
 }
 
-/* >>shared: memory of a block, NaN until written, fenced under AddressSanitizer ------------------ */
+/* >>shared: shared memory of a block, NaN until written, with gaps that AddressSanitizer guards --- */
 
 enum { SHARED_STATIC = 48 << 10, SHARED_MOST = 227 << 10, SHARED_BYTES = 512 << 10, FENCE = 128 };
 
-/* Offset of a declaration in shared memory, and the block for which it is valid. */
+/* Offset of a SHARED variable in shared memory, and the number of the block for which the offset is
+ * valid. */
 struct slot {
     unsigned long block;
     size_t at;
@@ -480,7 +487,7 @@ inline size_t shared_take(size_t bytes)
     return at;
 }
 
-/* Allocates static variables in the order of their declarations, after the dynamic part. */
+/* Allocates a SHARED variable. Variables follow the dynamic part in the order of their declarations. */
 inline size_t shared_static(size_t bytes)
 {
     m.static_bytes += (bytes + 15) & ~(size_t)15;
@@ -499,7 +506,7 @@ template <class A> inline A &shared(slot &s)
     return *(A *)(void *)(m.shared + s.at);
 }
 
-/* Called before each block. */
+/* Empties shared memory; called before each block. */
 inline void shared_reset(size_t dynamic)
 {
     if (!m.shared) {
@@ -524,11 +531,12 @@ inline bool is_shared(const void *p, size_t bytes)
     name##_shared &name = shim::shared<name##_shared>(name##_slot)
 #define DYNAMIC_SHARED(type, name) type *name = (type *)(void *)shim::m.shared
 
-/* >>warp: functions that all lanes of a mask call together -------------------------------------- */
+/* >>warp: functions that all lanes of a mask call together --------------------------------------- */
 
 namespace shim
 {
-/* Called by every lane with its arguments; the last lane executes the function for all lanes. */
+/* Each lane of the mask calls this function with its own arguments; the last lane executes `op` for all
+ * of them. */
 template <class D>
 inline void together(unsigned mask, D &mine, void (*op)(D *const lane[LANES], unsigned mask),
                      int line)
@@ -654,7 +662,7 @@ inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())
     return __ballot_sync(mask, predicate, line) == mask;
 }
 
-/* >>device: functions of one thread ------------------------------------------------------------- */
+/* >>device: functions that a thread calls alone -------------------------------------------------- */
 
 inline void __threadfence(void) {}
 inline void __threadfence_block(void) {}
@@ -665,7 +673,7 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
-/* Approximate on a device, which gives other bits. */
+/* These functions are approximate on a device, whose results have other bits. */
 inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 inline float __expf(float a) { return expf(a); }
 inline float __logf(float a) { return logf(a); }
@@ -721,7 +729,7 @@ template <class V> inline V atomicCAS(V *at, V expected, V value)
     return atomicExch(at, *at == expected ? value : *at);
 }
 
-/* >>ptx: functions that the .cu file writes as inline assembly ------------------------------------- */
+/* >>ptx: functions that the .cu file writes as inline assembly ----------------------------------- */
 
 namespace shim
 {
@@ -739,8 +747,8 @@ inline float bf16_half(uint32_t pair, int half)
 {
     return bits<float>(half ? pair & 0xFFFF0000u : pair << 16);
 }
-/* Fragments have the layout of the PTX manual; g is lane / 4, t is lane % 4. Sums are chains of fma over
- * k, while a device has its own order and roundings. */
+/* Fragments have the layout of the PTX manual, with g = lane / 4 and t = lane % 4. A sum here is a chain
+ * of fma over k, while a device has another order and other roundings. */
 inline void op_mma(mma *const lane[LANES], unsigned)
 {
     float a[16][16], b[16][8], d[16][8];
@@ -769,7 +777,8 @@ struct ldmatrix {
     const uint16_t *row;
     int transposed;
 };
-/* Matrix i is 8 rows of 8 bf16; lane 8 i + j provides the address of row j. */
+/* Each of the four matrices is 8 rows of 8 bf16; lane 8 i + j provides the address of row j of matrix
+ * i. */
 inline void op_ldmatrix(ldmatrix *const lane[LANES], unsigned)
 {
     for (int l = 0; l < LANES; l++)
@@ -808,8 +817,9 @@ inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row, int line = 
 {
     shim::load_matrix(r, row, 1, line);
 }
-/* cp.async.cg.shared.global [to], [from], 16, valid: bytes from `valid` on become 0. Until the group is
- * waited for, the destination is NaN, because neither old nor new contents may be read. */
+/* cp.async.cg.shared.global [to], [from], 16, valid: copies 16 bytes; bytes from number `valid` on become
+ * 0. The destination is NaN until the thread waits for the group, because a kernel may read neither old
+ * nor new contents before. */
 inline void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     shim::aligned("cp.async", to, 16);
@@ -838,7 +848,7 @@ template <int N> inline void gckpti_cp_async_wait(void)
     t.copies.resize(kept);
 }
 
-/* >>memory: errors; device memory, which ends at a page without access; pinned memory ------------ */
+/* >>memory: errors; device memory, whose allocations end at a page without access; pinned memory -- */
 
 #define CUDA_SHIM_ERRORS(X)                                                                        \
     X(InvalidValue, 1, "invalid argument")                                                         \
@@ -896,20 +906,21 @@ enum {
     DEVICES = 4,
     NO_MEMORY = -2,
     ALL_MEMORY = -1
-}; /* the device whose memory an operation may touch, or one of these */
+}; /* the device whose memory an operation may touch, or one of these two numbers */
 
-/* An operation of a stream: runs once, after the operations in `after`. If held, it waits for another
- * host thread (nccl.h). */
+/* An operation of a stream. It runs once, after the operations in `after`. If `held` is true, it waits
+ * until another host thread releases it (nccl.h). */
 struct stream_op {
     std::function<void()> run;
     std::vector<std::shared_ptr<stream_op>> after;
     int device, opens;
     bool done, held;
-    double at; /* time of completion in seconds */
+    double at; /* time of completion, in seconds */
 };
 typedef std::shared_ptr<stream_op> job;
 
-/* A node of a graph: like a stream_op, but runs any number of times, after earlier nodes. */
+/* A node of a captured graph: like a stream_op, but it runs at every launch of the graph, after the nodes
+ * in `after`. */
 struct node {
     std::function<void()> run;
     std::vector<size_t> after;
@@ -931,14 +942,14 @@ struct CUstream_st {
     unsigned flags;
     shim::job last;
     shim::capturing capture;
-    bool origin;               /* the capture began in this stream */
-    std::vector<size_t> after; /* nodes on which the next captured node depends */
+    bool origin;               /* true if the capture began in this stream */
+    std::vector<size_t> after; /* nodes on which the next captured node of this stream depends */
 };
 struct CUevent_st {
     int device;
     unsigned flags;
     shim::job recorded;
-    /* if recorded within a capture: that capture and the nodes before the event */
+    /* If the event was recorded in a capture: that capture, and the nodes before the event. */
     shim::capturing capture;
     std::vector<size_t> after;
 };
@@ -956,7 +967,7 @@ typedef CUgraphExec_st *cudaGraphExec_t;
 namespace shim
 {
 struct allocation {
-    char *pages; /* begin of its pages; the allocation itself ends where these end */
+    char *pages; /* first page of the allocation, whose last byte is the last byte of a page */
     size_t bytes;
     int device;
     bool open;
@@ -970,7 +981,8 @@ struct context {
     std::vector<cudaStream_t> streams;
     std::set<cudaEvent_t> events;
     std::map<char *, allocation> memory;
-    /* size; whether it was allocated (else registered) */
+    /* For each pinned block: its size, and true if cudaMallocHost allocated it, false if it was
+     * registered. */
     std::map<char *, std::pair<size_t, bool>> pinned;
     std::map<std::pair<int, const void *>, size_t> dynamic_limit;
     size_t used[DEVICES];
@@ -980,10 +992,11 @@ inline context &c = *new context();
 inline thread_local cudaError_t last_error;
 inline thread_local int device;
 
-/* The arena is a range of addresses, none of which is used twice. */
+/* The arena is a range of addresses; each address is used for one allocation only, so that uses of freed
+ * memory fault. */
 enum : size_t { ARENA_BYTES = (size_t)1 << 40, HUGE_PAGE = 2 << 20 };
 
-/* Returns the allocation that contains these bytes, or NULL. */
+/* Returns the allocation that contains the bytes at p, or NULL. */
 inline allocation *owner(const void *p, size_t bytes)
 {
     auto after = c.memory.upper_bound((char *)(uintptr_t)p);
@@ -1004,8 +1017,8 @@ inline bool is_pinned(const void *p, size_t bytes)
            (--after, (size_t)((const char *)p - after->first) + bytes <= after->second.first);
 }
 
-/* Prints the address that was touched, then lets the fault happen. Installed only if no other handler
- * is. */
+/* Handles SIGSEGV: prints the address that was touched, then lets the fault end the process. It is
+ * installed only if the program has no handler. */
 inline void fault(int, siginfo_t *info, void *)
 {
     const char *p = (const char *)info->si_addr;
@@ -1047,8 +1060,8 @@ inline bool arena_start(void)
     return true;
 }
 
-/* Allocates device memory. It ends, rounded up to 256 bytes, at a page without access. Large allocations
- * use large pages, because fewer pages need a change of access. */
+/* Allocates device memory. The allocation, rounded up to 256 bytes, ends at a page without access. A
+ * large allocation uses large pages, because then access to fewer pages must be changed. */
 inline char *device_take(size_t bytes)
 {
     size_t whole = (bytes + 255) & ~(size_t)255, page = HUGE_PAGE;
@@ -1082,7 +1095,7 @@ inline void device_release(std::map<char *, allocation>::iterator it)
     c.memory.erase(it);
     cuda_shim.live_device--;
 }
-/* Allows or forbids access to the memory of one device, or of all (ALL_MEMORY). */
+/* Allows or forbids access to the memory of one device, or of all devices (ALL_MEMORY). */
 inline void set_access(int of, bool open)
 {
     for (auto &it : c.memory) {
@@ -1095,7 +1108,7 @@ inline void set_access(int of, bool open)
     }
 }
 
-/* >>streams: work runs at once or, if lazy, when a call waits for it; captures --------------------- */
+/* >>streams: operations run at once or, if lazy, when a call waits for them; captures -------------- */
 
 inline cudaError_t note(cudaError_t e)
 {
@@ -1109,10 +1122,10 @@ inline cudaError_t broken(const capturing &k, cudaError_t e)
     return note(e);
 }
 
-/* Every call of the runtime holds the lock, and returns the device's sticky error once there is one. A
- * call that waits or allocates is UNSAFE: it invalidates a capture that this thread (or in global mode
- * any thread) has begun. With `protect` it also forbids access to device memory until work runs again;
- * doing so after each operation would take longer than the operations. */
+/* Every call of the runtime holds the lock, and returns the device's lasting error if there is one. A
+ * call that waits or allocates is UNSAFE: it invalidates a capture that this thread has begun (in global
+ * mode, that any thread has begun). With `protect`, an UNSAFE call also forbids access to device memory
+ * until the next operation runs; doing so after each operation would take longer than the operations. */
 enum capture_safety { SAFE, UNSAFE };
 struct entry {
     std::lock_guard<std::recursive_mutex> lock;
@@ -1136,7 +1149,7 @@ struct entry {
     }
 };
 
-/* Counts down; returns true for the call that must fail. */
+/* Counts *counter down; returns true for the call that must fail. */
 inline bool fails(long *counter)
 {
     if (*counter <= 0 || --*counter)
@@ -1154,7 +1167,7 @@ template <class W> inline void run_stream_op(const W &w)
     w.run();
 }
 
-/* Runs an operation after those it waits for; returns false if one of them is held. */
+/* Runs an operation after the operations that it waits for. Returns false if one of them is held. */
 inline bool run_now(const job &wanted)
 {
     std::vector<job> stack(1, wanted);
@@ -1164,7 +1177,7 @@ inline bool run_now(const job &wanted)
             stack.pop_back();
             continue;
         }
-        for (const job &a : top->after) /* the reverse schedule prefers the own stream's operations */
+        for (const job &a : top->after) /* the reverse schedule first runs operations of the same stream */
             if (a && !a->done && (!first || cuda_shim.schedule != CUDA_SHIM_REVERSE))
                 first = a;
         if (first) {
@@ -1184,7 +1197,7 @@ inline bool run_now(const job &wanted)
     }
     return true;
 }
-/* The same in a call that waits; the caller holds the lock exactly once. */
+/* Like run_now, but waits for held operations. The caller must hold the lock exactly once. */
 inline void finish(const job &wanted)
 {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -1192,7 +1205,7 @@ inline void finish(const job &wanted)
         if (c.freed.wait_until(c.mutex, until) == std::cv_status::timeout)
             fail("a minute's wait for an exchange that another thread does not join");
 }
-/* Releases an operation that was held. If eager, all streams then continue. */
+/* Releases a held operation. If streams are eager, all streams then continue. */
 inline void release_ops(const job &j)
 {
     j->held = false;
@@ -1215,7 +1228,7 @@ inline void finish_device(int of)
         finish(j);
 }
 
-/* Returns the stream, the null stream for NULL, or NULL for a stream that does not exist. */
+/* Returns the stream s, the null stream if s is NULL, or NULL if s does not exist. */
 inline cudaStream_t stream_of(cudaStream_t s)
 {
     if (s)
@@ -1225,7 +1238,7 @@ inline cudaStream_t stream_of(cudaStream_t s)
     return c.null[device];
 }
 
-/* Adds nodes on which this stream's next node depends. */
+/* Adds nodes on which the stream's next captured node depends. */
 inline void add_after(cudaStream_t s, const std::vector<size_t> &more)
 {
     for (size_t i : more)
@@ -1233,7 +1246,7 @@ inline void add_after(cudaStream_t s, const std::vector<size_t> &more)
             s->after.push_back(i);
 }
 
-/* Appends an operation to a stream or, in a capture, a node to its graph. */
+/* Appends an operation to a stream or, during a capture, a node to the captured graph. */
 inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> run,
                         const job &also_after = job())
 {
@@ -1253,7 +1266,7 @@ inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> ru
     j->device = s->device;
     j->opens = opens;
     j->after = { s->last, also_after };
-    /* The null stream waits for blocking streams, and they wait for the null stream. */
+    /* The null stream waits for blocking streams, and blocking streams wait for the null stream. */
     if (stream && !(s->flags & cudaStreamNonBlocking) && c.null[s->device])
         j->after.push_back(c.null[s->device]->last);
     for (cudaStream_t other : c.streams) {
@@ -1269,7 +1282,8 @@ inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> ru
     return cudaSuccess;
 }
 
-/* Runs nodes in an order that their dependencies allow: as captured, latest first, or random. */
+/* Runs the nodes of a graph in an order that their dependencies allow: as captured, latest first, or
+ * random. */
 inline void run_graph(const nodes &graph)
 {
     std::vector<size_t> waits(graph.size());
@@ -1297,7 +1311,7 @@ inline void run_graph(const nodes &graph)
     }
 }
 
-/* Posts a copy or fill, which fails if fail_copy counts down to it. */
+/* Posts a copy or fill. If fail_copy counts down to 0, it fails. */
 inline cudaError_t post_copy(cudaStream_t stream, std::function<void()> move)
 {
     int of = stream_of(stream)->device;
@@ -1309,8 +1323,8 @@ inline cudaError_t post_copy(cudaStream_t stream, std::function<void()> move)
             move();
     });
 }
-/* Checks arguments as the runtime does. Pageable memory is read immediately, pinned memory when the copy
- * runs. */
+/* Checks the arguments of a copy as the runtime does, and posts it. Pageable memory is read at the call,
+ * pinned memory when the copy runs. */
 inline cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                         cudaStream_t stream)
 {
@@ -1342,7 +1356,7 @@ inline cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream)
     return post_copy(stream, [=] { memset(to, value, bytes); });
 }
 
-/* >>launch: limits, arguments by value, blocks one after another --------------------------------- */
+/* >>launch: limits, copies of the arguments, blocks that run one after another -------------------- */
 
 inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
                      void (*body)(void *), void *arguments)
@@ -1357,7 +1371,7 @@ inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
     for (unsigned i = 0; i < (unsigned)m.count; i++)
         m.threads[i].index = { i % block.x, i / block.x % block.y, i / block.x / block.y };
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = 0, stride = 1;
-    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor visits all blocks */
+    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor with `blocks` visits all */
         unsigned most = (unsigned)std::min<uint64_t>(blocks, 1u << 30);
         first = draw(most);
         do
@@ -1376,7 +1390,7 @@ inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
     m.count = 0;
 }
 
-/* A kernel with a copy of the arguments of its launch. */
+/* A kernel with copies of the arguments of a launch. */
 template <class... P> struct bound {
     void (*kernel)(P...);
     std::tuple<std::decay_t<P>...> arguments;
@@ -1387,12 +1401,12 @@ template <class... P> struct bound {
     }
 };
 
-/* >>dump: launches with memory before and after, for tests/cuda/ptx ------------------------------ */
+/* >>dump: writes launches with the memory before and after them, for tests/cuda/ptx ---------------- */
 
-/* GCKPT_SHIM_DUMP=DIR writes launches 1, 2, 4, .. up to GCKPT_SHIM_DUMP_EACH of each kernel, if they have
- * at most GCKPT_SHIM_DUMP_BLOCKS blocks. Each file has a line of text, the arguments, the allocations,
- * and chunks of memory: first all chunks that are not entirely NaN, as they were before, then those that
- * the launch changed. */
+/* GCKPT_SHIM_DUMP=DIR writes launches 1, 2, 4, .. of each kernel up to launch GCKPT_SHIM_DUMP_EACH, if
+ * they have at most GCKPT_SHIM_DUMP_BLOCKS blocks. Each file has a line of text, the arguments, the
+ * allocations, and chunks of memory: first all chunks that were not entirely NaN before the launch, then
+ * the chunks that the launch changed. */
 class dump
 {
     enum : size_t { CHUNK = 1024 };
@@ -1451,11 +1465,11 @@ public:
         if (!dir || !wanted(kernel, grid))
             return;
         std::string path = dir + ("/" + std::to_string(getpid())) + "." +
-                           /* with the process id, because tests fork */
+                           /* has the process id, because tests fork */
                            std::to_string(10000 + written()++);
         if (!(file = fopen(path.c_str(), "wb")))
             fail("no file %s", path.c_str());
-        /* The kernel's address, relative to a symbol: a list of symbols turns it into the kernel's
+        /* The kernel's address relative to a symbol; a list of symbols turns it into the kernel's
          * name. */
         fprintf(file, "%ld %u %u %u %u %u %u %zu %zu %s\n",
                 (long)((intptr_t)kernel - (intptr_t)&cuda_shim), grid.x, grid.y, grid.z, block.x,
@@ -1480,7 +1494,8 @@ public:
     dump &operator=(const dump &) = delete;
 };
 
-/* A pointer must be NULL, or point to this device's memory or to pinned memory. */
+/* A pointer among a kernel's arguments must be NULL, or point to memory of the kernel's device or to
+ * pinned memory. */
 template <class V> inline void check_argument(const char *, int, const V &) {}
 template <class V> inline void check_argument(const char *kernel, int of, V *p)
 {
@@ -1540,7 +1555,7 @@ inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
     if (in.error)                                                                                  \
     return in.error
 
-/* >>runtime: errors and devices ------------------------------------------------------------------- */
+/* >>runtime: errors and devices ------------------------------------------------------------------ */
 
 inline const char *cudaGetErrorName(cudaError_t e)
 {
@@ -1582,7 +1597,7 @@ inline cudaError_t cudaSetDevice(int d)
     return cudaSuccess;
 }
 
-/* Properties as an H200 reports them, as far as they are used. */
+/* Properties of a device: those that gradckpt uses, with the values of an H200. */
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
@@ -1622,7 +1637,7 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, 
     return e;
 }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-/* Applies to the current device only. */
+/* The limit applies to the current device only. */
 template <class F> inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int value)
 {
     shim::entry in;
@@ -1640,7 +1655,7 @@ inline cudaError_t cudaDeviceSynchronize(void)
     shim::finish_device(shim::device);
     return shim::note(shim::c.sticky[shim::device]);
 }
-/* The only way to end a sticky error: memory and work of the device are lost. */
+/* The only way to end a lasting error; memory and work of the device are lost. */
 inline cudaError_t cudaDeviceReset(void)
 {
     shim::entry in;
@@ -1658,7 +1673,7 @@ inline cudaError_t cudaDeviceReset(void)
     return cudaSuccess;
 }
 
-/* >>runtime: memory ------------------------------------------------------------------------------- */
+/* >>runtime: memory ------------------------------------------------------------------------------ */
 
 inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
@@ -1678,7 +1693,8 @@ template <class V> inline cudaError_t cudaMalloc(V **p, size_t bytes)
         *p = (V *)(void *)shim::device_take(bytes);
     return *p ? cudaSuccess : shim::note(cudaErrorMemoryAllocation);
 }
-/* Waits for the device's work. It also frees after a sticky error, so that tests can count leaks. */
+/* Waits for the device's work, then frees. It frees after a lasting error as well, so that tests can
+ * count leaks. */
 inline cudaError_t cudaFree(void *p)
 {
     shim::entry in(shim::UNSAFE);
@@ -1786,7 +1802,7 @@ inline cudaError_t cudaMemset(void *to, int value, size_t bytes)
     return in.error ? in.error : cudaMemsetAsync(to, value, bytes);
 }
 
-/* >>runtime: streams and events -------------------------------------------------------------------- */
+/* >>runtime: streams and events ------------------------------------------------------------------ */
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
@@ -1877,7 +1893,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
     shim::finish(e->recorded);
     return shim::note(shim::c.sticky[e->device]);
 }
-/* Runs the event's work as far as possible, without counting a wait. */
+/* Runs the work before the event as far as possible, without counting a wait. */
 inline cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     shim::entry in(shim::UNSAFE);
@@ -1899,8 +1915,8 @@ inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, c
     *milliseconds = (float)(1e3 * (to->recorded->at - from->recorded->at));
     return in.error;
 }
-/* Within a capture, another stream joins the capture through this call, and the first stream joins the
- * other again. */
+/* In a capture, this call lets another stream join the capture, and later lets the first stream wait for
+ * the other. */
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0)
 {
     shim::entry in;
@@ -1927,7 +1943,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsig
     return cudaSuccess;
 }
 
-/* >>runtime: captures and graphs -------------------------------------------------------------------- */
+/* >>runtime: captures and graphs ----------------------------------------------------------------- */
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 {
@@ -1967,7 +1983,7 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         return shim::broken(k, cudaErrorStreamCaptureUnmatched);
     if (k->mode != cudaStreamCaptureModeRelaxed && k->owner != std::this_thread::get_id())
         return shim::broken(k, cudaErrorStreamCaptureWrongThread);
-    /* All nodes of other streams must come before the last node of this stream. */
+    /* Every node that was captured from another stream must come before the last node of this stream. */
     std::vector<char> before(k->graph.size());
     for (size_t i : s->after)
         before[i] = 1;

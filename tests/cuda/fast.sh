@@ -1,13 +1,13 @@
 #!/bin/sh
-# fast.sh - assesses the speed of GCKPT_BF16_FAST without a device: a table of the machine code that nvcc generates for
-# each kernel, and an estimate of a step of GPT-2 124M by tests/bench/launches.cu.
+# fast.sh - estimates the speed of GCKPT_BF16_FAST without a device. It prints a table about the machine code that nvcc
+# generates for each kernel, and an estimate of a step of GPT-2 124M by tests/bench/launches.cu.
 #
 #     sh tests/cuda/fast.sh [ARCH]             tables for sm_ARCH (90); needs nvcc, cuobjdump and nvdisasm in PATH
 #
-# For each kernel the table gives registers, spills, and the instructions of one iteration of the loop around its mma:
-# all instructions (for attention also those for infinite operands, which rarely run), mma, ldmatrix, copies of 16 bytes
-# (cp.async), and other instructions per copy. Nested loops count as often as they run, on the path for addresses that
-# are multiples of 16.
+# For each kernel the table has registers, spills, and counts of instructions in one iteration of the loop around its
+# mma: all instructions (for attention also those for infinite operands, which rarely run), mma, ldmatrix, copies of 16
+# bytes (cp.async), and other instructions per copy. A nested loop counts as many times as it iterates, and only on the
+# path for addresses that are multiples of 16.
 cd "$(dirname "$0")/../.." || exit 1
 arch=${1:-90}
 B=build/fast-$arch
@@ -24,15 +24,16 @@ FILENAME ~ /log$/ {
     else if (/Used/) for (i = 1; i < NF; i++) if ($(i + 1) ~ /^registers/) registers[name] = $i
     next
 }
-# A backward jump encloses a loop. The iterations of a loop nested in the widest one follow from its known totals:
-# products with tiles of 128 x 128 have 64 mma and 4 copies of each operand per thread, those of 64 x 64 have 16 and 2.
-# Among the paths through the widest loop this chooses one with the most copies and ldmatrix, then the shortest.
+# A backward jump closes a loop. The number of iterations of a loop nested in the widest loop follows from known totals
+# of that loop: in products with tiles of 128 x 128, a thread executes 64 mma and copies each operand 4 times; in those
+# with tiles of 64 x 64, 16 mma and 2 copies. Among the paths through the widest loop, the function takes one with the
+# most copies and ldmatrix; among these, the shortest.
 function finish(    i, j, best, mma, total, copies, matrices, own, copying, times, cost, next_of, last)
 {
     if (name !~ /4fast/ || name ~ /map_kernel/) return
     for (i = 1; i <= jumps; i++) jump[jump_from[i]] = at[jump_to[i]]
     mma = matrices = copies = total = best = 0
-    for (i = 1; i <= loops; i++) { # the widest loop that has mma
+    for (i = 1; i <= loops; i++) { # finds the widest loop that has an mma
         own = 0
         for (j = from[i]; j <= to[i]; j++) own += op[j] ~ /^HMMA/
         if (own && (!best || to[i] - from[i] > to[best] - from[best])) best = i
@@ -104,7 +105,7 @@ echo "| kernel | registers | spills | instructions | mma | ldmatrix | copies | o
 echo "|---|---|---|---|---|---|---|---|"
 cat "$B/kernels"
 echo
-most()                  # most TILE: prints the largest number of instructions of a product kernel with that tile
+most()                  # most TILE: prints the largest number of instructions of a product kernel with such tiles
 {
     awk -F '|' -v t="mma_product_kernel $1" 'index($2, t) && $5 + 0 > n { n = $5 + 0 } END { print n }' "$B/kernels"
 }

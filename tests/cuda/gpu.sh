@@ -1,6 +1,6 @@
 #!/bin/sh
-# gpu.sh - runs every test and benchmark that needs a CUDA device, in stages of at most nine minutes each, and writes
-# one report, build/gpu.md.
+# gpu.sh - runs every test and benchmark that needs a CUDA device, in stages of at most nine minutes, and writes one
+# report, build/gpu.md.
 #
 #     make gpu                                 all stages
 #     make gpu STAGES="build right"            only these stages
@@ -13,14 +13,14 @@
 #     beside    measures GPT-2 124M with PyTorch 2, eager and compiled; skipped if PyTorch is missing
 #     profile   measures time, flops and bytes of each instruction, and five budgets with predictions; runs nsys if found
 #
-# If a part fails or exceeds its time, the report says so and the other parts still run; parts for which a stage has no
-# time left are skipped. The exit status is 1 if anything failed. ON=shim runs the same stages on the processor, with
-# small sizes and the programs of make shim-programs, to test this script without a device.
+# If a part of a stage fails or exceeds its time, the report says so and the next parts still run. A part for which its
+# stage has no time left is skipped. The exit status is 1 if anything failed. With ON=shim, the same stages run on the
+# processor, with small sizes and the programs of make shim-programs, which tests this script without a device.
 cd "$(dirname "$0")/../.." || exit 1
 B=build
 R=$B/gpu.md
 ON=${ON:-cuda}
-STAGE=540 # seconds
+STAGE=540 # seconds for a stage
 failed=0
 parts=0
 mkdir -p $B/gpu ${REPORT:+"$REPORT"} || exit 1
@@ -58,12 +58,12 @@ part()                  # part NAME SECONDS COMMAND...: runs COMMAND, adds the l
     echo "$stage: $name: $status"
 }
 
-value()                 # value KEY: prints the number of KEY in the last JSON line of the previous part
+value()                 # value KEY: prints the number of KEY in the last JSON line that the previous part printed
 {
     sed -n 's/.*"'"$1"'":"\{0,1\}\([0-9a-f.e+-]*\).*/\1/p' $B/gpu/out | tail -n 1
 }
 
-keep()                  # keep NAME BYTES_KEY: stores tokens per second and bytes of the previous part, for the table
+keep()                  # keep NAME BYTES_KEY: stores tokens per second and bytes of the previous part
 {
     v=$(value tokens_per_second)
     [ -z "$v" ] || echo "$v tokens/s, $(value "$2") bytes" > "$B/gpu/$ON-$1"

@@ -1,7 +1,7 @@
-/* nccl.h - emulates the part of NCCL that examples/nccl.h calls, on the shim: threads of this process are the ranks,
- * each with its own device. A transfer runs in its stream's order, once its partner's stream has also reached it; until
- * then it blocks later operations of both streams. Neither the order in which the two arrive nor the thread that runs
- * the transfer matters. An abort releases the rank's own transfers; transfers of other ranks with it stay blocked. */
+/* nccl.h - emulates the part of NCCL that examples/nccl.h calls, on the shim: the ranks are threads of this process,
+ * each with its own device. A transfer runs when the streams of all its ranks have reached it; until then it blocks
+ * later operations of these streams. The result does not depend on which stream arrives first or which thread runs the
+ * transfer. An abort releases the transfers of the aborting rank; their partners on other ranks stay blocked. */
 #ifndef TESTS_CUDA_NCCL_H
 #define TESTS_CUDA_NCCL_H
 #include "cuda_shim.h"
@@ -17,7 +17,8 @@ typedef struct {
 namespace shim
 {
 struct world;
-/* One rank's part in a transfer. It blocks its stream at `there` until `gate` is released. */
+/* One rank's part in a transfer. It blocks the rank's stream, which has reached it at `there`, until `gate` is
+ * released. */
 struct part {
     int rank;
     void *to;
@@ -38,21 +39,21 @@ namespace shim
 {
 struct world {
     int size = 0, arrived = 0;
-    std::map<std::pair<int, int>, std::deque<part_ptr>> sends, receives; /* keyed by sending and receiving rank */
+    std::map<std::pair<int, int>, std::deque<part_ptr>> sends, receives; /* by sending and receiving rank */
     std::vector<std::deque<part_ptr>> sums;                              /* by rank */
 };
 inline std::map<int, world> &worlds = *new std::map<int, world>();
 struct transfer_request {
     ncclComm_t comm;
     cudaStream_t stream;
-    int peer; /* the other rank, or -1 for all */
+    int peer; /* rank of the partner, or -1 for all ranks */
     part_ptr p;
 };
 inline thread_local std::vector<transfer_request> group;
 inline thread_local int grouped;
 
-/* Called when all parts are posted: the copy runs when each stream has reached its part, and then releases all of
- * them. */
+/* Called when all ranks have posted their parts of a transfer. stream_op, the copy, runs when each stream has reached
+ * its part; then all streams continue. */
 inline void match(const std::vector<part_ptr> &all, std::function<void()> stream_op)
 {
     job both = std::make_shared<struct stream_op>();
@@ -67,7 +68,7 @@ inline void match(const std::vector<part_ptr> &all, std::function<void()> stream
         release_ops(p->gate);
 }
 
-/* Matches the first parts of both queues; returns 0 if their sizes differ. */
+/* Matches the first send with the first receive of two queues. Returns false if their sizes differ. */
 inline bool pair_up(std::deque<part_ptr> &sends, std::deque<part_ptr> &receives)
 {
     if (sends.empty() || receives.empty())
@@ -115,7 +116,8 @@ inline bool post_part(const transfer_request &a)
     return true;
 }
 
-/* Ends a group: its transfers in a stream begin together, after earlier operations, and end together. */
+/* Ends a group of transfers. In each stream, the group's transfers begin together after earlier operations, and end
+ * together. */
 inline ncclResult_t end_group(void)
 {
     std::vector<transfer_request> all;
@@ -145,7 +147,7 @@ inline ncclResult_t post_request(ncclComm_t comm, cudaStream_t stream, int peer,
                         size_t bytes)
 {
     if (!owner(from ? from : to, bytes))
-        return ncclInvalidUsage; /* not memory of a device */
+        return ncclInvalidUsage; /* the pointer is not memory of a device */
     part_ptr p = std::make_shared<part>();
     *p = { comm->rank, to, from, bytes, NULL, NULL };
     group.push_back({ comm, stream, peer, p });
@@ -187,7 +189,7 @@ inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclData
         ncclRecv(to, n, type, root, comm, stream);
     return ncclGroupEnd();
 }
-/* Waits until all ranks have called it. */
+/* Returns when all ranks have called it. */
 inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
 {
     std::unique_lock<std::recursive_mutex> lock(shim::c.mutex);
@@ -220,7 +222,7 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm)
         if (p->gate->done)
             continue;
         for (const shim::job &both : p->gate->after) {
-            both->held = !both->done; /* the partner's part will never be posted */
+            both->held = !both->done; /* the partner will never post its part */
             both->run = [] {};
         }
         p->gate->after.clear();

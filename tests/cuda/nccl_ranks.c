@@ -1,8 +1,9 @@
-/* nccl_ranks.c - trains with threads as ranks, each with a device of the shim, connected by examples/nccl.h. All
- * shardings and plans give the bits of one process, also with captured micro-batches; the test counts how often the
- * host waits in a step and how many bytes are copied to it; a rank that dies or cancels stops the others.
+/* nccl_ranks.c - trains with several threads as ranks, each with a device of the shim, connected by examples/nccl.h.
+ * All shardings and plans must give the bits of one process, also with captured micro-batches. The test counts how
+ * often the host waits in a step and how many bytes are copied to it. If a rank dies or cancels, the other ranks must
+ * stop.
  *
- *     build/shim/nccl_ranks [table]    also prints the counts */
+ *     build/shim/nccl_ranks [table]    with "table", also prints the counts */
 #include "gradckpt.h"
 #include "ranks/rank_training.h"
 #include "cuda_shim.h"
@@ -13,25 +14,25 @@ extern gckpt_transport *nccl_transport_open(int rank, int size, const void *id, 
 extern void nccl_transport_close(gckpt_transport *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
-static gckpt_backend backends[DEVICES]; /* backends[i] is gpu[i] with functions that count */
+static gckpt_backend backends[DEVICES]; /* backends[i] is gpu[i] with functions that count calls */
 static int verbose;   /* if nonzero, prints a line for each run */
-static int polled; /* if nonzero, collectives are not enqueued but waited for by the host */
+static int polled; /* if nonzero, the host waits for each collective instead of enqueuing it */
 static char id[ID];
-static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* dying: the same transport for a rank that will die */
+static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* dying[i]: the transport of rank i if it is to die */
 static struct {
     int rank;
-    long at, seen; /* the rank dies at this exchange, counting from 1 */
+    long at, seen; /* the rank dies at exchange number `at`, counted from 1; `seen` counts its exchanges */
     jmp_buf *end;
 } death;
 
-/* Counts of a device, over all steps of its rank except the first. waits: how often the host waits for the device;
- * early: the most of these in a step before its last update; completions, early_completions: the same for enqueued
- * collectives that the host finds complete; bytes: copied to the host; asked, repeated, refused: parts of steps that
- * could be replayed, were replayed, could not be captured. */
+/* Counts of one device, over all steps of its rank except the first. waits: times the host waits for the device; early:
+ * the largest number of waits in a step before its last update. completions, early_completions: the same numbers for
+ * enqueued collectives that the host finds complete. bytes: copied to the host. asked, repeated, refused: number of
+ * parts of steps that could have been replayed, that were replayed, and that could not be captured. */
 typedef struct {
     long waits, early, completions, early_completions, bytes, steps, repeated, asked, refused;
     int stepping;
-    long before, completions_before; /* values at the beginning of this step */
+    long before, completions_before; /* values at the beginning of the current step */
 } counts;
 static counts n_of[DEVICES];
 static counts *counted(const void *context)
@@ -120,7 +121,7 @@ static void close_transports(int ranks)
         nccl_transport_close(transports[i]);
 }
 
-/* Trains and compares with one process; returns the counts of the rank that waits most. */
+/* Trains with several ranks and compares with one process. Returns the counts of the rank that waits most. */
 static counts like(const setting *s, const outcome *want)
 {
     counts most = { 0 };
@@ -146,7 +147,7 @@ static counts like(const setting *s, const outcome *want)
     return most;
 }
 
-/* A rank dies at its at-th exchange: all others must return an error, and none may wait for ever. */
+/* Lets a rank die at exchange number `at`: all other ranks must return an error, and none may wait for ever. */
 static void dies(setting s, int rank, long at)
 {
     static trial t;
@@ -159,13 +160,14 @@ static void dies(setting s, int rank, long at)
     for (int i = 0; i < s.ranks; i++)
         CHECK_MSG(i == rank || (t.out[i].first == GCKPT_E_PEER && t.out[i].last == GCKPT_E_PEER),
                   "exchange %ld of rank %d: rank %d: %d, %s", at, rank, i, (int)t.out[i].first, t.out[i].first_text);
-    gpu[rank]->use_comm_queue(gpu[rank]->context, 0); /* the rank died inside of use_comm_queue */
+    gpu[rank]->use_comm_queue(gpu[rank]->context, 0); /* the rank died before this call ended its use */
     CHECK(gpu[rank]->finish(gpu[rank]->context) == NULL);
     close_transports(s.ranks);
     death.at = 0;
 }
 
-/* A rank's callback cancels: all ranks cancel, run the step again, and get the same bits. */
+/* A callback of `rank` cancels before instruction number `at`. All ranks must return GCKPT_CANCELLED; when they run the
+ * step again, they must get the same bits. */
 static void cancels(setting s, int rank, long at, const outcome *want)
 {
     static trial t;
@@ -202,11 +204,11 @@ static void test_faults(void)
         cancels(s, 1, n, &want);
 }
 
-/* A run with VRANKS virtual ranks on one or more devices. Unless they clip, steps wait for nothing before their last
- * update. */
+/* A run with VRANKS virtual ranks on one or more devices. In a step that does not clip, the host must wait for nothing
+ * before the last update. */
 typedef struct {
     int ranks, shard, rows, mode, overlap, polled;
-    unsigned flags; /* added to the default flags; such runs train once, others repeat */
+    unsigned flags; /* added to the default flags; a run with flags trains once, all other runs three times */
     feeding feed;
     size_t offload;
 } a_run;
@@ -239,7 +241,7 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
                   .overlap = r->overlap, .offload = r->offload, .on_backend = 1, .no_debug = 1, .backends = backends,
                   .transport = transport_of, .on_step = stepping };
     polled = r->polled;
-    if (r->flags & FAST) { /* compares with ranks on the processor */
+    if (r->flags & FAST) { /* a run with FAST is compared with ranks on the processor */
         setting plain = s;
         plain.backends = NULL, plain.transport = NULL, plain.on_step = NULL;
         run(&t, &plain, NULL, &w);
@@ -279,7 +281,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "table") == 0) {
         verbose = 1;
-        for (int i = 0; i < 24; i++) { /* the last 8 with offloads that overlap */
+        for (int i = 0; i < 24; i++) { /* the last 8 runs offload values while kernels run */
             const int with = i >= 16;
             const a_run r = { (with ? i / 4 % 2 : i / 8) ? 4 : 2, with ? i % 4 : i / 2 % 4, 1,
                               with ? GCKPT_OPTIMAL : GCKPT_STORE_ALL, with, !with && i % 2 == 0, 0, WHOLE,

@@ -1,7 +1,8 @@
 /* test_cuda.c - tests the CUDA backend: the cases of test_backend.c, including random graphs, on two devices; how often
- * the host waits; captured and replayed micro-batches; several threads; devices that run out of memory or fail.
+ * the host waits for a device; micro-batches that are captured and replayed; several host threads; devices that run out
+ * of memory or fail.
  *     test_cuda [first seed] [graphs]
- * With GCKPT_CUDA_SHIM it also checks the shim's counters and lets calls fail (cuda_shim.h). */
+ * With GCKPT_CUDA_SHIM, the test also checks the shim's counters and lets calls fail (cuda_shim.h). */
 #define TESTED_ELSEWHERE
 #include "run/test_backend.c"
 #include <pthread.h>
@@ -9,8 +10,8 @@
 #include <unistd.h>
 #include "cuda_shim.h"
 
-static const gckpt_backend *gpu[2]; /* devices 0 and 1; the same one twice if there is only one */
-static gckpt_backend watched;          /* gpu[0] with some functions that count */
+static const gckpt_backend *gpu[2]; /* devices 0 and 1; both entries are the same device if there is only one */
+static gckpt_backend watched;          /* gpu[0] with functions that count calls */
 static const char *why;
 
 #ifdef GCKPT_CUDA_SHIM
@@ -34,7 +35,7 @@ static long tested_blocks(int i) { return (void)i, allocations; }
 static void tested_fails(int i, long index) { (void)i, fails_at = index; }
 #endif
 
-/* Name of an op without kernel here, so that the host runs it. */
+/* Name of an op for which find_except returns no kernel, so that the host runs the op. */
 static const char *lacking;
 static void tested_lacks(int i, const char *op) { (void)i, lacking = op; }
 static gckpt_kernel find_except(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -44,7 +45,7 @@ static gckpt_kernel find_except(void *context, const gckpt_op *op, gckpt_kind ki
 
 /* ---- counting waits and replays ---- */
 static long asked, repeated, refused, first_update, last_update, waits_then;
-static int spoils; /* if nonzero, the kernel of gelu waits for the device, which prevents a capture */
+static int spoils; /* if nonzero, the kernel of gelu waits for the device, which makes a capture impossible */
 
 static long waits(void)
 {
@@ -88,8 +89,8 @@ static gckpt_kernel watched_find(void *context, const gckpt_op *op, gckpt_kind k
     return gpu[0]->find(context, op, kind);
 }
 
-/* A net in which everything differs from one micro-batch to the next: two losses that count differently, dropout and a
- * regulariser. */
+/* A net whose micro-batches differ in everything that a replay must update: two losses that count their rows
+ * differently, dropout and a regulariser. */
 enum { N = 7, IN = 9, HIDDEN = 20, OUT = 5 };
 typedef struct {
     gckpt_store *s;
@@ -137,7 +138,8 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
     return m;
 }
 
-/* Runs a step over `rows` rows; its inputs, targets and counts depend on the number `step`. Returns a hash. */
+/* Runs a step over `rows` rows; inputs and targets depend on the number `step`. Returns `hash` combined with loss,
+ * gradient norm and weights. */
 static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t hash)
 {
     gckpt_report r = { 0 };
@@ -158,20 +160,22 @@ static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t 
 
 static void net2_free(net2 *m, int keep_store) { util_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
 
-/* Returns a hash of eight steps. Replayed micro-batches must have the bits of others, and of the processor. */
+/* Returns a hash of eight steps. With replayed micro-batches it must be the same as without captures and on the
+ * processor. */
 static uint64_t repeats_run(const gckpt_backend *b, int64_t rows, gckpt_precision precision, int plainly)
 {
     uint64_t hash = 1469598103934665603u;
     net2 m = net2_make(NULL, b, rows, precision, plainly, 0), other = { 0 };
     for (int step = 0; step < 8; step++) {
-        if (step == 5) /* another executor of the same store sees the same addresses */
+        if (step == 5) /* a second executor of the same store, whose parameters have the same addresses */
             other = net2_make(m.s, b, rows == N ? 2 : N, precision, plainly, 0);
-        if (step == 6) { /* a step on the processor: afterwards addresses on the device change */
+        if (step == 6) { /* after a step on the processor, parameters have other addresses on the device */
             net2 here = net2_make(m.s, NULL, 2, precision, 0, 0);
             hash = net2_step(&here, 20, N, 0, hash);
             net2_free(&here, 1);
         }
-        /* two steps of one micro-batch; then the last micro-batch is shorter in some steps than in others */
+        /* Steps 0 and 1 have one micro-batch. In later steps the last micro-batch is shorter, by different numbers of
+         * rows. */
         int64_t all = step < 2 ? rows : step % 4 == 3 ? N - 1 : N;
         hash = net2_step(step == 5 ? &other : &m, step, all, step % 2 ? 0.05f : 0, hash);
     }
@@ -185,7 +189,7 @@ static void test_repeats(void)
     for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
         for (int64_t rows = 1; rows <= N; rows += 2) {
             uint64_t want = repeats_run(NULL, rows, (gckpt_precision)precision, 0);
-            /* captured, without captures, impossible to capture, without memory for graphs */
+            /* way 0 captures, way 1 does not, way 2 makes captures impossible, way 3 has no memory for graphs */
             for (int way = 0; way < 4; way++) {
                 asked = repeated = refused = 0;
                 spoils = way == 2;
@@ -212,7 +216,7 @@ static void test_repeats(void)
 #endif
 }
 
-/* Tests forwards only, over various numbers of rows. */
+/* Tests inference for several numbers of rows. */
 static void test_inference(void)
 {
     double want[4];
@@ -231,8 +235,8 @@ static void test_inference(void)
 }
 
 #ifdef GCKPT_CUDA_SHIM
-/* From the first instruction of a step to its last update the host waits for nothing, except for the norm if the step
- * clips. */
+/* Between the first instruction of a step and its last update, the host may wait for the device only to read the
+ * gradient norm, and only if the step clips. */
 static void test_no_waits(void)
 {
     net2 m = net2_make(NULL, &watched, 1, GCKPT_FP32, 0, 0);
@@ -255,7 +259,7 @@ static void test_device_out_of_memory(void)
     setting o = { .backend = gpu[0] };
     small m = make(&o, 0);
     const gckpt_exec_desc x = { .backend = gpu[0] };
-    cuda_shim.fail_malloc = 1; /* the executor's memory on the device */
+    cuda_shim.fail_malloc = 1; /* the executor cannot allocate its memory on the device */
     CHECK(!gckpt_exec_new(m.p, m.s, &x) && gckpt_error(m.s) == GCKPT_E_MEMORY);
     CHECK_MSG(strstr(gckpt_error_text(m.s), "smaller budget") && strstr(gckpt_error_text(m.s), "CUDA device 0 has"),
               "%s", gckpt_error_text(m.s));
@@ -263,8 +267,8 @@ static void test_device_out_of_memory(void)
     small_free(&m, 0);
 }
 
-/* Lets the `launch`-th kernel, or the `copy`-th copy, of a step fail. Runs in a child process, because the device is
- * unusable afterwards. */
+/* Lets launch number `launch` or copy number `copy` of a step fail. The test runs in a child process, because the
+ * device is unusable afterwards. */
 static void break_it(long launch, long copy)
 {
     setting o = { .backend = gpu[0], .micro = 4 };
@@ -274,11 +278,11 @@ static void break_it(long launch, long copy)
     gckpt_hyper hyper = { .lr = 0.01f };
     cuda_shim.fail_launch = launch;
     cuda_shim.fail_copy = copy;
-    for (int again = 0; again < 2; again++) { /* the error stays */
+    for (int again = 0; again < 2; again++) { /* later steps must return the same error */
         CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND);
         CHECK_MSG(strstr(gckpt_error_text(m.e), "step: cuda: CUDA device 0: "), "%s", gckpt_error_text(m.e));
         CHECK_MSG(strstr(gckpt_error_text(m.e), "restart from a checkpoint"), "%s", gckpt_error_text(m.e));
-        /* a kernel reports the error by its name, without names of template parameters */
+        /* The error text has the kernel's name without template parameters. */
         if (launch && !cuda_shim.lazy)
             CHECK_MSG(strstr(gckpt_error_text(m.e), "_kernel") && !strstr(gckpt_error_text(m.e), " T>"), "%s",
                       gckpt_error_text(m.e));
@@ -309,7 +313,7 @@ static void test_broken(void)
     }
 }
 
-/* A device that cannot be opened leaves no memory allocated and can be opened later. */
+/* Opening a device that fails must leave no memory allocated, and a later attempt to open it must succeed. */
 static void test_open(void)
 {
     const long streams = cuda_shim.live_streams, events = cuda_shim.live_events, pinned = cuda_shim.live_pinned,
@@ -325,7 +329,7 @@ static void test_open(void)
 }
 #endif
 
-/* ---- values offloaded to pinned memory: overlapped with kernels, also in captured micro-batches ---- */
+/* ---- values offloaded to pinned memory while kernels run, also in captured micro-batches ---- */
 static long moved;
 static void watched_move(void *context, void *to, const void *from, size_t bytes, int out)
 {
@@ -333,7 +337,8 @@ static void watched_move(void *context, void *to, const void *from, size_t bytes
     gpu[0]->copy_async(context, to, from, bytes, out);
 }
 
-/* offloads: 2 lets the plan overlap copies with kernels. */
+/* Trains with a plan that offloads values. `offloads`: 0 offloads nothing; 2 lets the plan overlap copies with kernels.
+ * Returns a hash of the weights. */
 static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -395,8 +400,8 @@ static void test_offloads(void)
     }
 }
 
-/* Copies of any size must be complete, even if they are larger than all staging buffers together (4096 bytes each in
- * tests). */
+/* A copy of any size must be complete, even if it is larger than all staging buffers together (in tests, a buffer has
+ * 4096 bytes). */
 static void test_copies(void)
 {
     static const size_t sizes[] = { 0, 1, 3, 4095, 4096, 4097, 1 << 19, (1 << 20) + 5 };
@@ -408,7 +413,7 @@ static void test_copies(void)
         CHECK(host && a && b && (uintptr_t)a % 64 == 0);
         for (size_t k = 0; k < n; k++)
             host[k] = (unsigned char)(k * 167 >> 8 ^ k);
-        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* the source may change after the return */
+        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* the source may change when copy_in has returned */
         memset(host, 0x77, n);
         gpu[0]->copy(gpu[0]->context, b, a + 1, n);
         gpu[0]->copy_out(gpu[0]->context, host + n, b, n);
@@ -423,7 +428,7 @@ static void test_copies(void)
     CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
 }
 
-/* Tests dequantising: every storage, rows shorter than a thread's part, any alignment. */
+/* Tests dequantising for every storage, with rows shorter than one thread's share and any alignment. */
 static void test_unpack(void)
 {
     enum { MOST = 203, PLACES = 256 };
@@ -456,7 +461,7 @@ static void test_unpack(void)
                 CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d",
                           storage, (int)row, shift);
             }
-    unsigned char *bytes = (unsigned char *)quantised; /* blocks of I4, also at odd addresses; no NaN */
+    unsigned char *bytes = (unsigned char *)quantised; /* int4 blocks, also at odd addresses; scales are not NaN */
     for (int blocks = 1; blocks <= 5; blocks++)
         for (int shift = 0; shift < 3; shift++) {
             gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
@@ -475,7 +480,7 @@ static void test_unpack(void)
     b->release(b->context, to, PLACES * sizeof *to);
 }
 
-/* ---- several host threads, each with a store, on one device and on two ---- */
+/* ---- several host threads, each with its own store, on one device or two ---- */
 typedef struct {
     const gckpt_backend *backend;
     int64_t rows;
@@ -510,8 +515,8 @@ static void *put_one(void *user)
     return NULL;
 }
 
-/* While one thread directs its calls to the communication queue, calls of other threads must not go there: they would
- * run too late. */
+/* While one thread has directed its calls to the communication queue, calls of other threads must not go to that queue,
+ * where they would run too late. */
 static void test_host_queues(void)
 {
     const gckpt_backend *b = gpu[0];

@@ -1,10 +1,11 @@
-/* test_cuda_shim.cpp - the shim (cuda_shim.h) runs correct kernels correctly and finds the mistakes of
- * wrong ones.
+/* test_cuda_shim.cpp - tests the shim (cuda_shim.h): it must run right kernels with right results, and
+ * must find the mistakes of wrong kernels.
  *
  *     g++ -std=c++17 -O2 -mfma -ffp-contract=off -Itests tests/cuda/test_cuda_shim.cpp -lpthread
  *
- * Also run with -fsanitize=address,undefined and with -DCUDA_SHIM_UCONTEXT. Each mistake (BUG) of a
- * kernel here must change the kernel's results or end the process with a message. */
+ * Run it also with -fsanitize=address,undefined and with -DCUDA_SHIM_UCONTEXT. The template parameter BUG
+ * of a kernel selects a mistake, which must change the kernel's results or end the process with a
+ * message. */
 #include "cuda_shim.h"
 #include "check.h"
 #include <string>
@@ -28,7 +29,7 @@ static void settings_reset(void)
     cuda_shim.lazy = cuda_shim.protect = 0;
 }
 
-/* Runs f in a child process, which must end by a signal (or a sanitizer) and print `says`. */
+/* Runs f in a child process, which must end by a signal or a sanitizer and print the text `says`. */
 template <class F> static void dies(const char *says, F f)
 {
     int ends[2];
@@ -58,7 +59,7 @@ template <class F> static void dies(const char *says, F f)
 #define BY_ASAN(otherwise) otherwise
 #endif
 
-/* Device memory with given values, freed by the destructor. */
+/* Device memory with the given values; the destructor frees it. */
 template <class V> struct on_device {
     V *at;
     explicit on_device(const std::vector<V> &host)
@@ -93,7 +94,7 @@ static std::vector<float> numbers(size_t n)
     return x;
 }
 
-/* -- kernels, right and wrong ------------------------------------------------------------------- */
+/* -- kernels without and with mistakes ---------------------------------------------------------- */
 
 __global__ static void where(unsigned *out)
 {
@@ -102,7 +103,7 @@ __global__ static void where(unsigned *out)
     out[b * blockDim.x * blockDim.y * blockDim.z + t] += b * 10000 + t;
 }
 
-/* (M,N) = (M,K) (K,N) in tiles of 16 x 16, with a thread per element. */
+/* Computes c (M,N) = a (M,K) b (K,N) in tiles of 16 x 16, with one thread for each element. */
 template <int BUG>
 __global__ static void matmul(const float *a, const float *b, float *c, int M, int N, int K)
 {
@@ -127,8 +128,8 @@ __global__ static void matmul(const float *a, const float *b, float *c, int M, i
         c[row * N + column] = sum;
 }
 
-/* Subtracts a row's mean and divides by the sum of squares: two sums over the block share one
- * scratch. */
+/* Subtracts a row's mean, then divides by the sum of squares. The two sums over the block use the same
+ * scratch memory. */
 template <int BUG> __device__ static float block_sum(float v, float *scratch)
 {
     for (int h = 16; h; h /= 2)
@@ -159,7 +160,8 @@ template <int BUG> __global__ static void center(const float *x, float *y, int n
         y[i] = (x[i] - mean) / scale;
 }
 
-/* Mistakes of a kernel with one block of 32 threads: found at once, or (UNSET) they leave a NaN. */
+/* Mistakes of a kernel with one block of 32 threads. The shim finds them at once, except UNSET, which
+ * leaves a NaN in the result. */
 enum {
     SHARED_BOUNDS = 5,
     GLOBAL_BOUNDS,
@@ -229,7 +231,7 @@ __global__ static void times(float *x, float what, int n)
         x[i] *= what;
 }
 
-/* Calls every kind of shuffle and vote: 12 words per lane. */
+/* Calls every kind of shuffle and vote; each lane writes 12 words. */
 __global__ static void exchange(int *out, int by, int width)
 {
     int lane = (int)threadIdx.x % 32, *o = out + 12 * threadIdx.x;
@@ -240,7 +242,7 @@ __global__ static void exchange(int *out, int by, int width)
     o[4] = (int)__ballot_sync(ALL, lane > by);
     o[5] = __any_sync(ALL, lane == by);
     o[6] = __all_sync(ALL, lane >= by);
-    unsigned half = lane < 16 ? 0xFFFFu : 0xFFFF0000u; /* two masks of a warp at the same time */
+    unsigned half = lane < 16 ? 0xFFFFu : 0xFFFF0000u; /* two masks in one warp at the same time */
     o[7] = __shfl_xor_sync(half, lane, 8);
     o[8] = (int)(__shfl_sync(ALL, 1e9 * lane, 7) / 1e9);
     __syncwarp();
@@ -248,8 +250,8 @@ __global__ static void exchange(int *out, int by, int width)
     o[11] = __float_as_int(1.0f);
 }
 
-/* Computes a product with tensor cores; operands are placed element by element, by the PTX manual's
- * rules for m16n8k16. */
+/* Computes a product with tensor cores. Operands are placed element by element, by the rules of the PTX
+ * manual for m16n8k16. */
 __global__ static void mma_by_manual(const uint16_t *a, const uint16_t *b, float *d)
 {
     int lane = (int)threadIdx.x, group = lane >> 2, in_group = lane & 3;
@@ -269,8 +271,8 @@ __global__ static void mma_by_manual(const uint16_t *a, const uint16_t *b, float
     for (int i = 0; i < 4; i++)
         d[(group + (i < 2 ? 0 : 8)) * 8 + in_group * 2 + (i & 1)] = fd[i];
 }
-/* The same with cp.async and ldmatrix: a (16,16) and b (16,8) are stored by rows, so b is
- * transposed. */
+/* Computes the same product with cp.async and ldmatrix. The operands a (16,16) and b (16,8) are stored by
+ * rows, so b is read transposed. */
 template <int BUG>
 __global__ static void mma_by_tiles(const uint16_t *a, const uint16_t *b, float *d)
 {
@@ -297,7 +299,7 @@ __global__ static void mma_by_tiles(const uint16_t *a, const uint16_t *b, float 
     for (int i = 0; i < 4; i++)
         d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = fd[i];
 }
-/* Matrix i contains 100 i + 8 row + column, and is read directly or transposed. */
+/* Matrix i has the elements 100 i + 8 row + column; it is read directly or transposed. */
 __global__ static void matrices(uint32_t *out, int transposed, int astray)
 {
     SHARED(uint16_t, tile, [4][8][8]);
@@ -326,8 +328,8 @@ __global__ static void fill_dynamic(float *out, int n)
         words[i] = (float)i;
     *out = words[n - 1];
 }
-/* Reads shared memory during cp.async: the old value is gone at once, the new one is there after the
- * wait. */
+/* Reads shared memory while cp.async writes it: the old value is gone at once, and the new value is there
+ * only after the wait. */
 __global__ static void early_reads(float *out, const float *in)
 {
     SHARED(float4, word, [1]);
@@ -396,7 +398,7 @@ static void test_schedules(void)
         seen3 += !same_bits(run_center<3>(), centered);
     }
     CHECK_MSG(seen1 == 8 && seen2 == 8, "missing barriers: %d and %d of 8", seen1, seen2);
-    /* found only by schedules that run a warp as far as possible */
+    /* only the schedules that run a warp as far as possible find this mistake */
     CHECK_MSG(seen3 >= 4, "the barrier after a sum: %d of 8", seen3);
     settings_reset();
     for (int s = 0; s < 4; s++) {
@@ -420,7 +422,7 @@ static void test_bugs(void)
     CHECK(unset[30] == 0 && std::isnan(unset[31]));
     for (int s = 0; s < 4; s++) {
         cuda_shim.schedule = s;
-#ifdef CUDA_SHIM_ASAN /* without AddressSanitizer, the space between two variables is ordinary memory */
+#ifdef CUDA_SHIM_ASAN /* without AddressSanitizer, the memory between two variables is ordinary memory */
         dies("use-after-poison", [] { run_wrong<SHARED_BOUNDS>(32); });
 #endif
         dies(BY_ASAN("past the end"), [] { run_wrong<GLOBAL_BOUNDS>(64); });
@@ -464,7 +466,7 @@ static void test_bugs(void)
     });
 }
 
-/* Blocks run forward, backward, and in a random order that visits each block once. */
+/* Blocks must run forward, backward, or in a random order that visits each block once. */
 static void test_blocks(void)
 {
     for (int s = 0; s < 4; s++) {
@@ -505,7 +507,7 @@ static void test_warp(void)
         }
     }
     settings_reset();
-    /* Sums by floating-point atomics depend on the order, so the shim counts such atomics. */
+    /* A sum by floating-point atomics depends on their order, so the shim counts these atomics. */
     std::vector<float> x = numbers(600), sums[2];
     for (int s = 0; s < 2; s++) {
         cuda_shim.schedule = s;
@@ -678,7 +680,7 @@ static void test_streams(void)
     on_device<float> d(numbers(8));
     for (int lazy = 0; lazy < 2; lazy++) {
         cuda_shim.lazy = lazy;
-        /* pinned memory is read when the copy runs, pageable memory at the call */
+        /* Pinned memory is read when the copy runs, pageable memory at the call. */
         pinned[0] = 5;
         pageable[1] = 1;
         OK(cudaEventRecord(begin, s));
@@ -686,12 +688,13 @@ static void test_streams(void)
         OK(cudaMemcpyAsync(d + 1, pageable + 1, 4, cudaMemcpyHostToDevice, s));
         pinned[0] = pageable[1] = 6;
         OK(cudaEventRecord(end, s));
-        /* another stream waits for the event; without the wait, it would run late or early */
+        /* Another stream waits for the event; without the wait, its kernel would run too early or too
+         * late. */
         OK(cudaStreamWaitEvent(t, end));
         LAUNCH(times, 1, 4, 0, t, d, 2.0f, 2);
         seen[0] = 0;
         OK(cudaMemcpyAsync(seen, d, 8, cudaMemcpyDeviceToHost, t));
-        /* shows that without a wait the value is not there yet */
+        /* Without a wait of the host, a lazy stream has not run yet. */
         CHECK(seen[0] == (lazy ? 0.0f : 10.0f));
 
         GIVES(cudaEventElapsedTime(&ms, begin, end), lazy ? cudaErrorNotReady : cudaSuccess);
@@ -701,8 +704,8 @@ static void test_streams(void)
         OK(cudaEventElapsedTime(&ms, begin, end));
         CHECK(ms >= 0);
 
-        /* the null stream waits for blocking streams and they for it; non-blocking streams do not take
-         * part */
+        /* The null stream waits for blocking streams, and blocking streams wait for the null stream;
+         * non-blocking streams do neither. */
         LAUNCH(add, 1, 4, 0, s, d, 1.0f, 1);
         LAUNCH(times, 1, 4, 0, 0, d, 2.0f, 1);
         LAUNCH(add, 1, 4, 0, s, d, 1.0f, 1);
@@ -712,7 +715,7 @@ static void test_streams(void)
         LAUNCH(add, 1, 4, 0, t, d, 1.0f, 1);
         CHECK(fetched(d, 1)[0] == seen[0] + (lazy ? 0 : 1));
         OK(cudaStreamSynchronize(t));
-        /* the work of a destroyed stream still runs */
+        /* The work of a destroyed stream must still run. */
         OK(cudaStreamCreate(&dead));
         LAUNCH(add, 1, 4, 0, dead, d, 1.0f, 1);
         OK(cudaStreamDestroy(dead));
@@ -733,7 +736,7 @@ static void test_streams(void)
     OK(cudaFreeHost(pinned));
 }
 
-/* An asynchronous error stays until its device is reset. */
+/* An asynchronous error must stay until its device is reset. */
 static void test_sticky(void)
 {
     for (int lazy = 0; lazy < 2; lazy++) {
@@ -804,8 +807,8 @@ static void test_graphs(void)
     capture_fixture r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    /* d = 3 (pinned + 1) + 1 on s, e = 0 + 1 on t. With the bug, t multiplies d without waiting for the
-     * addition on s, and some order of nodes shows it. */
+    /* Captures d = 3 (pinned + 1) + 1 on stream s and e = 0 + 1 on stream t. With the bug, t multiplies d
+     * without waiting for the addition on s; at least one order of the nodes must show it. */
     for (int round = 0; round < 16; round++) {
         int bug = round / 8;
         float by = 1;
@@ -817,7 +820,7 @@ static void test_graphs(void)
         r.follow(r.t, r.s);
         LAUNCH(add, 1, 1, 0, r.s, r.d, by, 1);
         LAUNCH(add, 1, 1, 0, r.t, r.e, by, 1);
-        by = 100; /* no effect: arguments are copied at the launch */
+        by = 100; /* must have no effect, since a launch copies its arguments */
         LAUNCH(times, 1, 1, 0, bug ? r.t : r.s, r.d, 3.0f, 1);
         r.follow(r.s, r.t);
         LAUNCH(add, 1, 1, 0, r.s, r.d, 1.0f, 1);
@@ -840,7 +843,7 @@ static void test_graphs(void)
     settings_reset();
 }
 
-/* Tests calls that are refused within a capture, and the state of the capture afterwards. */
+/* Tests calls that a capture makes invalid, and the state of the capture after them. */
 static void test_captures(void)
 {
     capture_fixture r;
@@ -883,7 +886,7 @@ static void test_captures(void)
             OK(cudaStreamBeginCapture(r.t, cudaStreamCaptureModeGlobal));
             OK(cudaEventRecord(r.fork, r.s)); cudaError_t met = cudaStreamWaitEvent(r.t, r.fork);
             GIVES(cudaStreamEndCapture(r.t, &graph), broken); return met;);
-    /* Other threads: a global capture also restricts them, and they cannot end it. */
+    /* A global capture also restricts other threads, and other threads cannot end it. */
     cudaError_t there = cudaSuccess;
     REFUSES(unsupported, broken, std::thread([&] { there = cudaMalloc(&p, 4); }).join();
             return there;);
@@ -900,7 +903,7 @@ static void test_captures(void)
     cudaGetLastError();
 }
 
-/* Two host threads, each with its own device. */
+/* Two host threads, each with its own device, must not disturb each other. */
 static void test_host_threads(void)
 {
     std::vector<float> sum[2];

@@ -1,5 +1,5 @@
-/* counted.h - lets malloc fail. Include it before files that call malloc by name: allocation number
- * `fail_at` returns NULL (if 0, none does), and blocks that were not freed are counted. */
+/* counted.h - lets malloc fail. Include it before files that call malloc by name. Allocation number `fail_at` returns
+ * NULL (if 0, no allocation fails), and `live_blocks` counts blocks that are not freed. */
 #ifndef TESTS_COUNTED_H
 #define TESTS_COUNTED_H
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes a folder of submissions to try make grade with: one student of each kind, with three exercises of docs/course.
+# Makes a folder of students' submissions, with which make grade is tested: one student of each kind, each with three
+# exercises of docs/course.
 #
-#     sh tests/examples/submissions.sh FOLDER [CLASS]     CLASS: the folder that course.sh prepare made (build/class)
+#     sh tests/examples/submissions.sh FOLDER [CLASS]     CLASS is the folder that course.sh prepare made (build/class)
 class=${2:-build/class}
 student()               # student NAME [FOLDER]: begins the submission of a student
 {
@@ -10,7 +11,7 @@ student()               # student NAME [FOLDER]: begins the submission of a stud
 }
 answer() { cp "$class/$1.c" "$at/exercise-$1.c"; }
 starter() { cp "$class/starters/exercise-$1.c" "$at/exercise-$1.c"; }
-# part NUMBER: the starter with standard input in place of the part that students write
+# part NUMBER: writes the starter of an exercise, with standard input in place of the part that students must write
 part()
 {
     PART=$(cat) awk '/not written yet/ { print ENVIRON["PART"]; next } { print }' \
@@ -19,12 +20,12 @@ part()
 to=$1
 mkdir -p "$to"
 
-student Ada             # all as on the page
+student Ada             # the page's answers
 answer 3.1
 answer 4.1
 answer 4.2
 
-student 'Ben B. '       # spaces, ends of lines of another system; a sum that is not what was asked for; a syntax error
+student 'Ben B. '       # a name with spaces; lines end in \r\n; a sum that was not required; a syntax error
 sed 's/$/\r/' "$class/4.1.c" > "$at/exercise-4.1.c"
 part 4.2 << 'END'
     goes_on = apart = once;
@@ -33,7 +34,7 @@ part 3.1 << 'END'
     gckpt_frontier *f = gckpt_frontier_new(g, &loss, 1, NULL)
 END
 
-student 'Cy, "C" | jr'  # numbers as they stand on the page; a crash; nothing
+student 'Cy, "C" | jr'  # prints the page's numbers as constants; crashes; leaves the starter unchanged
 part 4.1 << 'END'
     puts("1.30 and 2.50");
 END
@@ -43,7 +44,7 @@ part 4.2 << 'END'
 END
 starter 3.1
 
-student Dora            # never ends; never ends to print; prints nothing
+student Dora            # does not end; prints without end; prints nothing
 part 4.1 << 'END'
     for (volatile int i = 0;; i = 0)
         continue;
@@ -54,7 +55,7 @@ part 4.2 << 'END'
 END
 echo 'int main(void) { return 0; }' > "$at/exercise-3.1.c"
 
-student Emil            # other files, one in a folder within; other words, other ways
+student Emil            # additional files, one in a folder of its own; other texts and other ways to the right answer
 echo 'sorry' > "$at/notes.txt"
 printf '#!/bin/sh\nexit 1\n' > "$at/Makefile"
 mkdir "$at/home work"
@@ -81,4 +82,4 @@ part 3.1 << 'END'
     gckpt_frontier_free(f);
 END
 
-student Fay             # has an empty folder
+student Fay             # an empty folder

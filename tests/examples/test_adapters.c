@@ -1,7 +1,6 @@
-/* test_adapters.c - adapters of peft (golden/gpt2.py) load, compute, train and generate as in peft,
- * and peft loads those saved here (golden/check_peft.py). Methods that peft lacks start as the
- * unchanged model and can be saved and loaded. Errors in a file are refused with the name of the
- * wrong key.
+/* test_adapters.c - adapters of peft (golden/gpt2.py) must load, compute, train and generate as in peft, and peft must
+ * load adapters saved here (golden/check_peft.py). Methods that peft lacks must be saved and loaded as well. Errors in
+ * a file must be refused with the name of the wrong key.
  *
  *     build/test_adapters [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -79,7 +78,7 @@ static void test_peft(const char *name, const double *losses, const int32_t *gen
     end(&again);
 }
 
-/* Merged weights compute the same as the branches; unmerging restores the old weights. */
+/* Merged weights must compute the results of the adapter; unmerging must restore the old weights. */
 static void test_merge(void)
 {
     tuned t;
@@ -97,13 +96,13 @@ static void test_merge(void)
     CHECK(gckpt_store_hash(t.s) == hash);
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
     end(&t);
-    gckpt_store *plain = tuning_load(&m, folder, NULL); /* with the names of transformers */
+    gckpt_store *plain = tuning_load(&m, folder, NULL); /* the merged model, saved with the names of transformers */
     tuning_logits(&m, plain, NULL, "patterns", 1e-4);
     gckpt_store_free(plain);
     model_close(&m);
 }
 
-/* For every method: the number of trained parameters, whether it starts as the unchanged model,
+/* Tests every method: the number of trained parameters, whether the untrained adapter computes the unchanged model,
  * that training lowers the loss, and that the saved file restores the trained parameters. */
 static void test_methods(void)
 {
@@ -111,7 +110,7 @@ static void test_methods(void)
     static const struct {
         adapters_options options;
         int64_t trains;
-        int begins; /* if nonzero, starts as the model, to 1e-4 */
+        int begins; /* if nonzero, logits of an untrained adapter are within 1e-4 of the model's */
     } all[] = {
         { { .method = ADAPTERS_FULL }, (V + GOLDEN_POSITIONS + 2) * C + L * BLOCK, 1 },
         { { .method = ADAPTERS_LAST }, BLOCK + 2 * C, 1 },
@@ -164,7 +163,7 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on quantised weights: close to the model, and the same bits from any plan. */
+/* LoRA on quantised weights: logits must be close to the model's, and every plan must give the same bits. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
@@ -189,13 +188,13 @@ static void test_packed(void)
     }
 }
 
-/* Targets, ranks and alphas that match no module are refused by name; in peft's files they are
- * ignored, as in peft. "all-linear" is every layer except the head. */
+/* Targets, ranks and alphas that match no module must be refused with their name. In peft's files, ranks and alphas
+ * without a module are ignored, as in peft. The target "all-linear" is every layer except the head. */
 static void test_targets(void)
 {
     enum { C = GOLDEN_DIM, L = GOLDEN_LAYERS };
     static const struct {
-        /* `says` is the expected error, or NULL if the adapter trains `trains` parameters */
+        /* `says` is the expected error, or NULL if an adapter with these options must train `trains` parameters. */
         const char *targets, *ranks, *alphas, *says;
         int64_t trains;
     } all[] = {
@@ -304,8 +303,8 @@ static void test_wrong(void)
     }
 }
 
-/* Allocation n of the store fails, for every n: the call returns an error with a text, and nothing
- * is lost. */
+/* If allocation number n of the store fails, for every n, the call must return an error with a text, and leak
+ * nothing. */
 static void test_memory(void)
 {
     static const char *const names[] = { "lora", "prefix" };

@@ -1,9 +1,11 @@
-/* test_chat.c - examples/chat.h: chats are rendered as by Jinja (tests/golden/chat.jsonl, by chat.py). Also tests which
- * templates are recognised, tokens and their training mask, refusals, and every failing allocation.
+/* test_chat.c - tests examples/chat.h: chats must be rendered as Jinja renders them (tests/golden/chat.jsonl, made by
+ * chat.py). Further tests: which templates are recognised, the tokens of a chat and which of them are trained, refused
+ * chats, and every allocation failing.
  *
  *     build/test_chat            runs the tests
  *     build/test_chat FILE       compares the lines of another file
- *     build/test_chat render     reads such lines without "text" and prints the text of each, or null */
+ *     build/test_chat render     reads such lines without "text" from standard input and prints each one's text, or
+ * null */
 #include "check.h"
 #include "counted.h"
 #include "examples/chat.h"
@@ -48,7 +50,7 @@ static int put_page(void *user, chat_part part, const char *text, size_t n)
     return 0;
 }
 
-/* Renders a line. Returns 0 if it is refused. */
+/* Renders the chat of a line to *p. Returns 0 if the chat is refused. */
 static int render_line(json *d, chat *c, page *p)
 {
     static chat_turn turns[TURNS];
@@ -116,7 +118,8 @@ static void put_file(const char *to, const char *bytes)
         fclose(f);
 }
 
-/* Writes the text of the tokens whose mask is `learns`, or of all if -1. Returns its length. */
+/* Writes the text of the tokens whose mask is `learns` to `to`; if learns is -1, the text of all tokens. Returns its
+ * length. */
 static size_t text_of(const bpe_tokens *t, const chat_mask *marks, int learns, char *to)
 {
     size_t n = 0, size;
@@ -130,8 +133,9 @@ static size_t text_of(const bpe_tokens *t, const chat_mask *marks, int learns, c
     return n;
 }
 
-/* The mask covers the answers with their end tokens. The tokens before an answer are those of a chat that ends with the
- * request for it. Special tokens of the template become ids, but the same characters in a message are plain text. */
+/* The mask must cover exactly the answers with their end tokens. The tokens before an answer must be those of a chat
+ * that ends with the request for this answer. Special tokens of the template become ids, but the same characters within
+ * a message are plain text. */
 static void test_tokens(void)
 {
     static const char *const words[] = { "one",           "\n",       " two",      "",    "1 2 3",
@@ -210,7 +214,7 @@ static void test_tokens(void)
     bpe_tokens_free(&t);
 }
 
-/* The tokens equal those of the tokenizers package, for a tokenizer of each family. */
+/* Tokens must equal those of the tokenizers package, for a tokenizer of each family. */
 static void test_families(void)
 {
     static chat c;
@@ -255,8 +259,8 @@ static void test_families(void)
         fclose(f);
 }
 
-/* chat_template.jinja takes precedence over tokenizer_config.json, which has one string or several named ones. Also
- * tests the tokens of the template. */
+/* chat_template.jinja takes precedence over tokenizer_config.json, which may have one template or several named ones.
+ * The template's special tokens are tested as well. */
 static void test_folders(void)
 {
     static const struct {
@@ -302,7 +306,7 @@ static void test_folders(void)
     put_file("build/chat_folder/chat_template.jinja", template);
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") &&
           !strcmp(c.source, "chat_template.jinja"));
-    char *to = escaped; /* backslashes, as on Windows */
+    char *to = escaped; /* the same template with lines that end in \r\n, as on Windows */
     for (char *from = template; *from != 0; *to++ = *from++)
         if (*from == '\n')
             *to++ = '\r';

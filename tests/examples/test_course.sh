@@ -1,9 +1,10 @@
 #!/bin/sh
-# Tests docs/course/. Its programs are short, compile with the command in its README, and print the first text block of
-# their lesson. For each exercise, also those of docs/exercises.md, the answer passes its check, also with the check's other
-# values, and prints the text block after it; the starter compiles and does not pass, and neither does a program that
-# hangs, crashes or prints a constant. Grading a folder of submissions gives the expected table; slides and links are right.
-# make test runs one exercise out of six; with ITERATIONS, all.
+# Tests docs/course/. A lesson's program is short, compiles with the command in the course's README, and prints the
+# first text block of its lesson. For each exercise of the course and of docs/exercises.md, the given answer must pass
+# the exercise's check, also with the check's second set of values, and must print the text block after it. The starter
+# must compile and fail the check, and so must a program that hangs, crashes or prints a constant. Grading a folder of
+# submissions must give the expected table; slides and links must be right. Without ITERATIONS (make test), only one
+# exercise out of six is tested.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/course
@@ -35,7 +36,8 @@ done
 [ "$object" ] || LINKED="$CC -I. -DGRADCKPT_IMPLEMENTED $work/page/gradckpt.o"
 export LIMIT=10 AT=$work/class LINKED="$LINKED -O0 -w"
 course() { sh docs/course/tools/course.sh "$@"; }
-# says WORDS NUMBER FILE: the check of a file ends with WORDS; its status is 0 only if the answer is right
+# says WORDS NUMBER FILE: the check of exercise NUMBER on FILE ends with WORDS, and its status is 0 only if the answer
+# is right
 says()
 {
     course exercise "$2" "$3" > "$work/said"
@@ -48,7 +50,7 @@ because() { grep -qe "$1" "$work/said" || { cat "$work/said"; return 1; }; }
 check "course.sh prepare" course prepare
 check "each lesson has two exercises" \
     test "$(grep -c '^[0-9]\.[12] ' "$AT/list")" = $((2 * $(ls docs/course/[0-9]-*.md | wc -l)))
-check "each heading of exercises.md is one" \
+check "the list has every heading of exercises.md" \
     test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(grep -c '^## ' docs/exercises.md)"
 cp "$AT/1.1.c" "$work/page/answer.c"
 check "an answer compiles by the line of the page, and prints what the page says" prints "$AT/1.1.text" "$answers"
@@ -70,27 +72,28 @@ mkdir -p "$work/bare/starters"
 check "a page without a part to write is refused" fails_with 1 'exercise 4.1 has no part from' \
     awk -v to="$work/bare" -f docs/course/tools/pages.awk "$work/4-accumulation.md"
 starter=$AT/starters/exercise-4.1.c
-check "the starter as it is" says 'not begun' 4.1 "$starter"
+check "an unchanged starter is \"not begun\"" says 'not begun' 4.1 "$starter"
 sed 's/puts.*/sleep(100);/; s/#include <stdio.h>/&\n#include <unistd.h>/' "$starter" > "$work/waits.c"
 export LIMIT=1
 check "a program that waits" says 'time out' 4.1 "$work/waits.c"
 sed 's/puts.*/puts(fork() == 0 ? "begun" : "alone");/; s/#include <stdio.h>/&\n#include <unistd.h>/' \
     "$starter" > "$work/forks.c"
 check "a program that begins another" says 'not yet right' 4.1 "$work/forks.c"
-check "does not" sh -c "grep alone '$work/said' && ! grep begun '$work/said'"
+check "a program that begins another: only the first process runs" \
+    sh -c "grep alone '$work/said' && ! grep begun '$work/said'"
 printf '#include "/dev/zero"\n' > "$work/zero.c"
 check "a file that never ends" says 'does not compile' 4.1 "$work/zero.c"
-check "an exercise that is not there" \
+check "an exercise that does not exist is refused" \
     fails_with 2 'there is no exercise 99; there are: 1.1 ' course exercise 99 "$starter"
-check "a file that is not there" fails_with 2 'make starters writes it' course exercise 4.1 "$work/none.c"
+check "a file that does not exist is refused" fails_with 2 'make starters writes it' course exercise 4.1 "$work/none.c"
 
 # ---- make starters, make grade ----
-check "starters" course starters "$work/mine"
+check "course.sh starters writes starters" course starters "$work/mine"
 echo mine > "$work/mine/exercise-1.c"
-check "starters, again" course starters "$work/mine"
-check "what is there stays" grep -qx mine "$work/mine/exercise-1.c"
+check "course.sh starters can be repeated" course starters "$work/mine"
+check "course.sh does not overwrite a student's file" grep -qx mine "$work/mine/exercise-1.c"
 if with_tries; then
-check "submissions" sh tests/examples/submissions.sh "$work/their work" "$AT"
+check "submissions.sh makes a folder of submissions" sh tests/examples/submissions.sh "$work/their work" "$AT"
 check "make grade" sh -c "sh docs/course/tools/course.sh grade '$work/their work' > $work/table"
 cat > "$work/want" << 'END'
 | student | 3.1 | 4.1 | 4.2 | passed |
@@ -103,8 +106,9 @@ cat > "$work/want" << 'END'
 | Fay | missing | missing | missing | 0 of 3 |
 END
 check "the table" sh -c "grep '^|' $work/table | diff $work/want -"
-check "the same for a spreadsheet" grep -qx '"Cy, ""C"" | jr",not begun,wrong,crashed,0 of 3' "$AT/grades.csv"
-# logged STUDENT WORDS: the student's log contains WORDS
+check "grades.csv quotes names as spreadsheets expect" \
+    grep -qx '"Cy, ""C"" | jr",not begun,wrong,crashed,0 of 3' "$AT/grades.csv"
+# logged STUDENT WORDS: the log of the student has a line with WORDS
 logged() { grep -qe "$2" "$AT/grades/$1.log" || { cat "$AT/grades/$1.log"; return 1; }; }
 check "why: does not compile" logged 'Ben B. ' 'exercise-3.1.c:[0-9]*:.*error'
 check "why: wrong" logged 'Ben B. ' '^26 is expected, as in the line .*; behind 23 comes 23$'
@@ -140,7 +144,7 @@ check "slides: an id stands once" test -z "$(uniq -d "$work/ids")"
 for link in $(grep -o 'href="[^"]*"' "$work/slides.html" | sed 's/^href="//; s/"$//' | sort -u); do
     case $link in
     '#'*) check "slides: $link is there" grep -qx "${link#?}" "$work/ids" ;;
-    playground.html#*) ;; # what make playground makes
+    playground.html#*) ;; # a page that make playground writes
     *) check "slides: $link is there" test -e "build/${link%%#*}" ;;
     esac
 done

@@ -1,5 +1,5 @@
-/* test_dataset.c - examples/dataset.h: rows of texts, tokens, prompts and answers; targets; the order of rows;
- * refusals; every failing allocation. */
+/* test_dataset.c - tests examples/dataset.h: rows of texts, tokens, or prompts and answers; which tokens are targets;
+ * the order of rows; refused files; every allocation failing. */
 #include "check.h"
 #include "counted.h"
 #include "examples/dataset.h"
@@ -22,7 +22,7 @@ static int open_text(dataset *d, const char *to, const char *text)
     return dataset_open(d, to, &tokenizer, tokenizer.count, END);
 }
 
-/* Every token except the first is a target exactly once, at the position of the token before it. */
+/* Every token of a text except the first must be a target exactly once, at the position of the token before it. */
 static void test_windows(void)
 {
     dataset d;
@@ -56,7 +56,7 @@ static void test_windows(void)
           strstr(d.error, "but the model knows 3"));
 }
 
-/* Targets are the tokens of the answer and the end token, wherever the row is cut off. */
+/* Only tokens of the answer and the end token are targets, wherever the row is cut off. */
 static void test_answers(void)
 {
     dataset d;
@@ -74,7 +74,7 @@ static void test_answers(void)
         const dataset_example *e = &d.examples[i];
         const size_t size = e->end - e->begin, answer = e->end - e->answer;
         size_t counted = 0, first = 0, last = 0;
-        /* the first token of a row is never a target */
+        /* The first token of a row is never a target. */
         const size_t first_target = e->answer > e->begin ? e->answer : e->begin + 1;
         CHECK(d.tokens.ids[e->end - 1] == END && (e->answer > e->begin) == (i != 1) && answer > 1);
         dataset_row(&d, i, T, tokens, targets);
@@ -95,7 +95,7 @@ static void test_answers(void)
             CHECK(targets[t] < 0 || targets[t] == tokens[t + 1]);
     }
     CHECK(d.examples[1].end - d.examples[1].begin == 2 && d.tokens.ids[d.examples[1].begin] != END);
-    CHECK(d.examples[4].answer - d.examples[4].begin > 1); /* here the end token is written as text */
+    CHECK(d.examples[4].answer - d.examples[4].begin > 1); /* in this line, the end token is written as plain text */
     dataset_free(&d);
     static const struct {
         const char *text, *says;
@@ -111,7 +111,7 @@ static void test_answers(void)
                   wrong[i].text, d.error);
 }
 
-/* Returns trained and other tokens of a row as text, with '|' between them. */
+/* Returns the text of a row's tokens. The character '|' separates tokens that are targets from tokens that are not. */
 static const char *shown(const dataset *d, size_t row)
 {
     static char text[1024];
@@ -127,7 +127,7 @@ static const char *shown(const dataset *d, size_t row)
     return text;
 }
 
-/* The keys of a line determine its kind; chats need a template. */
+/* The keys of a line determine what kind of row it is; a chat needs a template. */
 static void test_lines(void)
 {
     static chat c;
@@ -135,7 +135,7 @@ static void test_lines(void)
     dataset_desc desc = { END, 0, &c };
     int32_t tokens[64], targets[64];
     static const struct {
-        const char *line, *plain, *chats; /* `plain` and `chats`: the expected row without and with a template */
+        const char *line, *plain, *chats; /* the expected row without (plain) and with (chats) a chat template */
     } lines[] = {
         { "{\"prompt\": \"1 2\", \"completion\": \" 3\"}", "1 2| 3<|endoftext|>", "1 2| 3<|endoftext|>" },
         { "{\"instruction\": \"add\", \"input\": \"1 2\", \"output\": \"3\"}",
@@ -236,7 +236,7 @@ static void test_lines(void)
 #define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define PAIR(chosen, rejected) "\"chosen\": " chosen ", \"rejected\": " rejected "}"
 
-/* Lines that are accepted, but probably a mistake, are counted. A line without a target is left out. */
+/* Lines that are valid, but probably a mistake, must be counted. A line without any target must be skipped. */
 static void test_counts(void)
 {
     static const char lines[] =
@@ -306,8 +306,8 @@ static void write_ragged(void)
     fclose(f);
 }
 
-/* Batches have each row once an epoch, in whatever order they are requested. Rows are grouped into few lengths with
- * little padding. */
+/* Each epoch must have each row once, in whatever order batches are requested. Rows must be grouped into a few lengths
+ * with little padding. */
 static void test_batches(void)
 {
     dataset d;
@@ -331,7 +331,7 @@ static void test_batches(void)
                 memset(seen, 0, sizeof seen);
             n = dataset_batch(&b, p);
             CHECK(n == (p % rows + batch <= rows ? batch : rows % batch));
-            CHECK(dataset_batch(&other, (p * 7919) % (3 * rows)) > 0); /* first requests a batch elsewhere */
+            CHECK(dataset_batch(&other, (p * 7919) % (3 * rows)) > 0); /* requests another batch first: no effect */
             CHECK(dataset_batch(&other, p) == n && memcmp(other.current, b.current, n * sizeof *b.current) == 0);
             const int64_t length = dataset_batch_length(&b, n);
             int k = 0;
@@ -360,8 +360,8 @@ static void test_batches(void)
     dataset_free(&d);
 }
 
-/* Rows are sorted by length only within a window of many batches: windows share no rows, and similar lengths are
- * adjacent within a window. */
+/* With many batches, rows are sorted by length only within windows of several batches. Windows must not share rows, and
+ * rows of similar length must be adjacent within a window. */
 static void test_many_batches(void)
 {
     static uint32_t seen[5003];
@@ -392,14 +392,15 @@ static void test_many_batches(void)
     free(d.examples);
 }
 
-/* Binary files are refused by the name of their kind; text in any language is not; a byte order mark is no token. */
+/* A binary file must be refused with the name of its format; text in any language must be accepted; a byte order mark
+ * must not become a token. */
 static void test_kinds(void)
 {
 #define KIND(text, says) { text, sizeof text - 1, says }
     static const struct {
         const char *text;
         size_t size;
-        const char *says; /* the expected error, or NULL if the file is a text */
+        const char *says; /* the expected error, or NULL if the file is text */
     } kinds[] = {
         KIND("a\0b", "byte 2 is 0: this is not text"),
         KIND("h\0e\0l\0l\0o\0", "save it as UTF-8"),
@@ -480,7 +481,7 @@ static void test_kinds(void)
                   strstr(d.error, ":2: expected a value"), "%s", d.error);
 }
 
-/* Each epoch has each row once, in a different order. */
+/* Each epoch must have each row once, in a new order. */
 static void test_order(void)
 {
     static unsigned char seen[1000];
@@ -501,8 +502,8 @@ static void test_order(void)
     CHECK(dataset_shuffled(7, 5, 1000) != dataset_shuffled(8, 5, 1000));
 }
 
-/* Pairs of a preferred and a rejected answer: texts and messages, with separate prompts, with the prompt in both
- * answers, or a text with messages. */
+/* Lines with a preferred and a rejected answer: as texts or messages, with a separate prompt, with the prompt in both
+ * answers, or with a text prompt and messages as answers. */
 static void test_pairs(void)
 {
     static const struct {
@@ -643,8 +644,8 @@ static void test_memory(void)
     }
 }
 
-/* Llama 2's tokenizer puts a blank before a text, but an answer continues its prompt without one, also where a merge of
- * the whole text would cross the border. The trained text is the answer alone. */
+/* Llama 2's tokenizer puts a space before a text, but an answer must continue its prompt without that space, even where
+ * a merge of the whole text would cross the border. Only the answer's text may be trained. */
 static void test_blank_before(void)
 {
     static const char *const prompts[] = { "a b", "a b ", "a b\n", "sing: ", "(", "the", " " };

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Tests the pages of docs/. exercises.md: each ```c block is a program that compiles by the page's command and prints the
-# ```text block after it. from-pytorch.md: its blocks are one program, except for two nets (A ResNet, An LSTM), each a
-# program whose first block is functions; their numbers and files are PyTorch's. tasks.md: its blocks are one program.
-# ops.md: it is generated from src/api.h and has every op of the header. All pages: links lead to files and headings, and
-# marks such as `>>plan` are in the header.
+# Tests the pages of docs/:
+#     - exercises.md: each ```c block is a program that compiles by the page's command and prints the ```text block after it.
+#     - from-pytorch.md: all its blocks are one program, except for two nets (A ResNet, An LSTM), each a program of its
+#       own whose first block has functions. Their numbers and files are those of PyTorch.
+#     - tasks.md: its blocks are one program.
+#     - ops.md: it is generated from src/api.h and has every op of the header.
+#     - all pages: links lead to existing files and headings, and marks such as `>>plan` are in the header.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
 work=build/docs
@@ -27,8 +29,8 @@ for program in "$work"/*.c; do
 done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
 
-# blocks KIND [SECTION]: prints the blocks of from-pytorch.md in sections whose heading begins with SECTION; without
-# SECTION, those outside the sections of nets
+# blocks KIND [SECTION]: prints the ```KIND blocks of from-pytorch.md that are in sections whose heading begins with
+# SECTION. Without SECTION, prints the blocks outside the sections of the two nets.
 blocks()
 {
     awk -v kind="$1" -v want="$2" '
@@ -77,8 +79,8 @@ check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorc
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
 
-# net NAME SECTION MODEL DATA: builds and runs the program of a net. It also checks that PyTorch's file gives PyTorch's
-# logits and is saved with the same names, shapes and bytes, and that the trained weights give PyTorch's logits.
+# net NAME SECTION MODEL DATA: builds and runs the program of a net. Checks that PyTorch's file gives PyTorch's logits
+# and is saved with the same names, shapes and bytes, and that the trained weights give PyTorch's logits.
 net()
 {
     awk -v want="$2" -v to="$work/$1" '
@@ -161,9 +163,9 @@ net lstm 'An LSTM' 'words(x)' 'static int32_t x_data[8 * 12];
 for (int i = 0; i < 8 * 12; i++)
     x_data[i] = i * 7919 % 1009 % 20;'
 
-# ---- tasks.md: its C blocks are one program. Blocks that begin with a function or an #include come before main; the first
-# of the others declares variables, and each further one becomes a block of main that begins with these declarations.
-# The expected output is the text blocks and the comments "prints ..", in the order of the page. ----
+# ---- tasks.md: its C blocks are one program. Blocks that begin with a function or an #include come before main. The
+# first of the remaining blocks declares variables; each further block becomes a block in main that begins with these
+# declarations. The expected output is the text blocks and the comments "prints ..", in the order of the page. ----
 awk -v text_file="$work/tasks.text" '
     /^```c$/ { on = first = 1; text = ""; next }
     /^```text$/ { shown = 1; next }
@@ -199,7 +201,7 @@ check "tasks: the log has each epoch once" \
     test "$(cut -d, -f1 "$work/here/log.csv" | tr '\n' ' ')" = "epoch 1 2 3 4 5 "
 check "tasks: there are some" test "$(grep -c '^## ' docs/tasks.md)" -ge 25
 
-# ---- docs/ops.md: generated from src/api.h; it has the builders of api-ops and api-losses in gradckpt.h, and no other ----
+# ---- docs/ops.md: generated from src/api.h; it has exactly the builders of api-ops and api-losses in gradckpt.h ----
 check "ops.md: the generator" sh -c "awk -f docs/reference/ops.awk docs/reference/ops.txt src/api.h > $work/ops.md"
 check "ops.md agrees with src/api.h: run make ops-page" diff docs/ops.md "$work/ops.md"
 sed -n '/^gckpt_sum_loss/!p' docs/reference/ops.txt > "$work/ops.txt"
@@ -212,8 +214,8 @@ grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "
 check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
 check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
 
-# ---- make reference: each function of the API has a text; links and ids ----
-reference()             # reference HEADER PAGE
+# ---- make reference: every function of the API has a text; links and ids are right ----
+reference()             # reference HEADER PAGE: writes the reference of the header to the page
 {
     awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md "$1" > "$2"
 }
@@ -232,8 +234,9 @@ check "the reference has every call of the header, with a text" diff "$work/head
 grep -o ' id="[^"]*"' "$work/reference.html" | sed 's/.*="//; s/"//' | sort > "$work/ids"
 check "an id stands once" test -z "$(uniq -d "$work/ids")"
 grep -o 'href="#[^"]\{1,\}"' "$work/reference.html" | sed 's/.*#//; s/"//' | sort -u > "$work/links"
-check "links of the reference lead somewhere" test -z "$(sort -u "$work/ids" | comm -13 - "$work/links" | tee "$work/log")"
-check "it has links" test "$(wc -l < "$work/links")" -gt 200
+check "links of the reference lead to ids that exist" \
+    test -z "$(sort -u "$work/ids" | comm -13 - "$work/links" | tee "$work/log")"
+check "the reference has more than 200 links" test "$(wc -l < "$work/links")" -gt 200
 for link in $(grep -o 'href="../../[^"]*"' "$work/reference.html" | sed 's/.*"..\/..\///; s/"//' | sort -u); do
     check "the reference: $link is there" test -e "$link"
 done
@@ -244,13 +247,14 @@ check "a call without a text is refused" fails_with 1 'gckpt_mute has no text' r
 check "examples/index.sh" sh -c "sh examples/index.sh > $work/index"
 awk '$0 == "<!-- -->" { on = 0 } on { print } $0 == "<!-- make index -->" { on = 1 }' examples/README.md | sed '$d' > "$work/index.page"
 check "examples/README.md is what its files say: run make index" diff "$work/index.page" "$work/index"
-check "it has every header and program" test "$(ls examples/*.[ch] | wc -l)" -eq "$(grep -c '^| \[' "$work/index")"
+check "the table of examples/README.md has every header and program" \
+    test "$(ls examples/*.[ch] | wc -l)" -eq "$(grep -c '^| \[' "$work/index")"
 mkdir -p "$work/examples"
 cp examples/index.sh "$work/examples"
 echo 'int x;' | tee "$work/examples/new.h" > "$work/examples/new.c"
 check "a new file that does not say what it is is refused" fails_with 1 'examples/new.h does not begin' sh "$work/examples/index.sh"
 
-# ---- programs for a device: their rules make the folder build/ in a fresh clone ----
+# ---- programs for a device: their make rules create the folder build/ in a fresh clone ----
 mkdir "$work/fresh"
 for file in *; do
     [ "$file" = build ] || ln -s "$PWD/$file" "$work/fresh"
@@ -259,7 +263,7 @@ fresh() { (cd "$work/fresh" && MAKEFLAGS= make -n "$@" > make.txt && grep 'mkdir
 for program in launches bench-cuda bench-shim predict-cuda; do
     check "a fresh clone: make build/$program makes its folder" fresh build/$program NVCC=nvcc
 done
-# archs KNOWN...: prints the -gencode options of make cuda with an nvcc that knows these architectures
+# archs KNOWN...: prints the -gencode options of make cuda for an nvcc that knows only these architectures
 archs()
 {
     printf '#!/bin/sh\n[ "$1" = --list-gpu-arch ] && printf "compute_%%s\\n" %s\n' "$*" > "$work/nvcc"
@@ -287,11 +291,11 @@ check "numbers agree" sh tests/figures.sh
 mkdir "$work/numbers"
 ln -s "$PWD"/* "$work/numbers"
 rm "$work/numbers/docs" "$work/numbers/README.md"
-wrong() # wrong FILE LINE TEXT: figures.sh prints TEXT if LINE is added to FILE
+wrong() # wrong FILE LINE TEXT: checks that figures.sh prints TEXT if LINE is added to FILE
 {
     rm -rf "$work/numbers/docs"
     cp -r docs README.md "$work/numbers"
-    if [ "$1" = README.md ]; then # figures.sh reads the first occurrence
+    if [ "$1" = README.md ]; then # here LINE comes first, since figures.sh reads the first occurrence
         { echo "$2"; cat README.md; } > "$work/numbers/README.md"
     else
         echo "$2" >> "$work/numbers/$1"
@@ -308,7 +312,7 @@ for page in docs/*.md; do
     check "README.md names $page" grep -q "]($page)" README.md
 done
 
-# ---- links of pages: the file is there, and the heading ----
+# ---- links of pages lead to existing files and headings ----
 pages="README.md docs/*.md docs/course/*.md examples/README.md"
 awk '
     function slug(s) { # the anchor of a heading on GitHub
@@ -326,7 +330,7 @@ awk '
         while (match(s, /\]\([^) ]*\)/)) {
             to = substr(s, RSTART + 2, RLENGTH - 3)
             s = substr(s, RSTART + RLENGTH)
-            if (to ~ /^https?:|\/build\//) # other sites, and generated files
+            if (to ~ /^https?:|\/build\//) # skips other sites and generated files
                 continue
             to = to ~ /^#/ ? FILENAME to : folder to
             while (sub(/[a-z]+\/\.\.\//, "", to))
@@ -348,7 +352,7 @@ awk '
         print n " links"
     }' $pages > "$work/links.txt"
 check "pages have links" sh -c "tail -n 1 $work/links.txt | grep -E '^[1-9][0-9]+ links'"
-check "links of pages lead somewhere" sh -c "! grep -v ' links$' $work/links.txt"
+check "links of pages lead to files and headings that exist" sh -c "! grep -v ' links$' $work/links.txt"
 for mark in $(grep -ohE '`>>[a-z/_-]+`' README.md docs/*.md docs/course/*.md | tr -d '`' | sort -u); do
     check "pages name $mark" grep -qE "^( \*|/\*) $mark(:| \*/| --)" gradckpt.h
 done

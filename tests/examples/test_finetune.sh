@@ -1,22 +1,22 @@
 #!/bin/sh
-# Tests the program build/finetune through its command line: a new model, every method, resuming, prompts and answers, the
-# table of methods, budgets, quantised weights, samples, files and failures.
+# Tests the program build/finetune through its command line: a new model, every method, resuming, prompts and answers,
+# the table of methods, budgets, quantised weights, samples, files and failures.
 work=build/finetuned
 . tests/checks.sh
 
-# The value of a key in the last matching line: field FILE EVENT KEY
+# field FILE EVENT KEY: prints the value of KEY in the last line with this event
 field()
 {
     sed -n "s/^{\"event\":\"$2\".*\"$3\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$1" | tail -n 1
 }
 
-# less A B: numbers
+# less A B: checks that the number A is less than B
 less()
 {
     awk "BEGIN { exit !($1 < $2) }"
 }
 
-# says PATTERN ARGUMENT..: the program succeeds and prints a line that matches
+# says PATTERN ARGUMENT..: checks that finetune succeeds and prints a line that matches PATTERN
 says()
 {
     pattern=$1
@@ -43,7 +43,7 @@ check "--help: a usage line, an example, headings" sh -c "grep -q '^Usage: finet
 check "--help: 80 columns, each option once" sh -c "! grep -q '.\{81\}' $work/help &&
     grep -o '^  --[a-z0-9-]*' $work/help | sort > $work/options && [ \$(wc -l < $work/options) -gt 70 ] &&
     [ \$(sort -u $work/options | wc -l) -eq \$(wc -l < $work/options) ]"
-check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
+check "without --model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
 check "--new" build/finetune --new 2x32x4x48 $model
 check "--new says what it made" says "^new    $work/talks: llama, [0-9]* parameters, .*; chat template: chatml\$" \
     --new llama:2x32x4x2x256 --chat chatml --model "$work/talks"
@@ -52,7 +52,7 @@ check "--new without a template" says "^new    $work/mute: gpt2, .*; chat templa
 echo '{"messages": [{"role": "user", "content": "Which tea is green?"}, {"role": "assistant", "content": "Sencha."}]}' > "$work/tea.jsonl"
 check "README's chats train --new's model" says "^chats  chatml, by the model's chat_template.jinja" --model "$work/talks" \
     --data "$work/tea.jsonl" --eval-every 0 --steps 2 --save "$work/talks.tuned"
-check "and it answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
+check "README's chats: the trained adapter answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
 check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.42 nats per token," $model --data "$work/text" \
@@ -66,9 +66,10 @@ sed -i.old 's/"model_type"/"resid_pdrop": 0.0, "pad_token_id": 7, "later": {"a":
 rm "$work/tiny/config.json.old"
 check "--new over a model" fails_with 2 "is there already" build/finetune --new 2x32x4x48 $model
 check "--new of nonsense" fails_with 2 "allowed is LAYERSxDIM" build/finetune --new 2x33x4x48 --model "$work/x"
-check "no data" fails_with 2 "to train on" build/finetune $model
-check "no such model" fails_with 1 "config.json: cannot open it" build/finetune --model "$work/none" --data "$work/text"
-check "no such data" fails_with 1 "none: cannot open it" build/finetune $model --data "$work/none"
+check "without --data" fails_with 2 "to train on" build/finetune $model
+check "--model that does not exist" \
+    fails_with 1 "config.json: cannot open it" build/finetune --model "$work/none" --data "$work/text"
+check "--data that does not exist" fails_with 1 "none: cannot open it" build/finetune $model --data "$work/none"
 check "an unknown method" fails_with 2 "llama, prefix, prompt or all" build/finetune $model --method x
 check "more context than the model has" fails_with 2 "allowed is 1 to 48" build/finetune $text --context 49
 check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38; the model has 48 positions, and the method" \
@@ -81,8 +82,9 @@ check "--min-lr above the method's own rate" fails_with 2 \
 check "or that of one of all methods" fails_with 2 "which is 5e-05 by --method full" build/finetune $own_rate --min-lr 1e-4 \
     --method all --save "$work/x"
 check "--min-lr at the method's own rate" build/finetune $own_rate --min-lr 1e-3
-check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   the trained weights will be lost; to keep them, give --save DIR'"
-check "too little data" fails_with 1 "too few for training" sh -c "printf abc > $work/abc &&
+check "without --save: a note says that the weights will be lost" \
+    sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   the trained weights will be lost; to keep them, give --save DIR'"
+check "--data too short for training" fails_with 1 "too few for training" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
 check "a target that does not exist" fails_with 1 'target "c_x" matches no layer; allowed are attn.c_attn,' \
     build/finetune $text --targets c_attn,c_x
@@ -110,12 +112,13 @@ for mark in '' '\357\273\277'; do
     build/finetune $model --data "$work/marked" --context 24 --plan | sed -n 's/^data .*: \([0-9]* tokens\),.*/\1/p'
 done > "$work/counts"
 check "a byte order mark is no token" test "$(tr '\n' ' ' < "$work/counts")" = "47 tokens 47 tokens "
-check "another encoding is noted" sh -c "printf 'Gr\\374\\337 Gott, wie geht es dir in dieser schoenen Zeit und Welt?' > $work/latin &&
+check "--data in another encoding: a note counts the replaced bytes" \
+    sh -c "printf 'Gr\\374\\337 Gott, wie geht es dir in dieser schoenen Zeit und Welt?' > $work/latin &&
     build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are not UTF-8 and replaced by U+FFFD'"
 check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" build/finetune $text --device cuda
 check "--store of what is trained" fails_with 2 "only frozen matrices can be" build/finetune $text --method full --store int8
 
-# ---- every method: it learns, its plan's bytes are exact, and a run that was stopped goes on to the same bits
+# ---- every method: the loss falls, bytes equal the planned ones, and a stopped run resumes to the same bits
 for method in full last head bias new-blocks lora houlsby llama prefix prompt; do
     a="$work/$method.a"
     b="$work/$method.b"
@@ -134,12 +137,14 @@ for method in full last head bias new-blocks lora houlsby llama prefix prompt; d
 done
 check "the options are the first event" sh -c "head -n 1 $work/lora.a.json |
     grep -q '^{\"event\":\"options\",\"program\":\"finetune\",\"begin\":0,.*\"method\":\"lora\",.*\"micro-batch\":\"auto\"'"
-check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a/adapter_model.safetensors \
+check "model files have no options of finetune; training.safetensors has" \
+    sh -c "! grep -aq option. $work/*.a/adapter_model.safetensors \
     $work/full.a/model.safetensors && grep -aq option.lr $work/lora.a/training.safetensors"
-check "its config.json keeps what is not ours" sh -c "grep -q '\"resid_pdrop\": 0.0' $work/full.a/config.json &&
+check "a saved config.json keeps the keys that finetune does not know" \
+    sh -c "grep -q '\"resid_pdrop\": 0.0' $work/full.a/config.json &&
     grep -q '\"pad_token_id\": 7' $work/full.a/config.json && grep -q '\"later\": {\"a\": .1e-3, null.}' $work/full.a/config.json &&
     cmp $work/tiny/generation_config.json $work/full.a/generation_config.json"
-check "and the tokenizer's files are copied" sh -c "for name in vocab.json merges.txt tokenizer.model; do
+check "a saved model has the tokenizer's files" sh -c "for name in vocab.json merges.txt tokenizer.model; do
     cmp $work/tiny/\$name $work/full.a/\$name || exit 1; done"
 check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --json - > $work/again.json 2> $work/stderr"
@@ -175,16 +180,16 @@ check "--resume with other data" fails_with 1 "has changed since the run began; 
 check "--resume with the text given: as it is now" sh -c "build/finetune --resume $work/changed --steps 3 \
     --data $work/changing > $work/stdout"
 
-# ---- other validation data: the earlier best no longer counts, and the present weights are saved --------------
+# ---- other validation data: the best result on the old data no longer counts, so the current weights are saved
 i=0
 while [ $((i += 1)) -le 1000 ]; do printf 'abc '; done > "$work/easy"
 build/finetune $run --data "$work/easy" --validation "$work/easy" --retention-data "$work/general" --eval-iters 1 --steps 6 \
     --save "$work/moved" > "$work/moved.json" 2> "$work/stderr"
 cp "$work/moved/adapter_model.safetensors" "$work/moved.best"
 cp -r "$work/moved" "$work/older"
-LC_ALL=C sed -i.old 's/"rows\.\([vg]\)/"lost.\1/g' "$work/older/training.safetensors" # as versions before wrote it
+LC_ALL=C sed -i.old 's/"rows\.\([vg]\)/"lost.\1/g' "$work/older/training.safetensors" # as older versions
 rm "$work/older/training.safetensors.old"
-kept() # FOLDER OPTION...
+kept() # kept FOLDER OPTION...: finetune --resume --plan does not say that the validation data has changed
 {
     folder=$1
     shift
@@ -198,12 +203,12 @@ gone()
 check "the best counts where nothing changes" kept moved
 check "or is given again" kept moved --validation "$work/easy" --eval-iters 1 --context 24
 check "or only what is learned changes" kept moved --data "$work/text"
-check "other --validation: the best is forgotten" gone moved --validation "$work/general"
-check "other --context" gone moved --context 16
-check "other --eval-iters" gone moved --eval-iters 2
+check "--resume with another --validation does not count the best so far" gone moved --validation "$work/general"
+check "--resume with another --context does not count the best so far" gone moved --context 16
+check "--resume with another --eval-iters does not count the best so far" gone moved --eval-iters 2
 check "--bf16" gone moved --bf16
-check "a file without note: the best counts" kept older
-check "unless something is given that matters" gone older --context 24
+check "--resume of a file of older versions counts the best so far" kept older
+check "--resume of an older file with another --context does not" gone older --context 24
 cp "$work/easy" "$work/text2"
 printf 'and so on, x, y, z and others of that kind' | cat - "$work/text2" > "$work/easy"
 check "--validation that has grown" gone moved --data "$work/text"
@@ -214,17 +219,18 @@ pid=$!
 wait_for "$work/waits.json" '"event":"step"'
 kill -INT $pid
 wait $pid
-check "until another is found, what was saved stays" sh -c "test $? -eq 130 &&
+check "other validation data: saved weights stay until the first evaluation" sh -c "test $? -eq 130 &&
     cmp $work/moved.best $work/waits/adapter_model.safetensors &&
     ! cmp -s $work/moved/training.safetensors $work/waits/training.safetensors"
 build/finetune --resume "$work/moved" --data "$work/text" --validation "$work/text" --steps 7 --sample 4 > "$work/stdout" 2>&1
-check "what evaluates best then is saved" sh -c "! cmp -s $work/moved.best $work/moved/adapter_model.safetensors"
+check "other validation data: the best weights on it are saved" \
+    sh -c "! cmp -s $work/moved.best $work/moved/adapter_model.safetensors"
 now=$(sed -n 's/^step 7: validation loss \([0-9.]*\).*/\1/p' "$work/stdout")
-check "and what is said is of now" grep -q "^saved .* loss ${now:-none}," "$work/stdout"
-check "with no loss of before beside it" grep -q "^loss   ${now:-none} after" "$work/stdout"
-check "--retention-data is not changed: its loss of before is" grep -q "^retention [0-9.]* before" "$work/stdout"
+check "other validation data: \"saved\" reports the new loss" grep -q "^saved .* loss ${now:-none}," "$work/stdout"
+check "other validation data: \"loss\" has no value from before" grep -q "^loss   ${now:-none} after" "$work/stdout"
+check "unchanged --retention-data: its loss from before is reported" grep -q "^retention [0-9.]* before" "$work/stdout"
 build/finetune $text --eval-every 0 --steps 1 --save "$work/unjudged" > "$work/stdout" 2> "$work/stderr"
-check "nothing evaluated: the last step's is saved" grep -q "^saved .*unjudged: weights of the last step, [1-9]" "$work/stderr"
+check "without an evaluation, the last step's weights are saved" grep -q "^saved .*unjudged: weights of the last step, [1-9]" "$work/stderr"
 
 build/finetune $text --eval-every 0 --steps 1000000000 --save "$work/stopped" > "$work/stopped.json" 2> "$work/stderr" &
 pid=$!
@@ -233,8 +239,8 @@ sleep 0.3
 kill -TERM $pid
 wait $pid
 check "an interrupt cancels the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
-check "it is answered" grep -q '^stopping' "$work/stderr"
-check "and the run can go on" build/finetune --resume "$work/stopped" --steps 1
+check "an interrupt prints \"stopping\"" grep -q '^stopping' "$work/stderr"
+check "an interrupted run can be resumed" build/finetune --resume "$work/stopped" --steps 1
 build/finetune $text --eval-every 0 --steps 9 --save "$work/often" --save-every 4 > "$work/often.json" 2> "$work/stderr"
 check "--save-every changes nothing" test "$(field "$work/often.json" end weights_hash)" = \
     "$(build/finetune $text --eval-every 0 --steps 9 2> "$work/stderr" | sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')"
@@ -252,7 +258,7 @@ check "and goes on, with each step once in its log" sh -c "build/finetune --resu
     test \$(grep '\"event\":\"step\"' $work/killed.json | cut -d, -f2 | sort -u | wc -l) -eq $((${at:-1} + 2)) &&
     ! grep -v '^{\"event\":.*}\$' $work/killed.json"
 cp -r "$work/lora.a" "$work/worse"
-rm -f "$work/stopped.json" # what it waits for stands in the old one, too
+rm -f "$work/stopped.json" # the old log has the line that wait_for waits for
 build/finetune --resume "$work/worse" --lr 10 --eval-every 1000000 --steps 1000000000 --json - > "$work/stopped.json" \
     2> "$work/stderr" &
 pid=$!
@@ -267,32 +273,35 @@ build/finetune $text --adapter "$work/lora.a" --steps 0 --sample 12 --prompt 'Th
 cp -r "$work/lora.a" "$work/worst"
 build/finetune --resume "$work/worst" --lr 10 --steps 21 --sample 12 --prompt 'The ' > "$work/stdout" 2>&1
 LC_ALL=C awk 'on; /^sample after/ { on = 1 }' "$work/stdout" > "$work/of.worst"
-check "the last step is not what was saved: samples are" sh -c "grep -aq 'The ' $work/of.best &&
+check "samples are made from the saved weights, not from the last step" sh -c "grep -aq 'The ' $work/of.best &&
     cmp $work/of.best $work/of.worst && grep -aq '^note   the samples are made from the saved weights' $work/stdout"
 check "--resume into another folder: the best from there on" sh -c "build/finetune --resume $work/lora.a --lr 10 \
     --steps 21 --save $work/elsewhere > $work/stdout && test -s $work/elsewhere/adapter_model.safetensors"
 check "--resume of a run that is done" sh -c "build/finetune --resume $work/lora.a > $work/stdout &&
     grep -q 'loss [0-9.]*, [1-9][0-9]* bytes' $work/stdout && grep -q '^note   [0-9]* steps are done and' $work/stdout"
 build/finetune $text --eval-every 0 --steps 1 --save "$work/usual" > "$work/stdout" 2>&1
-check "--resume with another size than the usual one" fails_with 2 "was made with --size 0" \
+check "--resume with --size, which the run began without, is refused" fails_with 2 "was made with --size 0" \
     build/finetune --resume "$work/usual" --size 4
 check "or method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/usual" --method bias
 check "or a flag that was not given" fails_with 2 "was made without --rslora" \
     build/finetune --resume "$work/usual" --rslora
 check "whose value is nothing" fails_with 2 "^finetune: --dora: [^ ]* was made without --dora; leave" \
     build/finetune --resume "$work/usual" --dora
-check "nor with an adapter" fails_with 2 "was made without --adapter; omit the option" \
+check "--resume with --adapter is refused" fails_with 2 "was made without --adapter; omit the option" \
     build/finetune --resume "$work/usual" --adapter "$work/lora.a"
-check "nor with a new model" fails_with 2 "omit one of them" build/finetune --resume "$work/usual" --new 2x32x4x48 --model "$work/x"
+check "--resume with --new is refused" \
+    fails_with 2 "omit one of them" build/finetune --resume "$work/usual" --new 2x32x4x48 --model "$work/x"
 check "--resume of an adapter's weights" fails_with 1 "the file was not written by a training; give the training.safetensors" \
     build/finetune --resume "$work/usual/adapter_model.safetensors"
 cp -r "$work/tiny" "$work/base"
 build/finetune $text --model "$work/base" --eval-every 2 --steps 2 --save "$work/based" > "$work/stdout" 2>&1
 check "--resume of the same base" build/finetune --resume "$work/based" --steps 3
 cp "$work/full.a/model.safetensors" "$work/base"
-check "of another one with its sizes" fails_with 1 "/base no longer has the weights that the run began with; to continue with the present ones, give --model" \
+check "--resume: a base with the same sizes but other weights is refused" \
+    fails_with 1 "/base no longer has the weights that the run began with; to continue with the present ones, give --model" \
     build/finetune --resume "$work/based" --steps 4
-check "which is meant: losses of before do not count" sh -c "build/finetune --resume $work/based --steps 4 --model $work/base \
+check "--resume with --model: the other base is used, and old losses do not count" \
+    sh -c "build/finetune --resume $work/based --steps 4 --model $work/base \
     > $work/stdout && grep -q '^note   --model has changed, so the best loss so far, [0-9.]*, no longer' $work/stdout &&
     ! grep -q '^loss .* before' $work/stdout && build/finetune --resume $work/based --steps 5"
 check "--resume with what was not evaluated before" sh -c "build/finetune --resume $work/usual --steps 2 \
@@ -309,9 +318,10 @@ build/finetune $how --budget 1 > "$work/stdout" 2> "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
 check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
-check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan cost)' -gt '$(field "$work/lora.a.json" plan cost)' &&
+check "a small budget costs work, and finetune says how much" \
+    sh -c "test '$(field "$work/plan.json" plan cost)' -gt '$(field "$work/lora.a.json" plan cost)' &&
     grep -q '^cost .* units per step, [1-9][0-9.]* % more than without recomputation' $work/stderr"
-check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
+check "a small budget is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
 check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
     --sample 4 --samples 64
 how="$text --method full --context 8 --eval-every 0 --steps 3 --clip 0"
@@ -321,12 +331,13 @@ least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/b.json" 2> "$work/b.out"
 check "full in the least bytes: the same bits" test -n "$(field "$work/b.json" end weights_hash)" -a \
     "$(field "$work/a.json" end weights_hash)" = "$(field "$work/b.json" end weights_hash)"
-check "with updates in the backward" grep -q 'updates in the backward' "$work/b.out"
+check "the least budget has updates in the backward" grep -q 'updates in the backward' "$work/b.out"
 how="$text --method lora --eval-every 8 --dropout 0.1 --steps 20"
 whole=$(field "$work/lora.a.json" plan parameter_bytes)
 for store in bf16 f16 int8 int4; do
     build/finetune $how --store $store > "$work/plan.json" 2> "$work/stderr"
-    check "--store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
+    check "--store $store: the loss falls" \
+        less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
     check "--store $store keeps less" test "$(field "$work/plan.json" plan parameter_bytes)" -lt "$whole"
     check "--store $store: bytes as planned" test "$(field "$work/plan.json" plan bytes)" = \
         "$(field "$work/plan.json" end bytes_measured)"
@@ -335,7 +346,8 @@ build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
 check "--map of what is packed" fails_with 2 "omit --store int8" build/finetune $text --map --store int8
-check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^2$' &&
+check "--plan prints the plan and saves nothing" \
+    sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^2$' &&
     test ! -e $work/unmade"
 check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg > $work/stdout && grep -q lora $work/plan.svg"
 
@@ -357,9 +369,11 @@ cp "$work/tiny/"* "$work/endless"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"
 sed -i.old 's/, "<|endoftext|>": 256//' "$work/endless/vocab.json"
 printf '{"prompt": "a", "answer": "b"}\n{"prompt": "a", "answer": ""}\n' > "$work/bad.jsonl"
-check "an answer of nothing, with no end of text behind it" says "^note   --data: 1 line has an empty text or answer and is skipped" \
+check "an empty answer is skipped if the model has no end token" \
+    says "^note   --data: 1 line has an empty text or answer and is skipped" \
     --model "$work/endless" --data "$work/bad.jsonl" --eval-every 0 --plan
-check "an answer of nothing" says "^note   --data: 1 answer is empty; only its end is trained, as in TRL" $model \
+check "an empty answer is trained to end at once" \
+    says "^note   --data: 1 answer is empty; only its end is trained, as in TRL" $model \
     --data "$work/bad.jsonl" --eval-every 0 --plan
 printf '{"text": "a\\ud83d"}\n{"text": "b\\udc00\\ud800"}\n' > "$work/half.jsonl"
 check "half of a surrogate pair" says "^note   --data: 3 unpaired surrogates .* replaced by U+FFFD" $model \
@@ -371,7 +385,7 @@ cp "$work/text" "$work/table.csv"
 check "a table is learned as text" says "^note   --data: .*table.csv is read as plain text, .*FILE.jsonl" $model \
     --data "$work/table.csv" --plan
 printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
-check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
+check "a line of data that is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
 
 # ---- chats, kinds of lines, and the tokens trained on ---------------------------------------------------------
 awk 'BEGIN { for (i = 0; i < 60; i++) printf("{\"messages\": [{\"role\": \"user\", \"content\": \"%d+%d\"}, {\"role\": \"assistant\", \"content\": \"%d%s\"}]}\n",
@@ -387,27 +401,32 @@ cp tests/golden/chat_template.jinja "$work/chatty"
 build/finetune $chats --model "$work/chatty" --plan > "$work/stdout" 2> "$work/stderr"
 check "the folder's template is known" grep -q "^chats  chatml, by the model's chat_template.jinja" "$work/stderr"
 echo x >> "$work/chatty/chat_template.jinja"
-check "another one is not" fails_with 1 "the model's chat_template.jinja is not a known template; --chat" \
+check "an unknown chat template is refused" \
+    fails_with 1 "the model's chat_template.jinja is not a known template; --chat" \
     build/finetune $chats --model "$work/chatty"
 check "--chat none of chats" fails_with 1 "chats.jsonl:1: a chat, but the model has no template; --chat NAME" \
     build/finetune $chats --model "$work/chatty" --chat none
-check "--chat names one" sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; the model has no end-of-turn token'"
+check "--chat NAME replaces an unknown template" \
+    sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; the model has no end-of-turn token'"
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
-check "--user-turn alone" fails_with 2 "must be given together" build/finetune $chats --user-turn '{}'
+check "--user-turn without --assistant-turn is refused" \
+    fails_with 2 "must be given together" build/finetune $chats --user-turn '{}'
 check "--user-turn and --chat" fails_with 2 "omit one of them" build/finetune $chats $own --chat gemma
 check "--user-turn without a place" fails_with 2 "expected {} in the place of the message" build/finetune $chats --user-turn x --assistant-turn '{}'
 check "special tokens that are spelled out are counted" sh -c "build/finetune $chats '--user-turn=U:{}\\n' \
     '--assistant-turn=A:{}<|endoftext|>\\n' --plan 2>&1 | grep -q '^note   --data: 9 special tokens are spelled out and read as text'"
-check "--special-tokens takes them" sh -c "build/finetune $chats --chat chatml --special-tokens --plan 2>&1 | grep -q 'read as such (--special'"
+check "--special-tokens reads them as special tokens" \
+    sh -c "build/finetune $chats --chat chatml --special-tokens --plan 2>&1 | grep -q 'read as such (--special'"
 build/finetune $chats $own --steps 30 --sample 6 --prompt 1+1 --save "$work/chat.a" > "$work/chat.json" 2> "$work/chat.out"
 check "a prompt is a turn of the user: $(tail -n 1 "$work/chat.out")" sh -c "grep -aq '^chats  own\$' $work/chat.out &&
     grep -aqx '1+1' $work/chat.out && test -n '$(field "$work/chat.json" end weights_hash)'"
-check "its cache is as long as prompt and sample" grep -aq '^cache  14 tokens' "$work/chat.out"
+check "a sample's cache is as long as prompt and sample" grep -aq '^cache  14 tokens' "$work/chat.out"
 printf '{"conversations": []}\n' > "$work/bad.jsonl"
-check "another kind of line" fails_with 1 'bad.jsonl:1: expected {"prompt": "..", "completion": ".."}, {"messages"' build/finetune $model \
+check "a line of data with unknown keys" \
+    fails_with 1 'bad.jsonl:1: expected {"prompt": "..", "completion": ".."}, {"messages"' build/finetune $model \
     --data "$work/bad.jsonl"
 
-# ---- rows of like length: bits, epochs ----------------------------------------------------------------------
+# ---- rows grouped by length: the same bits, and every row once an epoch --------------------------------------
 build/finetune $chats $own --steps 11 --save "$work/chat.b" > "$work/stdout" 2> "$work/stderr"
 build/finetune --resume "$work/chat.b" --steps 30 --sample 0 --json - > "$work/chatb.json" 2> "$work/stderr"
 check "rows of like length: resumed to the same bits" sh -c "cmp $work/chat.a/adapter_model.safetensors $work/chat.b/adapter_model.safetensors &&
@@ -423,7 +442,7 @@ check "computed tokens a real one: $less_work, $(field "$work/grouped.json" plan
     less "${less_work:-9}" 1.15
 check "padded to the longest there are many more" less 3 "$(field "$work/grouped.json" plan tokens_computed_per_real_unsorted)"
 check "--no-shuffle has one plan" sh -c "! grep -q tokens_computed_per_real $work/padded.json && grep -q '^rows   in batches of similar length, [1-9][0-9]* plans' $work/grouped.out"
-whole() # FILE: steps, targets, the sum of their losses
+whole() # whole FILE: prints the number of steps, the number of targets, and the sum of losses over targets
 {
     sed -n 's/^{"event":"step".*"loss":\([^,]*\).*"targets":\([0-9]*\).*/\1 \2/p' "$1" |
         awk '{ n += $2; sum += $1 * $2 } END { printf("%d %d %.3f\n", NR, n, sum) }'
@@ -432,14 +451,16 @@ check "an epoch has every row once: $(whole "$work/grouped.json")" test "$(whole
 build/finetune $ragged --batch 16 --micro-batch 4 --budget 1 > "$work/stdout" 2> "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $ragged --batch 16 --budget "${least:-1}" --epochs 1 > "$work/plan.json" 2> "$work/stderr"
-check "each class within the budget" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
-check "of $least bytes" test "$(field "$work/plan.json" plan bytes)" -le "${least:-0}"
+check "grouped rows: measured bytes are within the budget" \
+    test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
+check "grouped rows: the planned bytes are within $least" test "$(field "$work/plan.json" plan bytes)" -le "${least:-0}"
 build/finetune $ragged --batch 7 --epochs 2 > "$work/two.json" 2> "$work/stderr"
 check "--epochs: the last step of each is smaller" test "$(grep -c '"event":"step"' "$work/two.json")" -eq 36
 check "--epochs and --steps" fails_with 2 "give one of them" build/finetune $ragged --epochs 2 --steps 3
 build/finetune $ragged --batch 7 --epochs 1 --save "$work/epoch" > "$work/stdout" 2> "$work/stderr"
 build/finetune --resume "$work/epoch" --epochs 2 --json - > "$work/more.json" 2> "$work/stderr"
-check "another epoch" test "$(field "$work/more.json" end weights_hash)" = "$(field "$work/two.json" end weights_hash)"
+check "--resume with more --epochs gives the weights of one run" \
+    test "$(field "$work/more.json" end weights_hash)" = "$(field "$work/two.json" end weights_hash)"
 
 # ---- GGUF ------------------------------------------------------------------------------------------------
 gguf=tests/golden/gguf
@@ -447,7 +468,8 @@ check "--export-gguf: of a GGUF and of a folder the same" sh -c "
     build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $work/a.gguf &&
     build/finetune --model tests/golden/llama/gqa --adapter tests/golden/llama/lora --export-gguf $work/b.gguf &&
     cmp $work/a.gguf $work/b.gguf"
-check "--export-gguf says so" sh -c "build/finetune $model --adapter $work/lora.a --export-gguf $work/c.gguf |
+check "--export-gguf prints what it exported" \
+    sh -c "build/finetune $model --adapter $work/lora.a --export-gguf $work/c.gguf |
     grep -q '^exported $work/c.gguf: LoRA .*, [1-9][0-9]* bytes\$'"
 check "--export-gguf of a run that is done" sh -c "build/finetune --resume $work/lora.a --export-gguf $work/d.gguf > $work/stdout &&
     grep -q '^exported $work/d.gguf' $work/stdout && cmp $work/c.gguf $work/d.gguf"
@@ -463,8 +485,9 @@ check "--export-gguf of another method" fails_with 2 "needs --method lora with -
     build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
 check "--export-gguf of biases" fails_with 2 "a GGUF holds LoRA's A and B only; omit" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
-# a Llama with one block, Q8_0 matrices, bytes as tokens, and a head that is not tied to the embeddings
-own_gguf() # FILE
+# own_gguf FILE: writes a GGUF of a Llama with one block, Q8_0 matrices, one token for each byte, and a head that is not
+# tied to the embeddings
+own_gguf()
 {
     awk 'function byte(b) { printf("\\%03o", b); at++ }
         function number(n, bytes) { for (; bytes > 0; bytes--) { byte(n % 256); n = int(n / 256) } }
@@ -502,12 +525,14 @@ owns="--model $work/own.gguf --threads 1 --context 24 --batch 4 --lr 1e-2 --data
 build/finetune $owns --method head --steps 8 --save "$work/own.head" > "$work/own.json" 2> "$work/stderr"
 check "--method head of a GGUF with a table for it: $(tail -n 1 "$work/stderr")" less "$(field "$work/own.json" end after)" \
     "$(field "$work/own.json" end before)"
-check "which alone is floats" test "$(field "$work/own.json" plan parameter_bytes)" -lt 65536
-check "and is saved and loaded" sh -c "build/finetune --model $work/own.gguf --method head --adapter $work/own.head \
+check "a trained head is the only part in floats" test "$(field "$work/own.json" plan parameter_bytes)" -lt 65536
+check "a trained head is saved and loaded" \
+    sh -c "build/finetune --model $work/own.gguf --method head --adapter $work/own.head \
     --generate --threads 1 --sample 3"
 build/finetune $owns --method last --steps 1 --eval-every 0 --save "$work/own.last" > "$work/stdout" 2>&1
-check "--store int8 packs the others, too" build/finetune $owns --method head --store int8 --steps 1
-check "an adapter of what is packed there" fails_with 1 "load the model as F32 (--store f32)" build/finetune \
+check "--store int8 quantises the other matrices of a GGUF" build/finetune $owns --method head --store int8 --steps 1
+check "an adapter of matrices that a GGUF has quantised is refused" \
+    fails_with 1 "load the model as F32 (--store f32)" build/finetune \
     --model "$work/own.gguf" --adapter "$work/own.last" --generate
 check "--method all of such a GGUF" sh -c "build/finetune $owns --method all --steps 1 --eval-every 0 --save $work/own.all \
     > $work/all.out 2>&1 && test \$(grep -c '^| [a-z-]* | [0-9]' $work/all.out) -eq 9"
@@ -519,8 +544,10 @@ on="--threads 1 --data $work/sums.jsonl --context 24"
 build/finetune $model $on --eval --json - > "$work/eval.json" 2> "$work/eval.out"
 check "--eval: $(cat "$work/eval.out")" grep -q "^eval   120 rows: loss [0-9.]* per token, mean of rows' means [0-9.]*, perplexity [0-9]" "$work/eval.out"
 build/finetune $model --threads 1 --validation "$work/sums.jsonl" --context 24 --eval --json - > "$work/evalp.json" 2> "$work/stderr"
-check "--eval --validation alone: all of it" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
-check "whose name is said" fails_with 1 "validation: .*none: cannot open it" build/finetune $model --validation "$work/none" --eval
+check "--eval --validation without --data evaluates the whole file" \
+    test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
+check "--validation that does not exist: the error names it" \
+    fails_with 1 "validation: .*none: cannot open it" build/finetune $model --validation "$work/none" --eval
 build/finetune $model $on --data "$work/text" --validation "$work/sums.jsonl" --eval --json - > "$work/evalp.json" 2> "$work/stderr"
 check "beside --data the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
 check "perplexity is e to the loss" sh -c "awk 'BEGIN { x = $(field "$work/eval.json" eval perplexity) / exp($(evaluated "$work/eval.json")); exit !(x > 0.9999 && x < 1.0001) }'"
@@ -549,7 +576,8 @@ check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: writes a f
     --adapter "$work/kept" --merge "$work/x.gguf"
 cp -r "$work/kept" "$work/kept.gguf"
 cp -r "$work/merged" "$work/merged.gguf"
-check "a folder of such a name is one" sh -c "build/finetune $model --adapter $work/kept.gguf --generate --sample 3 &&
+check "a folder whose name ends in .gguf is loaded as a folder" \
+    sh -c "build/finetune $model --adapter $work/kept.gguf --generate --sample 3 &&
     build/finetune --model $work/merged.gguf --generate --sample 3"
 check "--model of a file" fails_with 2 "is a file; give the folder that contains config.json" \
     build/finetune --model "$work/tiny/model.safetensors" --generate
@@ -575,9 +603,12 @@ check "--merge of last, trained" sh -c "build/finetune $model --method last --ad
     cmp $work/whole/model.safetensors $work/whole2/model.safetensors"
 check "--merge of houlsby" fails_with 2 "houlsby cannot be merged into weights; load them with --adapter, in this program only" \
     build/finetune $text --merge "$work/x" --method houlsby
-check "of prefix" fails_with 2 "load them with --adapter, in this program and in peft" build/finetune $text --merge "$work/x" --method prefix
-check "of full" fails_with 2 "save writes a whole model" build/finetune $text --merge "$work/x" --method full
-check "of all" fails_with 2 "takes one method" build/finetune $text --merge "$work/x" --method all --save "$work/all"
+check "--merge of prefix is refused" \
+    fails_with 2 "load them with --adapter, in this program and in peft" build/finetune $text --merge "$work/x" --method prefix
+check "--merge of full is refused" \
+    fails_with 2 "save writes a whole model" build/finetune $text --merge "$work/x" --method full
+check "--merge of all is refused" \
+    fails_with 2 "takes one method" build/finetune $text --merge "$work/x" --method all --save "$work/all"
 check "--map of bf16, trained" fails_with 1 "load the model as F32 (omit --map)" build/finetune $text \
     --model "$work/merged3" --map --method full
 check "--merge over the model" fails_with 2 "it is also --model" build/finetune $model --adapter "$work/kept" --merge "$work/tiny"
@@ -591,23 +622,27 @@ check "--map of bf16: evaluates and generates" sh -c "build/finetune --model $wo
     build/finetune --model $work/merged3 --generate --map --prompt 'The ' --sample 3 | grep -aq '^The '"
 cp -r "$work/tiny" "$work/strange"
 echo '{{ messages }}' > "$work/strange/chat_template.jinja"
-check "a template that is not known: --generate says so" sh -c "build/finetune --model $work/strange --generate --prompt 'The ' \
+check "--generate says that the chat template is unknown" \
+    sh -c "build/finetune --model $work/strange --generate --prompt 'The ' \
     --sample 3 | grep -aq 'is unknown: --prompt is continued' && ! build/finetune --model $work/strange --generate \
     --sample 3 --chat none | grep -aq 'is unknown: '"
 awk 'BEGIN { for (i = 0; i < 20; i++) printf("{\"instruction\": \"add %d\", \"output\": \"%d\"}\n", i, i + 1) }' > "$work/adds.jsonl"
-check "and for instructions" sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'is unknown: instructions'"
+check "an unknown template: the note names instructions as well" \
+    sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'is unknown: instructions'"
 head -n 1 "$work/sums.jsonl" > "$work/single.jsonl"
-check "a line alone" fails_with 1 "has 1 row of [0-9]* tokens, too few .*; give --validation FILE or" \
+check "data of a single row is refused" \
+    fails_with 1 "has 1 row of [0-9]* tokens, too few .*; give --validation FILE or" \
     build/finetune $model --data "$work/single.jsonl"
 check "an adapter of another method" fails_with 1 "it was trained by --method bias; add that option" \
     build/finetune $model --adapter "$work/bias.a" --generate
 check "a model that is no folder" fails_with 1 "give a folder; hf download" build/finetune --model some/name --generate
 check "--eval without data" fails_with 2 "to evaluate with" build/finetune $model --eval
-check "also of a new model" fails_with 2 "to evaluate with" build/finetune --new 1x16x2x8 --model "$work/x" --eval
+check "--eval of a model that --new has just made is refused" \
+    fails_with 2 "to evaluate with" build/finetune --new 1x16x2x8 --model "$work/x" --eval
 check "--generate with --data" fails_with 2 "only continues --prompt" build/finetune $text --generate
 check "--eval with --save" fails_with 2 "--eval does not train" build/finetune $text --eval --save "$work/x"
 
-# ---- tokens in order: a .bin file of the same bytes is the same training ----------------------------------
+# ---- tokens in order: training on a .bin file of tokens equals training on the same bytes as text ----------
 head -c 4000 "$work/text" | od -An -v -to1 | awk '{ for (i = 1; i <= NF; i++) printf("\\%s\\000", $i) }' > "$work/octal"
 printf "$(cat "$work/octal")" > "$work/tokens.bin"
 head -c 4000 "$work/text" > "$work/start"
@@ -619,7 +654,8 @@ check "a .bin file: $(tail -n 1 "$work/stderr")" test -n "$(field "$work/tokens.
 build/finetune $run --data "$work/start" --eval-every 0 --steps 6 > "$work/mixed.json" 2> "$work/stderr"
 check "--no-shuffle is another order" test "$(field "$work/mixed.json" end weights_hash)" != \
     "$(field "$work/start.json" end weights_hash)"
-check "tokens of another vocabulary" fails_with 1 "the vocabulary has 257" sh -c "printf '\377\377' > $work/far.bin &&
+check "tokens beyond the vocabulary are refused" \
+    fails_with 1 "the vocabulary has 257" sh -c "printf '\377\377' > $work/far.bin &&
     build/finetune $model --data $work/far.bin"
 
 # ---- samples ----------------------------------------------------------------------------------------------
@@ -630,7 +666,7 @@ done
 check "samples before and after, begun by the prompt" sh -c "
     test \$(grep -ac '^sample before' $work/samples1) -eq 2 && test \$(grep -ac '^sample after' $work/samples1) -eq 2 &&
     test \$(grep -ac '^The ' $work/samples1) -ge 4"
-check "the same samples" sh -c "grep -av tokens/s $work/samples1 | grep -av '^end' > $work/s1
+check "two runs print the same samples" sh -c "grep -av tokens/s $work/samples1 | grep -av '^end' > $work/s1
     grep -av tokens/s $work/samples2 | grep -av '^end' | cmp - $work/s1"
 
 check "--prompt from standard input" sh -c "printf 'The ' | build/finetune $run --data $work/text --method prefix \
@@ -661,16 +697,17 @@ check "--method all: each can go on" sh -c "build/finetune --resume $work/all/lo
 check "--method all: nothing packed" fails_with 2 "only frozen matrices can be" build/finetune $text --method all \
     --save "$work/packed" --store int8
 check "--method all without --save" fails_with 2 "needs --save" build/finetune $text --method all
-check "--memory-svg of one" fails_with 2 "method all" build/finetune $text --memory-svg "$work/x.svg"
+check "--memory-svg without --method all is refused" \
+    fails_with 2 "method all" build/finetune $text --memory-svg "$work/x.svg"
 
-# ---- a Llama: the same program; it asks config.json --------------------------------------------------------
+# ---- a Llama: the same options, with the kind of model taken from config.json ------------------------------
 llama="--model $work/llama"
 check "--new llama:" build/finetune --new llama:2x32x4x2x48 $llama
 check "--new llama: of nonsense" fails_with 2 "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT" build/finetune \
     --new llama:2x32x4x3x48 --model "$work/x"
 check "--new llama: without the heads of keys" fails_with 2 "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT" build/finetune \
     --new llama:2x32x4x48 --model "$work/x"
-check "its config.json" grep -q '"num_key_value_heads": 2' "$work/llama/config.json"
+check "the new Llama's config.json has its key heads" grep -q '"num_key_value_heads": 2' "$work/llama/config.json"
 learns="$llama --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --json - --data $work/text --eval-iters 4"
 for method in full last head new-blocks lora houlsby llama prefix prompt; do
     a="$work/l$method.a"
@@ -690,7 +727,7 @@ done
 check "llama: no biases" fails_with 1 "this Llama has no biases to train; choose another method" build/finetune $learns --method bias
 check "llama: targets of a GPT-2" fails_with 1 "allowed are self_attn.q_proj, self_attn.k_proj" build/finetune $learns \
     --targets c_attn
-check "llama: q_proj,v_proj are usual" test "$(build/finetune $learns --plan 2> "$work/stderr" |
+check "llama: LoRA trains q_proj and v_proj by default" test "$(build/finetune $learns --plan 2> "$work/stderr" |
     sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (32 + 32 + 32 + 16)))
 check "llama: all-linear" test "$(build/finetune $learns --plan --targets all-linear 2> "$work/stderr" |
     sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (64 + 48 + 48 + 64 + 3 * (32 + 96))))
@@ -698,9 +735,10 @@ build/finetune $learns --method lora --eval-every 8 --dropout 0.1 --steps 20 --m
 check "llama, --map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/llora.a.json" end after)"
 for store in bf16 f16 int8 int4; do
     build/finetune $learns --method lora --store $store --steps 20 > "$work/plan.json" 2> "$work/stderr"
-    check "llama, --store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
+    check "llama, --store $store: the loss falls" \
+        less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
 done
-check "llama: a model that was tuned in full is one" sh -c "build/finetune --model $work/lfull.a --data $work/text \
+check "llama: a fully tuned model is loaded as a model" sh -c "build/finetune --model $work/lfull.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --sample 8 --prompt 'The ' > $work/stdout &&
     test \$(grep -ac '^The ' $work/stdout) -eq 2"
 check "llama, --method all leaves bias out" sh -c "build/finetune $llama --threads 1 --context 24 --batch 4 --data \
@@ -728,7 +766,8 @@ for base in tiny llama; do
     build/finetune --resume "$b" --steps 20 --micro-batch 1 --json - > "$b.json" 2> "$work/stderr"
     check "$base, --dora: resumed to the same bits, in other micro-batches" sh -c "cmp $a/adapter_model.safetensors \
         $b/adapter_model.safetensors && test '$(field "$b.json" end weights_hash)' = '$(field "$a.json" end weights_hash)'"
-    check "$base, --dora: what peft calls it" sh -c "grep -q '\"use_dora\": true' $a/adapter_config.json &&
+    check "$base, --dora: adapter_config.json has the keys of peft" \
+        sh -c "grep -q '\"use_dora\": true' $a/adapter_config.json &&
         grep -q '\"modules_to_save\": .\"${names%,*}\", \"${names#*,}\"' $a/adapter_config.json &&
         grep -q '\"layers_to_transform\": .1.' $a/adapter_config.json &&
         grep -aq '${names%,*}.weight' $a/adapter_model.safetensors && grep -aq magnitude_vector $a/adapter_model.safetensors"
@@ -755,7 +794,8 @@ check "--layers of lora" fails_with 2 "give --layers-to-transform, such as 4-7" 
 check "--layers-to-transform of nonsense" fails_with 1 "the model has layers 0 to 1" build/finetune $text --layers-to-transform 0,2
 check "--modules-to-save of nonsense" fails_with 1 "heads. is no module; allowed are wte, lm_head, ln_f" build/finetune $text \
     --modules-to-save wte,heads,head
-check "--ensure-weight-tying alone" fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
+check "--ensure-weight-tying without --modules-to-save is refused" \
+    fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
 check "--adapter with --dora" fails_with 2 "its adapter_config.json determines" build/finetune $text --adapter "$work/lora.a" --dora
 check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text --plan --dora \
     --eval-every 0 --method all --save $work/none > $work/all.out && grep -c '^| [a-z-]* | [0-9]' $work/all.out | grep -q '^10\$'"
@@ -764,18 +804,21 @@ check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 2
 rm -rf "$work/recut"
 build/finetune $ragged --batch 4 --epochs 1 --save "$work/recut" > "$work/stdout" 2> "$work/stderr"
 build/finetune --resume "$work/recut" --batch 8 --epochs 3 --json - > "$work/more.json" 2> "$work/stderr"
-check "--resume --batch: the epochs that are asked for" sh -c "grep -q '^note   from step 30 on, a step has 8 rows instead of 4: 60 steps make 3 epochs' \
+check "--resume --batch --epochs: the new steps make 3 epochs" \
+    sh -c "grep -q '^note   from step 30 on, a step has 8 rows instead of 4: 60 steps make 3 epochs' \
     $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 30"
 build/finetune --resume "$work/recut" --epochs 4 --json - > "$work/more.json" 2> "$work/stderr"
-check "and those after them" sh -c "! grep -q '^note   from step' $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 15"
+check "--resume after --resume --batch keeps the new batch" \
+    sh -c "! grep -q '^note   from step' $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 15"
 build/finetune --resume "$work/recut" --batch 2 --steps 80 --json - > "$work/more.json" 2> "$work/stderr"
-check "of --steps there are as many" sh -c "grep -q '^note   from step 75 on, a step has 2 rows instead of 8\$' $work/stderr &&
+check "--resume --batch --steps makes exactly that many steps" \
+    sh -c "grep -q '^note   from step 75 on, a step has 2 rows instead of 8\$' $work/stderr &&
     test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 5"
 printf '\037\213\010\000abcdefgh' > "$work/zipped.jsonl"
 check "a gzip file of the name .jsonl" fails_with 1 "zipped.jsonl: this is a gzip archive, not text; unpack it: gunzip" \
     build/finetune $model --data "$work/zipped.jsonl"
 cp -r "$work/tiny" "$work/broken"
-sed 's/data_fnv1a/note_fnv1a/' "$work/broken/model.safetensors" > "$work/unhashed" && # as from another program
+sed 's/data_fnv1a/note_fnv1a/' "$work/broken/model.safetensors" > "$work/unhashed" && # without the data's hash
     mv "$work/unhashed" "$work/broken/model.safetensors"
 printf '\000\000\300\177' | dd of="$work/broken/model.safetensors" bs=1 conv=notrunc 2> "$work/log" \
     seek=$(($(wc -c < "$work/broken/model.safetensors") - 4))
@@ -797,7 +840,7 @@ for gemma in gemma2:3x32x4x2x48 gemma3:7x32x4x2x48; do
     build/finetune $fresh $learns --data "$work/text" --method full --steps 12 --save "$a" > "$a.json" 2> "$work/stderr"
     check "$name: the loss falls" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
     check "$name: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
-    # another text, from which there is more to learn than from the header, whose contents change
+    # This text is fixed and repeats more than the header, whose contents change, so the loss falls more reliably.
     build/finetune --model "$a" $learns --data "$work/play" --method lora --targets all-linear --store int8 --steps 24 --save "$a.lora" \
         > "$a.json" 2> "$work/stderr"
     check "$name: lora on what was saved, int8" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
@@ -805,7 +848,7 @@ for gemma in gemma2:3x32x4x2x48 gemma3:7x32x4x2x48; do
         > $work/stdout && grep -aq '^The ' $work/stdout"
 done
 
-# ---- files that must not be harmed ------------------------------------------------------------------------
+# ---- files that must not be overwritten --------------------------------------------------------------------
 cp "$work/tiny/model.safetensors" "$work/model.copy"
 check "--save over the model" fails_with 2 "it is also --model" build/finetune $text --save "$work/tiny/"
 check "--save into no folder" fails_with 1 "save /nonexistent/x" build/finetune $text --save /nonexistent/x
@@ -813,7 +856,8 @@ check "--save over a file" fails_with 1 "save" build/finetune $text --save "$wor
 mkdir -p "$work/blocked/adapter_config.json"
 check "--save where a folder is in the way" fails_with 1 "adapter_config.json: .*the older file is unchanged" build/finetune $text \
     --steps 1 --save "$work/blocked"
-# full SAYS ARGUMENT..: the disk is full when 8 blocks are written, which the model's weights need
+# full SAYS ARGUMENT..: runs finetune with a file-size limit of 8 blocks, which the model's weights exceed like a full
+# disk, and checks that the error matches SAYS
 full()
 {
     says=$1
@@ -822,16 +866,18 @@ full()
     cat "$work/stderr"
     grep -q -e "$says" "$work/stderr"
 }
-check "a first --save on a full disk: nothing was there" full "fresh/model.safetensors: .*; no file of this name exists" $text --method full --steps 1 \
+check "a first --save on a full disk says that no file exists" \
+    full "fresh/model.safetensors: .*; no file of this name exists" $text --method full --steps 1 \
     --save "$work/fresh"
 build/finetune $text --steps 1 --method full --save "$work/older" > "$work/stdout" 2> "$work/stderr"
 cp "$work/older/model.safetensors" "$work/older.copy"
-check "a second one: the older file is unchanged" full "older/model.safetensors: .*; the older file is unchanged" $text --method full --steps 1 \
+check "a second --save on a full disk leaves the older file" \
+    full "older/model.safetensors: .*; the older file is unchanged" $text --method full --steps 1 \
     --save "$work/older"
-check "and it is" cmp "$work/older/model.safetensors" "$work/older.copy"
+check "the older file has its old bytes" cmp "$work/older/model.safetensors" "$work/older.copy"
 check "--json over the data" fails_with 2 "also --data" build/finetune $text --json "$work/text"
 check "the model is unharmed" cmp "$work/tiny/model.safetensors" "$work/model.copy"
-check "nothing is left beside what was saved" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"
+check "no temporary file is left next to saved files" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"
 if [ -w /dev/full ]; then
     check "standard output full" fails_with 1 "standard output" sh -c "build/finetune $text --steps 1 > /dev/full"
 fi

@@ -1,7 +1,7 @@
-/* test_gguf.c - GGUF: blocks of every type have the bits of the gguf package. Files of the golden
- * models, written by llama.cpp's converter or here in the same way, give those models in every
- * storage; adapters are read and written; false claims are refused by name, and no flipped byte
- * does harm.
+/* test_gguf.c - tests reading and writing GGUF files. Blocks of every type must have the values of the gguf package,
+ * bit for bit. Files of the golden models, written by llama.cpp's converter or here in the same way, must give those
+ * models in every storage. Adapters are read and written. A file with false claims must be refused with the name of the
+ * wrong key or tensor, and no flipped byte may cause a crash.
  *
  *     build/test_gguf [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -34,7 +34,7 @@ static void put_text(file *b, const char *text)
     file_write(b, text, strlen(text));
 }
 
-/* Appends a key with the architecture as prefix, or without prefix if the architecture is "". */
+/* Appends a key with the prefix "architecture."; if architecture is "", without a prefix. */
 static void put_key(file *b, const char *architecture, const char *name, gguf_type type)
 {
     char key[96];
@@ -55,7 +55,7 @@ static void put_real(file *b, const char *architecture, const char *name, double
     put(b, bits_of((float)x), 4);
 }
 
-typedef struct { /* the three parts of a file under construction */
+typedef struct { /* the three parts of a file while it is built */
     file keys, infos, data;
     uint64_t key_count, tensor_count;
 } gguf_builder;
@@ -75,7 +75,7 @@ static void add_tensor(gguf_builder *f, const char *name, int type, int axes, co
     f->tensor_count++;
 }
 
-/* Joins the parts into one file, which the caller frees. Frees the parts. */
+/* Joins the three parts into one file, which the caller must free, and frees the parts. */
 static file join_parts(gguf_builder *f)
 {
     file all = { NULL, 0, 0, 0, 0, 0, 0 };
@@ -101,7 +101,7 @@ static void store_file(const char *name, const unsigned char *bytes, size_t size
     CHECK(f != NULL && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks of quantised values ---------------------------------------------------------------- */
 static const struct {
     int type;
     const unsigned char *bytes;
@@ -149,8 +149,8 @@ static void test_blocks(void)
     free(all.bytes);
 }
 
-/* ---- models as the converter writes them ------------------------------------------------------ */
-/* The converter's names of modules. */
+/* ---- model files, written as llama.cpp's converter writes them --------------------------------- */
+/* Names of modules: in Hugging Face's files, and as the converter writes them. */
 static const char *const names[][2] = {
     { "input_layernorm", "attn_norm" },
     { "self_attn.q_proj", "attn_q" },
@@ -177,14 +177,16 @@ static const char *const names[][2] = {
     { "ln_f", "output_norm" },
 };
 
-/* The names in models with norms after both branches. */
+/* Names of the norms in models with norms after attention and after the feed-forward part, as the converter writes
+ * them. */
 static const char *const others[][2] = {
     { "post_attention_layernorm", "post_attention_norm" },
     { "pre_feedforward_layernorm", "ffn_norm" },
     { "post_feedforward_layernorm", "post_ffw_norm" },
 };
 
-/* Converts a parameter's name: "layers.1.mlp.up_proj.weight", "norm.weight". */
+/* Converts the name of a parameter, such as "layers.1.mlp.up_proj.weight" or "norm.weight", to the name in a GGUF
+ * file. */
 static void name_of(const model_config *c, const char *parameter, char *name)
 {
     char module[MODEL_NAME];
@@ -205,7 +207,8 @@ static void name_of(const model_config *c, const char *parameter, char *name)
         snprintf(name, MODEL_NAME, "%s%s", found != NULL ? found : "", end);
 }
 
-/* Returns the row of the file for row r: the converter interleaves the pairs (j, j + head / 2). */
+/* Returns the row in a GGUF file of row r of a parameter. In queries and keys of some architectures, the converter puts
+ * rows j and j + head / 2 of a head next to each other. */
 static int64_t row_of(const model_config *c, const char *name, int64_t r)
 {
     const int paired = strcmp(c->type, "llama") == 0 || strcmp(c->type, "mistral") == 0 ||
@@ -216,7 +219,7 @@ static int64_t row_of(const model_config *c, const char *name, int64_t r)
     return h * head + (in < head / 2 ? 2 * in : 2 * (in - head / 2) + 1);
 }
 
-/* Returns the type, or one whose blocks divide rows of `columns`. */
+/* Returns `type`, or F16 if rows of `columns` numbers cannot be divided into blocks of `type`. */
 static int type_for(int type, int64_t columns)
 {
     return columns % gguf_tensor_types[type].values == 0 ? type : GGUF_T_F16;
@@ -228,11 +231,11 @@ static int is_table(const char *name)
            strncmp(name, "lm_head", 7) == 0;
 }
 
-/* Fills random blocks of a type. Scales are small, so that all values are finite. */
+/* Fills random blocks of a type with small scales, so that all values are finite. */
 static void random_bytes(int type, int64_t n, unsigned char *to)
 {
     const size_t each = (size_t)gguf_tensor_types[type].bytes, size = gguf_bytes(type, n);
-    /* scales that are binary16 begin here */
+    /* types with a binary16 scale (or value) at the begin of a block */
     const size_t half = type == GGUF_T_F16 || each > 4 ? 1 : 0;
     for (size_t i = 0; i < size; i++)
         to[i] = (unsigned char)below(256);
@@ -248,7 +251,7 @@ static void random_bytes(int type, int64_t n, unsigned char *to)
     }
 }
 
-/* Adds window lengths, the layers that have them, and further keys of Gemma 2 and 3. */
+/* Adds the window length and, for Gemma 2 and 3, the layers with a window and further keys. */
 static void add_windows(gguf_builder *f, const model_config *c, const char *architecture)
 {
     file *b = &f->keys;
@@ -267,7 +270,7 @@ static void add_windows(gguf_builder *f, const model_config *c, const char *arch
     f->key_count += 4;
 }
 
-/* Adds the keys for a model's config. */
+/* Adds the keys that describe a model's config. */
 static void add_keys(gguf_builder *f, const model_any *m, const char *architecture)
 {
     const model_config *c = &m->config;
@@ -288,7 +291,7 @@ static void add_keys(gguf_builder *f, const model_any *m, const char *architectu
         f->key_count++;
         return;
     }
-    put_key(b, architecture, "attention.head_count_kv", GGUF_ARRAY); /* one for each layer */
+    put_key(b, architecture, "attention.head_count_kv", GGUF_ARRAY); /* here an array with a number for each layer */
     put(b, GGUF_I32, 4);
     put(b, (uint64_t)c->layers, 8);
     for (int64_t i = 0; i < c->layers; i++)
@@ -311,7 +314,7 @@ static void add_keys(gguf_builder *f, const model_any *m, const char *architectu
     f->key_count++;
 }
 
-/* Adds llama3's position factors as the converter computes them. */
+/* Adds the position factors of llama3, computed as the converter does. */
 static void add_factors(gguf_builder *f, const model_config *c)
 {
     unsigned char bytes[4 * LLAMA_MAX_HEAD_DIM / 2];
@@ -328,8 +331,8 @@ static void add_factors(gguf_builder *f, const model_config *c)
     add_tensor(f, "rope_freqs.weight", GGUF_T_F32, 1, &n, bytes, (size_t)n * 4);
 }
 
-/* Makes a file of a model with random values and matrices of `type`. Returns it, and in *floats all
- * parameters one after the other. */
+/* Returns a file of a model with random values, whose matrices have this type. *floats gets the values of all
+ * parameters, one parameter after the other. */
 static file make_file(const model_any *m, const char *architecture, int type, file *floats)
 {
     const model_config *c = &m->config;
@@ -371,7 +374,7 @@ static file make_file(const model_any *m, const char *architecture, int type, fi
 
 static double apart(double a, double b) { return a > b ? a - b : b - a; }
 
-/* The configs are equal, except for their source. */
+/* Checks that two configs are equal, except for the place they were read from. */
 static void same_config(const char *what, const model_config *a, const model_config *b)
 {
     float x[LLAMA_MAX_HEAD_DIM / 2], y[LLAMA_MAX_HEAD_DIM / 2];
@@ -394,7 +397,7 @@ static void same_config(const char *what, const model_config *a, const model_con
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
     CHECK_MSG(!a->llama.post_norms || a->llama.score_scale == 0, "%s: scores times %g", what,
-              a->llama.score_scale); /* no key has it: it follows from the head's width */
+              a->llama.score_scale); /* no key has this value, which follows from the width of a head */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
         llama_frequencies(&a->llama.positions[k], a->head_dim, x);
         llama_frequencies(&b->llama.positions[k], b->head_dim, y);
@@ -405,8 +408,8 @@ static void same_config(const char *what, const model_config *a, const model_con
     }
 }
 
-/* Compares the parameters of a store with floats: bit for bit, or within the rounding of int8
- * rows. */
+/* Compares the parameters of a store with the floats `want`: bit for bit, or, if they are quantised as int8 here,
+ * within the rounding of int8 rows. */
 static void same_values(const char *what, const model_config *c, gckpt_store *s, const float *want,
                         int as_file, int type)
 {
@@ -457,7 +460,8 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
     }
 }
 
-/* Every kind of model in every type, as floats and quantised as closely to the file as possible. */
+/* Writes and loads every kind of model with matrices of every type, once as floats and once quantised as closely to the
+ * file as possible. */
 static void test_models(void)
 {
     static const char *const models[][2] = {
@@ -483,8 +487,9 @@ static void test_models(void)
             snprintf(what, sizeof what, "%s as %s", models[i][0] + 13,
                      gguf_tensor_types[types[k]].name);
             if (strcmp(m.config.type, "mistral") == 0 && m.config.llama.window == 0)
-                m.config.type = "llama"; /* the only name that a GGUF has */
-            /* every fourth layer */
+                m.config.type = "llama"; /* the converter writes "llama" for a Mistral without windows */
+            /* GGUF has no key for layers without rotary. By default every fourth layer has none, so here all 3 layers
+             * have rotary. */
             memset(m.config.llama.no_rope, 0, sizeof m.config.llama.no_rope);
             file all = make_file(&m, architecture, types[k], &floats);
             store_file(in_folder("model.gguf"), all.bytes, all.size);
@@ -507,13 +512,13 @@ static void test_models(void)
         }
 }
 
-/* Files by the converter and llama-quantize: the weights are within a quantisation step of the
- * originals. */
+/* Files that llama.cpp's converter and llama-quantize wrote: each weight must be within a quantisation step of the
+ * original weight. */
 static void test_converted(void)
 {
     static const struct {
         const char *file, *folder;
-        double step; /* relative to a block's greatest magnitude */
+        double step; /* quantisation step, relative to the greatest magnitude of a block */
     } golden[] = { { "llama-q8_0.gguf", "tests/golden/llama/gqa", 0.5 / 127 + 1.0 / 2048 },
                    { "gpt2-q4_0.gguf", "tests/golden/gpt2/model", 1.0 / 8 + 1.0 / 2048 } };
     for (int i = 0; i < 2; i++) {
@@ -545,7 +550,7 @@ static void test_converted(void)
     }
 }
 
-/* A model read from a GGUF and written as a folder is the same model. */
+/* A model read from a GGUF file, saved as a folder and loaded again must be the same model. */
 static void test_saved_as_folder(void)
 {
     model_any a, b;
@@ -586,8 +591,8 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* The converter's file of a golden adapter is that adapter. So is the file that is written from it,
- * except for keys that do not describe it. */
+/* An adapter in the converter's file must equal the original adapter. The file written here must have the same tensors;
+ * keys that do not describe the adapter may be missing. */
 static void test_golden_adapter(void)
 {
     tuned t, u;
@@ -624,8 +629,8 @@ static void test_golden_adapter(void)
     end(&u);
 }
 
-/* Adapters that are written and read again compute the same: ranks and alphas of single modules,
- * rsLoRA, a GPT-2. */
+/* Adapters that are written and read again must compute the same results: ranks and alphas of single modules, rsLoRA, a
+ * GPT-2. */
 static void test_adapters(void)
 {
     static const struct {
@@ -717,8 +722,8 @@ static void test_other_adapters(void)
     }
 }
 
-/* ---- false claims ---------------------------------------------------------------------------- */
-/* Makes a file with keys of all kinds and two tensors. The last byte of the last tensor ends the
+/* ---- files with false claims ------------------------------------------------------------------- */
+/* Returns a file with keys of all kinds and two tensors. The last byte of the second tensor is the last byte of the
  * file. */
 static file small_file(void)
 {
@@ -734,7 +739,7 @@ static file small_file(void)
     put_key(&f.keys, "", "a.list", GGUF_ARRAY);
     put(&f.keys, GGUF_I16, 4);
     put(&f.keys, 2, 8);
-    put(&f.keys, 0xfffe0005, 4); /* 5, -2 */
+    put(&f.keys, 0xfffe0005, 4); /* two 16-bit numbers, 5 and -2 */
     put_key(&f.keys, "", "a.words", GGUF_ARRAY);
     put(&f.keys, GGUF_STRING, 4);
     put(&f.keys, 2, 8);
@@ -743,12 +748,12 @@ static file small_file(void)
     put_key(&f.keys, "", "a.long", GGUF_I64);
     put(&f.keys, (uint64_t)-3, 8);
     put_key(&f.keys, "", "a.real", GGUF_F64);
-    put(&f.keys, 0x3ff8000000000000, 8); /* 1.5 */
+    put(&f.keys, 0x3ff8000000000000, 8); /* 1.5 as a double */
     f.key_count = 7;
     add_tensor(&f, "one", GGUF_T_F32, 2, one, zeros, 64);
     add_tensor(&f, "two", GGUF_T_Q4_0, 1, two, zeros, 18);
     file all = join_parts(&f);
-    all.size -= 14; /* without the padding at the end */
+    all.size -= 14; /* removes the padding at the end */
     return all;
 }
 
@@ -783,7 +788,7 @@ static void test_keys(void)
     CHECK(g.error[0] == 0 && gguf_array(&g, "none", GGUF_STRING).count == 0 && g.error[0] == 0);
     CHECK(gguf_int(&g, "a.words", 4) == 4 &&
           strstr(g.error, "key a.words: a whole number expected, found array of string") != NULL);
-    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count == 0); /* the first error is kept */
+    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count == 0); /* a later call must fail and keep the first error */
     CHECK(strstr(g.error, "a.words") != NULL);
     gguf_close(&g);
     free(all.bytes);
@@ -792,7 +797,7 @@ static void test_keys(void)
 static void test_refused(void)
 {
     static const struct {
-        const char *behind; /* text before the place to change, or NULL for the begin of the file */
+        const char *behind; /* text just before the bytes to change, or NULL for the begin of the file */
         int skip, bytes;
         uint64_t value;
         const char *says;
@@ -819,7 +824,7 @@ static void test_refused(void)
         { "general.alignment", 4, 4, 64, "tensor one: 64 bytes at 0 after the header of 384" },
         { "general.alignment", 4, 4, 0x80000000, "cut off or damaged" },
         { "general.alignment", 0, 4, GGUF_F32, "general.alignment: a whole number expected" },
-        { "a.flag", -1, 1, 'x', NULL }, /* another name is allowed */
+        { "a.flag", -1, 1, 'x', NULL }, /* another name of a key is allowed */
         { "a.rea", 0, 1, 'x', NULL },
         { "one", 0, 4, 5, "tensor one: 5 axes; 4 at most" },
         { "one", 4, 8, 0, NULL }, /* a tensor without elements is allowed */
@@ -858,7 +863,7 @@ static void test_refused(void)
     gguf_close(&g);
 }
 
-/* Files of models that are not supported, or that contradict their keys. */
+/* Tests files of unsupported models, and files whose tensors contradict their keys. */
 static void test_other_models(void)
 {
     static const struct {
@@ -905,7 +910,7 @@ static void test_other_models(void)
     free(whole.bytes);
 }
 
-/* No truncated file opens. A file with a flipped bit either opens or is refused. */
+/* A file that is cut off must be refused. A file with a flipped bit must either open or be refused. */
 static void test_damaged(void)
 {
     file all = small_file();
@@ -932,7 +937,7 @@ static void test_damaged(void)
         model_any m;
         gckpt_store *s = gckpt_store_new(NULL);
         const model_source source = { GCKPT_STORAGE_F32, 0, NULL, i % 2 };
-        const size_t n = below(8 * 5600); /* bits of keys and tensors */
+        const size_t n = below(8 * 5600); /* a bit among the keys or the descriptions of tensors */
         all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
         store_file(path, all.bytes, all.size);
         if (model_load(&m, s, path, &source) != 0)

@@ -1,6 +1,6 @@
-/* test_gguf_tokenizer.c - examples/gguf_tokenizer.h: tokenizers made from the keys of GGUF files
- * give the tokens of Hugging Face's tokenizers package (golden/make_gguf_tokenizer.py). Also tests
- * chat templates, refusals and their texts, every failing allocation, and damaged files. */
+/* test_gguf_tokenizer.c - tests examples/gguf_tokenizer.h: a tokenizer made from the keys of a GGUF file must give the
+ * tokens of Hugging Face's tokenizers package (golden/make_gguf_tokenizer.py). Further tests: chat templates, refused
+ * files and their error texts, every allocation failing, and damaged files. */
 #include <math.h>
 #include "check.h"
 #include "counted.h"
@@ -10,11 +10,11 @@
 #define GOLDEN  "tests/golden/gguf_tokenizer/"
 #define SCRATCH "build/test_gguf_tokenizer.tmp"
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files with changed keys ------------------------------------------------------------------- */
 typedef struct {
-    /* If text is NULL, the key is removed. A string gets text as its new value. An array of type
-     * `type` with items of type `of` gets `count` items (if -1, as many as before), and its item
-     * `at` (if -2, each) gets `value`. */
+    /* A change of the key `name`. If type is negative, the key is removed. A string key gets the value `text`. An array
+     * gets items of type `of`; their number becomes `count` (-1 keeps the number), and item `at` (-2 for every item)
+     * becomes `value` or `text`. Any other key gets `value`. */
     const char *name, *text;
     int type, of;
     int64_t count, at;
@@ -49,7 +49,7 @@ static void put_value(file_bytes *f, int type, double value)
     put_number(f, type == GGUF_F32 ? bits : (uint64_t)(int64_t)value, gguf_types[type].bytes);
 }
 
-/* Writes an array of strings or numbers with the change. */
+/* Writes the array of key k with the change c. */
 static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c)
 {
     gguf_items all = gguf_array(g, k->name, k->item_type);
@@ -70,7 +70,7 @@ static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c
     }
 }
 
-/* Writes the file with changed keys to SCRATCH. */
+/* Writes a copy of the file at `path`, with n changed keys, to SCRATCH. */
 static void put_changed(const char *path, const change *changes, int n)
 {
     static file_bytes f;
@@ -88,7 +88,7 @@ static void put_changed(const char *path, const change *changes, int n)
             c = strcmp(changes[j].name, k->name) == 0 ? &changes[j] : c;
         const int type = c != NULL ? c->type : (int)k->type;
         if (type < 0 || (k == NULL && gguf_find(&g, name) != NULL))
-            continue; /* the key is removed, or was written above */
+            continue; /* the key is removed, or is already written */
         put_number(&f, strlen(name), 8);
         put(&f, name, strlen(name));
         put_number(&f, (uint64_t)type, 4);
@@ -148,7 +148,7 @@ static void open_changed(gguf *g, const char *path, const change *changes, int n
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* Returns the line's value for a form, or the file's if the line has none. */
+/* Returns the value of the line's key "KIND KEY", or "KEY" if `kind` is empty; 0 if the line lacks that key. */
 static uint32_t expected(json *d, const char *kind, const char *key)
 {
     char name[64];
@@ -177,7 +177,7 @@ static int check_cases(bpe *b, const char *path, const char *kind)
         ids = ids ? ids : json_find(&d, JSON_ROOT, "ids");
         plain = plain ? plain : json_find(&d, JSON_ROOT, "ids");
         whole =
-            /* "ids" has one entry for each of these */
+            /* short texts have an entry "template" only where it differs from "ids" */
             whole == 0 && n < 20 ? json_find(&d, JSON_ROOT, "ids") : whole;
         check_ids(&d, ids, b, s, n, BPE_SPECIALS);
         check_ids(&d, plain, b, s, n, 0);
@@ -225,7 +225,7 @@ static void test_kinds(void)
         { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
     };
     static const change retype = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
-    static const change filler = ITEM("ggml.token_type", 482, GGUF_TOKEN_USER); /* [PAD482] */
+    static const change filler = ITEM("ggml.token_type", 482, GGUF_TOKEN_USER); /* token 482, whose text is [PAD482] */
     const change spms[][3] = { { filler, DROP("none"), DROP("none") },
                                { retype, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
                                { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
@@ -237,7 +237,7 @@ static void test_kinds(void)
         check_kind(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
 }
 
-/* In files whose converter had no scores and set all to one, the order of ids counts instead, also
+/* Some converters have no scores and set them all to one value. Then the order of ids decides which pair is merged, as
  * here. */
 static void test_unscored(void)
 {
@@ -258,8 +258,7 @@ static void test_unscored(void)
     }
 }
 
-/* The names of special tokens within a text give special tokens neither through merges nor as whole
- * words. */
+/* The name of a special token within a text must not give the special token, neither by merges nor as a whole word. */
 static void test_plain(void)
 {
     static const struct {
@@ -290,7 +289,7 @@ static void test_plain(void)
 /* ---- chats ----------------------------------------------------------------------------------- */
 static void test_chat(void)
 {
-    static const char template[] = /* chatml, as in the tests of chat.h */
+    static const char template[] = /* the chatml template, as in the tests of chat.h */
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
         "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
         "{{ '<|im_start|>assistant\n' }}{% endif %}";
@@ -316,7 +315,7 @@ static void test_chat(void)
     gguf_close(&g);
 }
 
-/* Reads the values that a model's folder would have, and refuses other paths. */
+/* Reads the values that a model's folder would have in its config files. Other file names must be refused. */
 static void test_config(void)
 {
     static const char config[] =
@@ -342,7 +341,7 @@ static void test_config(void)
     CHECK(gguf_open_chat(&c, SCRATCH, "x") == -1 && strstr(c.error, "x: allowed is chatml"));
 }
 
-/* ---- refusals ------------------------------------------------------------------------------- */
+/* ---- files that must be refused --------------------------------------------------------------- */
 static void check_refused(const char *path, const change *c, int n, const char *error)
 {
     gguf g;
@@ -468,8 +467,8 @@ static uint32_t some(uint32_t below)
     return (seed >> 8) % below;
 }
 
-/* Changes bytes anywhere: the result is a working tokenizer or an error, which names keys and never
- * the text that is made from them. */
+/* Changes random bytes of a file. The result must be a working tokenizer or an error. The error text may name keys, but
+ * must not quote the JSON text that the library makes from the keys. */
 static void test_damage(int rounds)
 {
     static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
@@ -508,8 +507,8 @@ static void test_damage(int rounds)
     CHECK_MSG(made > rounds / 50 && refused > rounds / 10, "%d, %d", made, refused);
 }
 
-/* With folders as arguments (golden/make_gguf_tokenizer.py DIR N), only tests their cases. With -N,
- * tests N damaged files. */
+/* With folders as arguments (made by golden/make_gguf_tokenizer.py DIR N), tests only the cases in them. With -N, tests
+ * N damaged files. */
 int main(int argc, char **argv)
 {
     char cases[512], file[512];

@@ -1,6 +1,6 @@
-/* test_gpt2.c - GPT-2 in Hugging Face's files (golden/gpt2.py): logits, ten steps of fine-tuning
- * and generated tokens equal those of transformers, for files read and files written. Errors in a
- * file are refused by name.
+/* test_gpt2.c - GPT-2 in Hugging Face's files (golden/gpt2.py): logits, ten steps of fine-tuning and generated tokens
+ * must equal those of transformers, both for files that transformers wrote and for files written here. A wrong file
+ * must be refused with the name of the wrong key or tensor.
  *
  *     build/test_gpt2 [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -25,8 +25,8 @@ static void test_loading(void)
     }
 }
 
-/* Returns whether parameters of the same names have the same bits; a mapped file has them in
- * another order. */
+/* Returns whether the stores have the same parameters, by name, with the same bits. Their order may differ, as in a
+ * mapped file. */
 static int same_weights(gckpt_store *a, gckpt_store *b)
 {
     gckpt_parameter p, q;
@@ -38,7 +38,7 @@ static int same_weights(gckpt_store *a, gckpt_store *b)
     return same;
 }
 
-/* Every plan and split of the batch gives the same weights, and so does a mapped file. */
+/* Every plan and split of the batch must give the same weights, also for a model that is mapped from its file. */
 static void test_training(void)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
@@ -65,8 +65,8 @@ static void test_training(void)
     model_close(&m[0]);
 }
 
-/* Saving keeps the keys of config.json other than sizes, known or not, except those that saving
- * itself must change. */
+/* Saving must keep all keys of config.json, including unknown ones, except sizes and keys that the saved model itself
+ * determines. */
 static void test_config(void)
 {
     static const tuning_edit edits[] = {
@@ -100,7 +100,7 @@ static void test_config(void)
     }
 }
 
-/* Saving as BF16 or F16 rounds like PyTorch. */
+/* Saving as BF16 or F16 must round like PyTorch. */
 static void test_rounding(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };

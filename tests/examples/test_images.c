@@ -1,5 +1,6 @@
-/* test_images.c - examples/images.h: images stored as bytes give the same floats as images_read; random crops and
- * mirrored images equal those of a plain loop. Also tests folders of pictures, and refusals. */
+/* test_images.c - tests examples/images.h: images stored as bytes must give the floats of images_read, and random crops
+ * and mirrored images must equal those of a plain loop. It also tests folders of pictures, and files that must be
+ * refused. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE
 #include <sys/stat.h>
@@ -8,7 +9,7 @@
 #include "gradckpt.h"
 #include "check.h"
 #include "counted.h"
-#include "examples/images.h" /* the order of includes does not matter */
+#include "examples/images.h" /* tests that images.h may be included before layers.h and train.h */
 #include "examples/layers.h"
 #include "examples/train.h"
 
@@ -30,7 +31,7 @@ static void test_bytes(void)
     images_free(&whole), images_free(&narrow);
 }
 
-/* Makes a set of one image of 5 x 7 x 2 whose bytes are their positions. */
+/* Makes a set of one image of 5 x 7 pixels with 2 channels, in which each byte is its own position. */
 static void numbered(images_set *s, unsigned char *bytes)
 {
     memset(s, 0, sizeof *s);
@@ -42,8 +43,8 @@ static void numbered(images_set *s, unsigned char *bytes)
         s->value[i] = (float)i;
 }
 
-/* Searches all possible crops for the given one. Returns 1 if it is found and sets its offsets and whether it is
- * mirrored. */
+/* Searches all possible crops of image s for the one that equals `got`. Returns 1 if one does, and sets its offsets
+ * `from` and whether it is mirrored. */
 static int find(const images_set *s, const float *got, int from[2], int *mirrored)
 {
     const int side[2] = { (int)images_side(s, 0), (int)images_side(s, 1) }, pad = (int)s->padding;
@@ -89,7 +90,7 @@ static void test_augmentation(void)
                 }
                 const int down = (int)(5 + 2 * s.padding - images_side(&s, 0)),
                           right = (int)(7 + 2 * s.padding - images_side(&s, 1));
-                for (int y = 0; y <= down; y++) /* every offset is equally likely */
+                for (int y = 0; y <= down; y++) /* every offset must be equally likely */
                     for (int x = 0; x <= right; x++) {
                         const int n = times[y + 2 - s.padding][x + 2 - s.padding];
                         least = n < least ? n : least;
@@ -99,7 +100,8 @@ static void test_augmentation(void)
             }
 }
 
-/* Training with random shifts gives the same weights for any micro-batch, but others than training without shifts. */
+/* Training with random shifts must give the same weights for every micro-batch size, and other weights than training
+ * without shifts. */
 static void model(train_net *net, void *user)
 {
     (void)user;
@@ -126,7 +128,7 @@ static void test_training(void)
             o.batch = NULL, data.column[0].values = whole.pixels;
         CHECK_MSG(train_fit(weights, model, &data, &o, &r) == 0, "%s", r.error);
         hash[way] = gckpt_store_hash(weights);
-        static float out[300][10], plain[300][10]; /* images for prediction are not shifted */
+        static float out[300][10], plain[300][10]; /* images for prediction must not be shifted */
         CHECK(train_predict(weights, model, &data, &o, out[0], &r) == 0);
         o.batch = NULL, data.column[0].values = whole.pixels;
         CHECK(train_predict(weights, model, &data, &o, plain[0], &r) == 0);
@@ -159,7 +161,8 @@ static void refused(const char *why)
     CHECK(s.bytes == NULL && s.names == NULL);
 }
 
-/* A file's claims take no memory before their pixels are there. A set without images is refused. */
+/* A file that claims to have many images must not make the reader allocate memory before their pixels are read. A set
+ * without images must be refused. */
 static void test_lies(void)
 {
     static const char *const files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "train/tea/1.ppm",
@@ -197,7 +200,7 @@ static void test_lies(void)
     memset(&s, 0, sizeof s);
     CHECK_MSG(images_read_u8(&s, AT) == 0, "%s", s.error);
     CHECK(s.rows == 2 && s.validation == 1 && s.label[0] == 1 && s.label[1] == 2 && s.channels == 3);
-    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* the red values begin with 3 and 4, and so do green and blue */
+    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* red values begin with 3 and 4, like green and blue values */
         CHECK(s.bytes[3072 + i] == 3 + i / 3);
     images_free(&s);
     remove(AT "/test_batch.bin");
@@ -228,7 +231,7 @@ static void test_folders(void)
         put(files[i], i == 1 ? "P6 # a comment\n# another\n2\t3\n#\n255\n" : "P6\n2 3\n255\n", 18, 20 * i);
     put("train/tea/.hidden", "", 0, 0);
     put("train/tea/Thumbs.db", "", 0, 0), put("train/desktop.ini", "", 0, 0),
-        put("val/coffee/Desktop.ini", "", 0, 0); /* written by Windows */
+        put("val/coffee/Desktop.ini", "", 0, 0); /* files that Windows writes */
     mkdir(AT "/names", 0777);
     for (int i = 0; i < 6; i++)
         snprintf(path, sizeof path, "names/%s", more[i]), put(path, "", 0, 0);
@@ -255,7 +258,8 @@ static void test_folders(void)
         CHECK(failed == (n <= allocations));
         images_free(&s);
     }
-    /* pictures of this size would take more bytes than all files have: refused before memory is allocated */
+    /* The second picture says that it is larger than all files together; it must be refused before memory for such
+     * pictures is allocated. */
     put("train/coffee/x.ppm", "P6\n60 70\n255\n", 12600, 0), put("train/tea/a.ppm", "P6\n60 70\n255\n", 12600, 0);
     refused("train/tea/a.ppm: 2 pictures of its size take 25200 bytes, but the files have 12642");
     put("train/coffee/x.ppm", "P6\n2 3\n255\n", 18, 40), put("train/tea/a.ppm", "P6\n2 3\n255\n", 18, 20);

@@ -1,6 +1,6 @@
-/* test_lengths.c - for GPT-2 and a Llama, loss, gradient and updated weights of a step do not depend on the T to which
- * rows are padded. Training alternately with plans of several T, which share the store and an arena, equals training
- * with one plan. */
+/* test_lengths.c - for GPT-2 and a Llama, a step's loss, gradients and updated weights must not depend on T, the length
+ * to which rows are padded. Training by turns with plans of several T, which share the store and an arena, must equal
+ * training with a single plan. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -34,7 +34,7 @@ static void plan_step(step_run *r, model_any *m, gckpt_store *s, int64_t T, int6
     gckpt_graph_free(g);
 }
 
-/* Makes rows of 2 to `most` tokens, some of which are no targets, padded to T. */
+/* Makes ROWS rows of 2 to `most` tokens, padded to T tokens. Some tokens have no target (-1). */
 static void fill(step_run *r, int64_t T, int64_t most, int step)
 {
     for (int64_t i = 0; i < ROWS; i++)
@@ -45,7 +45,8 @@ static void fill(step_run *r, int64_t T, int64_t most, int step)
         }
 }
 
-/* Trains with a plan for each step's T (classes 1), or with the plan for the longest T. */
+/* Trains STEPS steps. If `classes` is nonzero, each step uses a plan for its own length; if 0, all steps use a plan for
+ * the longest length. */
 static void train(const char *folder, int classes, int64_t micro, double *losses, double *norms, gckpt_store **out)
 {
     static step_run runs[STEPS];

@@ -1,7 +1,7 @@
-/* test_llama.c - Llama-like models and their adapters in Hugging Face's files (golden/llama.py):
- * logits, gradients, ten steps of training and generated tokens equal those of transformers and
- * peft, for files read and files written. Every method starts and ends as documented; errors in a
- * file are refused by name.
+/* test_llama.c - Llama-like models and their adapters in Hugging Face's files (golden/llama.py): logits, gradients, ten
+ * steps of training and generated tokens must equal those of transformers and peft, both for files that these wrote and
+ * for files written here. Every method must start and end as documented. A wrong file must be refused with the name of
+ * the wrong key.
  *
  *     build/test_llama [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -30,7 +30,7 @@ static void open_base(tuned *t, const char *base, const model_source *source)
 }
 
 /* ---- comparison with transformers ---- */
-/* Every plan gives the same bits, and so does a mapped file. */
+/* Every plan must give the same bits, also for a model that is mapped from its file. */
 static void test_golden_model(int i)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
@@ -51,7 +51,7 @@ static void test_golden_model(int i)
         tuning_train(&t.m, t.s, NULL, name, golden_llama[i].losses, golden_lr, modes[k], rows[k]);
         tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
         CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
-        if (k == 0) /* a mapped file has its tensors in another order */
+        if (k == 0) /* only for a file that was read: a mapped one is saved with its tensors in another order */
             tuning_saved(name);
         end(&t);
         memset(&t, 0, sizeof t);
@@ -62,7 +62,7 @@ static void test_golden_model(int i)
     }
 }
 
-/* The same weights in other types, under other names and in other files. */
+/* Loads the same weights stored in other types, under other names and in several files. */
 static void test_files(void)
 {
     static const char *const models[] = { "bare", "sharded", "gqa" };
@@ -76,7 +76,7 @@ static void test_files(void)
     }
 }
 
-/* generation_config.json has further end tokens; invalid ones are refused by name. */
+/* generation_config.json may add end tokens; invalid ones must be refused with their key. */
 static void test_ends(void)
 {
     static const tuning_edit none = { "gqa", "config.json", "\"use_cache\"", "\"use_caches\"", NULL,
@@ -99,7 +99,7 @@ static void test_ends(void)
     }
 }
 
-/* Rotary angles of positions equal those of transformers, for sizes of real models. */
+/* Rotary angles must equal those of transformers, for the sizes of real models. */
 static void test_positions(void)
 {
     char folder[96], path[128];
@@ -129,7 +129,7 @@ static void test_positions(void)
 }
 
 /* ---- methods ---- */
-/* Merged weights compute the same as the branches; unmerging restores the old weights. */
+/* Merged weights must compute the results of the adapter; unmerging must restore the old weights. */
 static void test_merge(void)
 {
     tuned t;
@@ -150,7 +150,7 @@ static void test_merge(void)
     end(&t);
 }
 
-/* Token by token, with caches, the logits are those of one call. */
+/* Generating token by token with caches must give the logits of one call. */
 static void test_tokens(tuned *t, const char *name)
 {
     const sample_options greedy = { 0, 0, 0, 0 };
@@ -171,7 +171,7 @@ static const struct {
     adapters_options options;
     const char *base;
     int64_t trains;
-    int begins; /* if nonzero, starts as the model, to 1e-4 */
+    int begins; /* if nonzero, logits of an untrained adapter are within 1e-4 of the model's */
 } methods[] = {
     { { .method = ADAPTERS_FULL }, "gqa", V *C + L *BLOCK + C, 1 },
     { { .method = ADAPTERS_LAST }, "gqa", BLOCK + C, 1 },
@@ -213,9 +213,9 @@ static const struct {
     { { .method = ADAPTERS_PROMPT, .size = 3 }, "gqa", 3 * C, 0 },
 };
 
-/* For every method: the number of trained parameters, whether it starts as the unchanged model,
- * that training lowers the loss, that texts generated with caches are those of one call, and that
- * its saved file restores the trained parameters. */
+/* Tests every method: the number of trained parameters, whether the untrained adapter computes the unchanged model,
+ * that training lowers the loss, that generation with caches has the logits of one call, and that the saved file
+ * restores the trained parameters. */
 static void test_methods(void)
 {
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
@@ -258,11 +258,11 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on quantised weights: close to the model, and the same bits from any plan. */
+/* LoRA on quantised weights: logits must be close to the model's, and every plan must give the same bits. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
-    static const double near[] = { 1e-4, 0.01, 0.3 }; /* the file is BF16 */
+    static const double near[] = { 1e-4, 0.01, 0.3 }; /* the model's file is BF16 */
     const adapters_options lora = { .method = ADAPTERS_LORA, .targets = "all-linear" };
     for (int i = 0; i < 3; i++) {
         uint64_t hash = 0;
@@ -282,8 +282,7 @@ static void test_packed(void)
 }
 
 /* ---- config.json ---- */
-/* Layers that a method has added appear in the lists of config.json that have an entry for each
- * layer. */
+/* If a method has added layers, the saved config.json must have an entry for each of them in its lists by layer. */
 static void test_added(void)
 {
     static const char *const says[] = {
@@ -316,7 +315,7 @@ static void test_added(void)
     end(&t);
 }
 
-/* Changes of config.json that must have an effect: windows, older names of keys. */
+/* Changes of config.json that must have an effect: windows, and older names of keys. */
 static void test_taken(void)
 {
     static const struct {
@@ -374,7 +373,7 @@ static void test_taken(void)
     }
 }
 
-/* Compares the logits of a folder's model with golden_tied[i]. */
+/* Compares the logits of a loaded model with golden_tied[i]. */
 static void tied_logits(const model_any *m, gckpt_store *s, int i)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -397,9 +396,9 @@ static void tied_logits(const model_any *m, gckpt_store *s, int i)
     util_free(e, p, g, NULL);
 }
 
-/* config.json ties the head to the embeddings. A head with other values in the file is used, with a
- * note, and saved; one with the same values stays tied. If tensors share memory, the file may have
- * either name (golden/tied.py). */
+/* Models whose config.json ties the head to the embeddings. If the file has a head with other values, the head must be
+ * used, noted and saved. A head with the same values must stay tied. If the tensors share memory, the file has only one
+ * of them, under either name (golden/tied.py). */
 static void test_tied(void)
 {
     for (int i = 0; i < 2 * (int)(sizeof golden_tied / sizeof golden_tied[0]); i++) {
@@ -430,7 +429,8 @@ static void test_tied(void)
     }
 }
 
-/* Reads the config.json of golden_types[type] with one key changed. */
+/* Reads the config.json of golden_types[type] with the value of one key changed. Returns the result of
+ * model_read_config. */
 static int read_changed(int type, const char *key, const char *value, model_any *m)
 {
     char folder[96], path[128], base[1024];
@@ -456,7 +456,7 @@ static int read_changed(int type, const char *key, const char *value, model_any 
     return model_read_config(m, folder);
 }
 
-/* Returns whether an error names the key, or a key within its value. */
+/* Returns whether the error text names `key`, or a key within its value. */
 static int names(const char *error, const char *key, const char *value)
 {
     const char *end = strstr(error, ": expected"), *at = end;
@@ -468,9 +468,8 @@ static int names(const char *error, const char *key, const char *value)
     return strstr(error, key) != NULL || (at != NULL && strstr(value, inner) != NULL);
 }
 
-/* Every key of config.json that transformers reads (golden/config_keys.py) is obeyed, refused by
- * name, or listed in docs/finetuning.md as having no effect. Keys without effect must have none in
- * transformers either. */
+/* Every key of config.json that transformers reads (golden/config_keys.py) must be obeyed, refused with its name, or
+ * listed in docs/finetuning.md as having no effect. A listed key must have no effect in transformers either. */
 static void test_keys(void)
 {
     file page = tuning_read("docs/finetuning.md");
@@ -604,8 +603,7 @@ static void test_wrong(void)
     }
 }
 
-/* Text patterns of exclude_modules match only whole names, as in peft, and are saved as they were
- * read. */
+/* A text in exclude_modules must match whole names only, as in peft, and must be saved unchanged. */
 static void test_excluded(void)
 {
     static const tuning_edit parts[] = {
@@ -635,7 +633,7 @@ static void test_excluded(void)
     }
 }
 
-/* Folders that lack the expected weights and config.json are refused with an advice. */
+/* A folder without the expected weights and config.json must be refused, and the error must say what to do. */
 static void test_instead(void)
 {
     static const tuning_edit pickle = { "lora", "adapter_model.safetensors", NULL, NULL, NULL, 0 };
@@ -680,8 +678,8 @@ static void test_instead(void)
     }
 }
 
-/* Numbers that are not finite are not written: a config.json stays unchanged, and an event has
- * null. */
+/* Numbers that are not finite must not be written: saving config.json with one fails and keeps the old file, and an
+ * event has null in place of the number. */
 static void test_not_finite(void)
 {
     char path[128], text[96], event[] = "{\"nan\":%g,\"x\":[%g,%g,%g],\"y\":\"inf -nan\"}\n";
@@ -715,7 +713,7 @@ static void test_not_finite(void)
     end(&t);
 }
 
-/* LoRA's "bias": "all" for a model without biases is accepted, as in peft. */
+/* LoRA's "bias": "all" must be accepted for a model without biases, as in peft. */
 static void test_no_biases(void)
 {
     static const tuning_edit all = { "lora", "adapter_config.json", "\"bias\": \"none\"",
@@ -727,7 +725,7 @@ static void test_no_biases(void)
     end(&t);
 }
 
-/* Adapters that do not fit the model are refused, and the error names the parts of the model. */
+/* An adapter that does not fit the model must be refused, and the error must name the parts that the model has. */
 static void test_refused(void)
 {
     static const struct {

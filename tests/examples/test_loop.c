@@ -1,6 +1,7 @@
-/* test_loop.c - examples/train.h in pieces. Rows stored as u8 or f16, or from a callback, give the bits of the same
- * rows as floats, for every budget and wherever training stops and resumes. Also compares schedules with PyTorch's and
- * transformers', and tests ticks of an event loop and the log. */
+/* test_loop.c - tests examples/train.h in ticks, i.e. a few instructions at a time. Rows stored as u8 or f16, or filled
+ * by a callback, must give the bits of the same rows as floats, for every budget and wherever training stops and
+ * resumes. Schedules are compared with those of PyTorch and transformers. The log and the use in an event loop are
+ * tested as well. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE
 #include <sys/resource.h>
@@ -44,7 +45,8 @@ static int watch(void *user, const train_report *now)
     return now->step > 0 && v->steps == v->stop_at;
 }
 
-/* Fills x, which train.h has nowhere else. If augmenting, changes it at random. */
+/* A batch callback that fills column x, which train.h has no values for. If v->augments is nonzero, it changes x at
+ * random. */
 static int fill(void *user, train_batch *b)
 {
     training_log *v = (training_log *)user;
@@ -89,7 +91,8 @@ static train_options options(training_log *v)
     return o;
 }
 
-/* Trains in a new store. Returns its hash, or 0 if training fails. `instructions` is their number in a tick. */
+/* Trains in a new store with `instructions` instructions in each tick. Returns a hash of the weights, or 0 if training
+ * fails. */
 static uint64_t train(const train_data *data, train_options *o, int instructions, train_report *r)
 {
     train_run t;
@@ -101,7 +104,7 @@ static uint64_t train(const train_data *data, train_options *o, int instructions
     while (more)
         more = train_tick(&t, instructions) > 0;
     const int failed = train_end(&t) != 0;
-    CHECK(train_tick(&t, 0) == -1); /* training is finished */
+    CHECK(train_tick(&t, 0) == -1); /* a tick after the end must fail */
     const uint64_t hash = gckpt_store_hash(s);
     CHECK(failed == (r->error[0] != 0) && !v->wrong);
     gckpt_store_free(s);
@@ -114,7 +117,7 @@ static int same(const train_report *a, const train_report *b)
            a->steps == b->steps && a->lr == b->lr && a->is_best == b->is_best;
 }
 
-/* ---- rows ---- */
+/* ---- rows in other formats, and rows from a callback ---- */
 static void test_halves(void)
 {
     for (int h = 0; h < 65536; h++) {
@@ -143,15 +146,15 @@ static void test_rows(void)
     o.batch = fill;
     for (o.micro_batch = 1; o.micro_batch <= BATCH; o.micro_batch *= 2) {
         CHECK(train(&nowhere, &o, 0, &other) == hash && same(&r, &other));
-        /* one call for each step and each validation batch */
+        /* the callback runs once for each step and each validation batch */
         CHECK(v.calls == EPOCHS * (STEPS + 3) && v.checked == EPOCHS * 3);
     }
     o.micro_batch = 0;
-    CHECK(train(&narrow, &o, 0, &other) == hash && same(&r, &other)); /* filled twice with the same result */
+    CHECK(train(&narrow, &o, 0, &other) == hash && same(&r, &other)); /* the callback repeats its values */
     o.batch = NULL;
     const uint64_t of_half = train(&whole, &o, 0, &r);
     CHECK(of_half != 0 && of_half != hash && train(&half, &o, 0, &other) == of_half && same(&r, &other));
-    /* random changes depend only on seed, epoch and row */
+    /* Random changes of rows depend only on seed, epoch and row. */
     o = options(&v);
     o.batch = fill;
     v.augments = 1;
@@ -170,7 +173,7 @@ static void test_rows(void)
     CHECK(train(&nowhere, &o, 0, &other) == moved && same(&r, &other));
 }
 
-/* Random bits are 1 as often as 0, and differ for another row, epoch, seed or number. */
+/* Random bits must be 1 as often as 0, and must change with row, epoch, seed and the number of the random word. */
 static void test_augmentation(void)
 {
     static const int64_t rows[2] = { 3, 4 };
@@ -198,7 +201,7 @@ static void test_augmentation(void)
     CHECK(fabs(sum / 4000 - 0.5) < 0.02);
 }
 
-/* Fills x, and invalid values into y where y is requested. */
+/* A batch callback that fills x, and puts invalid values into y if train.h requests y. */
 static int guess(void *user, train_batch *b)
 {
     (void)user;
@@ -229,7 +232,7 @@ static void test_predict(void)
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss == 0);
     CHECK(memcmp(out, again, sizeof out) == 0);
     memset(again, 0, sizeof again);
-    all.column[0].values = NULL; /* filled by the callback, which does not know the last column */
+    all.column[0].values = NULL; /* the callback fills this column and leaves the last column unknown */
     o.batch = guess;
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss > 1e6);
     o.known = 1;
@@ -242,7 +245,7 @@ static void test_predict(void)
 static void schedule(schedule_kind kind, int warmup, int steps, float least, const double *want, const char *what)
 {
     for (int i = 0; i < steps; i++) {
-        const int ahead = i < warmup && kind != SCHEDULE_ONE_CYCLE; /* the first rate of a warm-up is 0 there */
+        const int ahead = i < warmup && kind != SCHEDULE_ONE_CYCLE; /* a warm-up here is one step ahead of theirs */
         const double got = (double)schedule_lr(kind, i, warmup, steps, 5e-3f, least);
         CHECK_MSG(fabs(got - want[i + ahead]) <= 2e-9, "%s, step %d: %.9g, not %.9g", what, i, got, want[i + ahead]);
     }
@@ -271,7 +274,7 @@ static void test_schedules(void)
                 }
 }
 
-/* ---- pieces ---- */
+/* ---- training in ticks ---- */
 static void test_ticks(void)
 {
     static training_log v;
@@ -283,7 +286,7 @@ static void test_ticks(void)
     const uint64_t hash = train(&data, &o, 0, &r);
     for (int instructions = 1; instructions < 40; instructions += 7)
         CHECK(train(&data, &o, instructions, &other) == hash && same(&r, &other) && v.steps == EPOCHS * STEPS);
-    /* pieces of mixed sizes; a tick of 0 runs the rest of a step */
+    /* Ticks of mixed sizes; a tick of 0 instructions runs the rest of a step. */
     train_run t;
     gckpt_store *s = gckpt_store_new(NULL);
     int ticks = 0, more = train_begin(&t, s, model, &data, &o, &other) == 0;
@@ -292,13 +295,13 @@ static void test_ticks(void)
     CHECK(train_end(&t) == 0 && gckpt_store_hash(s) == hash && same(&r, &other));
     CHECK(ticks > EPOCHS * STEPS + 20);
     gckpt_store_free(s);
-    s = gckpt_store_new(NULL); /* without a single tick */
+    s = gckpt_store_new(NULL); /* a training that ends before its first tick */
     CHECK(train_begin(&t, s, model, &data, &o, &other) == 0 && train_end(&t) == 0);
     CHECK(gckpt_store_step(s) == 0 && other.epoch == 0);
     gckpt_store_free(s);
 }
 
-/* The contents of the log. */
+/* Returns the contents of the log file. */
 static const char *got(void)
 {
     static char text[4000];
@@ -312,8 +315,9 @@ static const char *got(void)
 static volatile sig_atomic_t terminated;
 static void terminate(int number) { terminated = number; }
 
-/* Stops after a number of ticks, by a signal, wherever that is: within a step, an epoch or validation. Then resumes in
- * another store and stops again after as many ticks, and so on, to the same bits and the same log. */
+/* A signal stops training after some ticks: within a step, an epoch or a validation. Then training resumes in a new
+ * store, is stopped after as many ticks, and so on. The final weights and the log must be those of a training without
+ * stops. */
 static void test_resume(void)
 {
     static training_log v;
@@ -359,12 +363,13 @@ static void test_resume(void)
     remove(log_path);
 }
 
-/* With save_steps, a killed process resumes from its last checkpoint. This callback copies that checkpoint. */
+/* With save_steps, a killed process can resume from its last checkpoint. This callback copies that checkpoint at step
+ * 14, as if the process were killed there. */
 static int copy_at(void *user, const train_report *now)
 {
     const int enough = watch(user, now);
     static char all[1 << 20];
-    if (((training_log *)user)->steps != 14) /* epoch 2, step 5; the checkpoint is of step 4 */
+    if (((training_log *)user)->steps != 14) /* step 14 is step 5 of epoch 2; the last checkpoint is of step 4 */
         return enough;
     for (int i = 0; i < 2; i++) {
         char from[64], to[64];
@@ -395,7 +400,8 @@ static void test_killed(void)
     o.watch = watch;
     CHECK(train(&data, &o, 0, &other) == hash && same(&r, &other) && v.steps == EPOCHS * STEPS - STEPS - 4);
     remove("build/test_loop.copy"), remove("build/test_loop.copy.best");
-    /* within the first epoch there is no best file yet, and one of another training does no harm */
+    /* Within the first epoch there is no file of the best weights yet; such a file of another training must do no
+     * harm. */
     remove(path);
     v.stop_at = 3;
     train(&data, &o, 0, &other);
@@ -434,8 +440,9 @@ static void test_log(void)
     char last[100];
     snprintf(last, sizeof last, ",%.9g,%.9g,,1\n", r.loss, r.validation);
     CHECK_MSG(strstr(whole, last) != NULL, "%s; wanted %s", whole, last);
-    CHECK(train(&data, &o, 0, &r) != 0 && strcmp(got(), whole) == 0); /* started from the beginning */
-    /* resumes after epoch 2; an incomplete line and later epochs are removed, and the header is not repeated */
+    CHECK(train(&data, &o, 0, &r) != 0 && strcmp(got(), whole) == 0); /* the log was started from the beginning */
+    /* Training that resumes after epoch 2 must remove an incomplete line and lines of later epochs, and must not repeat
+     * the header. */
     o.save = path;
     v.stop_at = 2 * STEPS + 1;
     CHECK(train(&data, &o, 0, &r) != 0);
@@ -449,7 +456,7 @@ static void test_log(void)
     remove(path);
     v.stop_at = 2 * STEPS + 1;
     CHECK(train(&data, &o, 0, &r) != 0);
-    /* incomplete in the line of the epoch to resume from */
+    /* The incomplete line is that of the epoch to resume from. */
     snprintf(torn, sizeof torn, "%.*s2,18,0.", (int)two, whole);
     put(torn);
     v.stop_at = 0;
@@ -468,7 +475,7 @@ static void test_log(void)
 }
 
 #ifdef TEST_LIMITS
-/* The disk is full at the second line: training goes on and reports it. */
+/* The disk is full at the second line of the log: training must go on and report the failure. */
 static void test_full_disk(void)
 {
     static training_log v;
@@ -519,9 +526,9 @@ static void test_refusals(void)
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "options.batch returned 5: row ") &&
           strstr(r.error, " is damp"));
     CHECK(v.steps == 3);
-    v.fails_at = STEPS + 2; /* during validation */
+    v.fails_at = STEPS + 2; /* the callback fails during validation */
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "rows 76 ..: options.batch returned 5: row 83 is damp"));
-    o.save = path; /* and then nothing is saved: the file is that of the last epoch */
+    o.save = path; /* if the callback fails, nothing is saved: the file keeps the checkpoint of the last epoch */
     v.fails_at = STEPS + 3 + 2;
     CHECK(train(&data, &o, 0, &r) == 0);
     v.fails_at = 0;
@@ -548,7 +555,7 @@ static void test_refusals(void)
     }
     o = options(&v);
     o.batch = NULL;
-    o.save = "build/no/such/file"; /* refused before the first step */
+    o.save = "build/no/such/file"; /* must be refused before the first step */
     CHECK_MSG(train(&data, &o, 0, &r) == 0 && strstr(r.error, "save: build/no/such/file.best: ") && v.steps == 0, "%s",
               r.error);
     char best[64];
@@ -556,7 +563,8 @@ static void test_refusals(void)
     remove(best);
 }
 
-/* Class indices: a target out of range is named by its row in the data, also when a step runs in pieces. */
+/* A classifier. If a target is out of range, the error must name its row in the data, also when a step runs in
+ * ticks. */
 static void classifier(train_net *net, void *user)
 {
     (void)user;
@@ -597,8 +605,8 @@ static void test_classes(void)
     }
 }
 
-/* Three losses with different counts: targets below 0 do not count, squares count once for each row and position, a
- * regulariser once for each step. */
+/* Three losses that count differently: cross-entropy ignores targets of -1, the squared error counts each row and
+ * position, and a regulariser counts once for each step. */
 static void losses(train_net *net, void *user)
 {
     static const gckpt_term none = { NULL, 0, 0 };
@@ -639,7 +647,7 @@ static void test_losses(void)
         o.save = way >= 2 ? path : NULL;
         gckpt_store *s = gckpt_store_new(NULL);
         int more = train_begin(&t, s, losses, &data, &o, &other) == 0;
-        /* way 2 stops within an epoch, 3 resumes, 4 finds the training finished */
+        /* Way 2 stops within an epoch, way 3 resumes, and way 4 finds the training finished. */
         for (int k = 0; more && (way != 2 || k < 29); k++)
             more = train_tick(&t, 0) > 0;
         CHECK_MSG(train_end(&t) == 0, "%s", other.error);
@@ -650,7 +658,7 @@ static void test_losses(void)
             CHECK(r.term_loss[i] == other.term_loss[i] && r.term_validation[i] == other.term_validation[i] &&
                   r.term_validation[i] > 0);
         CHECK(way == 2 || same(&r, &other));
-        if (way == 0) { /* sums over all rows at once */
+        if (way == 0) { /* the losses of all validation rows in one batch */
             alone = data;
             alone.rows = VALID;
             alone.column[0].values = x[ROWS - VALID];

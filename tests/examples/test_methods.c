@@ -1,6 +1,6 @@
-/* test_methods.c - examples/adapters.h, generate.h, sample.h and pattern.h without reference files:
- * each method gives the same weights with every plan and the same logits token by token, the
- * options select the trained parameters, and tokens are drawn as the options say.
+/* test_methods.c - tests examples/adapters.h, generate.h, sample.h and pattern.h without reference files. Each method
+ * must give the same weights with every plan, and the logits of one call when it generates token by token. Options
+ * select the trained parameters, and tokens must be drawn with the demanded probabilities.
  *
  *     build/test_methods */
 #define _XOPEN_SOURCE 700
@@ -23,8 +23,8 @@ typedef struct {
     adapters a;
 } tuned;
 
-/* Makes a new model with weights large enough to tell tokens apart. Returns 0 or -1, as
- * adapters_begin does. */
+/* Makes a new model, with weights so large that tokens have different logits, and begins the adapter. Returns the
+ * result of adapters_begin: 0 or -1. */
 static int begin(tuned *t, const adapters_options *o)
 {
     const gckpt_store_desc desc = { { 0 }, 5 };
@@ -43,7 +43,7 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* Takes `steps` steps of ROWS rows, with dropout. Returns the last loss. */
+/* Trains `steps` steps of ROWS rows, with dropout. Returns the last loss. */
 static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t rows, int steps)
 {
     const model_options how = { 0.1, 0, 0, hooks };
@@ -65,7 +65,7 @@ static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t
     return r.loss;
 }
 
-/* Computes the logits (ROWS,T,V) in one call. */
+/* Writes logits (ROWS,T,V), computed in one call, to `to`. */
 static void logits_of(tuned *t, const model_hooks *hooks, float *to)
 {
     const model_options how = { 0, 0, 0, hooks };
@@ -86,7 +86,7 @@ static void logits_of(tuned *t, const model_hooks *hooks, float *to)
 static const struct {
     adapters_options o;
     int64_t trains; /* number of trained parameters */
-    int same;       /* whether it starts as the model itself */
+    int same;       /* if nonzero, an untrained adapter computes the unchanged model */
 } methods[] = {
     { { .method = ADAPTERS_FULL }, 40 * 8 + 24 * 8 + 3 * 872 + 16, 1 },
     { { .method = ADAPTERS_LAST, .layers = 2 }, 2 * 872 + 16, 1 },
@@ -134,8 +134,7 @@ static const struct {
 };
 enum { CASES = sizeof methods / sizeof methods[0] };
 
-/* Returns whether frozen parameters have the same bits in both stores, in the order of the
- * store. */
+/* Returns whether all frozen parameters of store a have the same bits in store b. */
 static int frozen_same(gckpt_store *a, gckpt_store *b)
 {
     gckpt_parameter p, q;
@@ -167,9 +166,9 @@ static void test_plans(void)
     end(&base);
 }
 
-/* Token by token gives the logits of one call, for prompts in chunks of any length, and nothing of
- * the last prompt affects the next one. */
-static void test_generation(int every) /* a stride over the cases */
+/* Generating token by token must give the logits of one call, for prompts that are fed in chunks of any length, and an
+ * earlier prompt must not affect a later one. */
+static void test_generation(int every) /* runs every `every`-th case */
 {
     static float all[ROWS * T * V], plain[ROWS * T * V];
     tuned base;
@@ -185,7 +184,7 @@ static void test_generation(int every) /* a stride over the cases */
             .samples = 2, .chunk = 1 + i % 5, .hooks = &t.a.hooks, .backend = backend
         };
         generator p;
-        /* an earlier generator leaves no trace */
+        /* An earlier generator on the same store must not change the results of the next one. */
         if (CHECK(generator_new(&p, &t.m, t.store, &desc) == 0))
             generator_free(&p);
         train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
@@ -233,12 +232,12 @@ static void test_texts(void)
     const generator_desc two = { .samples = 2 };
     generator p;
     CHECK(generator_new(&p, &t.m, t.store, &two) == 0);
-    /* to the end of the context: the last drawn token is not fed */
+    /* The text fills the context, so its last token is drawn but not fed. */
     const int64_t n = generator_text(&p, tokens_of, 4, &how, 30, NULL, a, watch, &w);
     CHECK_MSG(n == CONTEXT - 4 + 1 && w.calls == n, "%lld: %s", (long long)n, t.m.error);
     CHECK(memcmp(a, a + 30, (size_t)n * sizeof *a) != 0);
     CHECK(memcmp(w.seen, a + 30, (size_t)n * sizeof *a) == 0);
-    /* the same options give the same tokens; each row stops separately */
+    /* The same options must give the same tokens, and each row must stop independently. */
     CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, NULL, NULL) == n);
     CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0 &&
           memcmp(a + 30, b + 30, (size_t)n * sizeof *a) == 0);
@@ -257,7 +256,7 @@ static void test_texts(void)
     memset(&w, 0, sizeof w);
     w.stop_at = 3;
     CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, watch, &w) == 3);
-    /* a prompt that fills the context, one that is too long, and an empty one */
+    /* A prompt that fills the context, one that is too long, and an empty one. */
     static int32_t prompt[CONTEXT + 1];
     CHECK(generator_text(&p, prompt, CONTEXT, &how, 30, NULL, b, NULL, NULL) == 1);
     CHECK(generator_text(&p, prompt, CONTEXT + 1, &how, 30, NULL, b, NULL, NULL) == -1);
@@ -268,7 +267,7 @@ static void test_texts(void)
     CHECK(generator_text(&p, prompt, 3, &how, 30, NULL, b, NULL, NULL) == -1);
     const size_t bytes = p.bytes;
     generator_free(&p);
-    /* in fewer bytes, to the end of the requested capacity */
+    /* With a smaller capacity: the same tokens until the capacity is full, in fewer bytes. */
     const generator_desc small = { .samples = 2, .capacity = 9 };
     CHECK(generator_new(&p, &t.m, t.store, &small) == 0);
     CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, NULL, NULL) == 6);
@@ -280,8 +279,8 @@ static void test_texts(void)
     end(&t);
 }
 
-/* Allocation n of the store fails, for every n: the call returns an error with a text, and
- * everything is freed. */
+/* If allocation number `at` of the store fails, for every number, the call must return an error with a text, and
+ * everything must be freed. */
 static void test_memory(void)
 {
     for (int method = 0; method < 3; method++)
@@ -312,7 +311,7 @@ static void test_memory(void)
         }
 }
 
-/* ---- patterns, and the modules that they select ---- */
+/* ---- patterns, and the modules that they match ---- */
 static void test_patterns(void)
 {
     static const struct {
@@ -347,7 +346,7 @@ static void test_patterns(void)
     text[PATTERN_MAX_TEXT + 1] = 0;
     CHECK(pattern_match(text, 1, "a*", 2) == -1);
     char deep[2 * PATTERN_MAX_DEPTH + 3];
-    for (int n = PATTERN_MAX_DEPTH; n <= PATTERN_MAX_DEPTH + 1; n++) { /* nested groups */
+    for (int n = PATTERN_MAX_DEPTH; n <= PATTERN_MAX_DEPTH + 1; n++) { /* nested groups, up to the limit and one more */
         memset(deep, '(', (size_t)n);
         deep[n] = 'a';
         memset(deep + n + 1, ')', (size_t)n);
@@ -395,7 +394,7 @@ static void test_options(void)
         CHECK_MSG(strstr(t.m.error, wrong[i].says) != NULL, "%s: %s", wrong[i].says, t.m.error);
         end(&t);
     }
-    /* virtual tokens take places of the context */
+    /* Virtual tokens of a prefix take positions of the context. */
     const adapters_options many = { .method = ADAPTERS_PREFIX, .size = CONTEXT - T + 1 };
     tuned t;
     CHECK(begin(&t, &many) == 0);
@@ -407,8 +406,7 @@ static void test_options(void)
     end(&t);
 }
 
-/* Quantised parameters are not trained, and the file has no second copy of them under another
- * name. */
+/* Quantised parameters are not trained, and a saved file has no second copy of them under another name. */
 static void test_packed(void)
 {
     static const adapters_method refused[] = { ADAPTERS_FULL, ADAPTERS_LAST };
@@ -421,8 +419,8 @@ static void test_packed(void)
         CHECK_MSG(strstr(t.m.error, "is quantised") != NULL, "%s", t.m.error);
         end(&t);
     }
-    /* a module to be trained stays floats if the options say so; a quantised one is converted to
-     * floats if that loses no digits */
+    /* A module in modules_to_save must not be quantised when it is loaded (case 1). If it is int8, the adapter is
+     * refused (case 0); if it is bf16, it is converted to floats, which loses no digits (case 2). */
     for (int i = 0; i < 3; i++) {
         const adapters_options o = { .method = ADAPTERS_LORA, .modules_to_save = "wte,h.1.mlp" };
         tuned t;
@@ -449,7 +447,8 @@ static void test_packed(void)
     CHECK(model_save(&t.m, t.store, folder, GCKPT_STORAGE_F32) == -1);
     CHECK(strstr(t.m.error, "int8") != NULL);
     end(&t);
-    /* the copied head holds the values of wte that ops see */
+    /* The head that this method copies from the quantised wte must have the dequantised values, so that logits stay the
+     * same. */
     static float a[ROWS * T * V], b[ROWS * T * V];
     begin(&t, NULL);
     CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
@@ -460,11 +459,11 @@ static void test_packed(void)
     end(&t);
 }
 
-/* Options are saved and restored by a file, and the loaded adapter gives the same logits. */
+/* An adapter's file must restore its options, and the loaded adapter must give the same logits. */
 static void test_files(void)
 {
     static float a[ROWS * T * V], b[ROWS * T * V];
-    for (int i = 1; i < CASES; i++) { /* FULL is a model, not an adapter */
+    for (int i = 1; i < CASES; i++) { /* case 0, FULL, saves a model, not an adapter */
         tuned t, u;
         begin(&t, &methods[i].o);
         begin(&u, NULL);
@@ -485,8 +484,8 @@ static void test_files(void)
     }
 }
 
-/* A model's own file is read, mapped, or quantised while it is read. Training a mapped model does
- * not change the file. An index of several files next to a whole file is ignored as a leftover. */
+/* Loads a saved model in three ways: reading, mapping, and quantising while reading. Training a mapped model must not
+ * change the file. An index of several files next to a complete model.safetensors must be ignored. */
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
@@ -522,7 +521,7 @@ static void test_model(void)
     }
     end(&t);
     static const char *const files[] = { "model.safetensors", "config.json", NULL };
-    for (int i = 0; i < 3; i++) { /* without the files that the index names */
+    for (int i = 0; i < 3; i++) { /* removes model.safetensors, then config.json: the error names the missing one */
         memset(&u, 0, sizeof u);
         u.store = gckpt_store_new(NULL);
         CHECK(i == 0 || model_load(&u.m, u.store, folder, NULL) == -1);
@@ -553,7 +552,7 @@ static void test_sampling(void)
                 { { 1, 3, 0, 7 }, { 0.155388, 0.422306, 0, 0, 0.422306, 0 } },
                 { { 1, 0, 0.38, 7 }, { 0, 1, 0, 0, 0, 0 } },
                 { { 1, 0, 0.8, 7 }, { 0.155388, 0.422306, 0, 0, 0.422306, 0 } },
-                /* of 3 tokens: two have 0.8446 > 0.8 */
+                /* of 3 tokens, the two likeliest have probability 0.8446, more than top_p = 0.8 */
                 { { 1, 3, 0.8, 7 }, { 0, 0.5, 0, 0, 0.5, 0 } },
                 { { 1, 100, 0, 7 }, { 0.141871, 0.385646, 0, 0.0860491, 0.385646, 0 } },
                 { { 0, 0, 0, 7 }, { 0, 1, 0, 0, 0, 0 } } };
@@ -562,7 +561,7 @@ static void test_sampling(void)
         int drawn[N] = { 0 };
         for (int k = 0; k < DRAWS; k++)
             drawn[sample_token(logits, N, &all[i].o, 3, (uint64_t)k, room)]++;
-        for (int c = 0; c < N; c++) { /* within 4.5 standard deviations */
+        for (int c = 0; c < N; c++) { /* the frequency must be within 4.5 standard deviations */
             const double p = all[i].p[c], off = (double)drawn[c] / DRAWS - p;
             CHECK_MSG(off * off <= 20 * p * (1 - p) / DRAWS, "case %d, token %d: %d", (int)i, c,
                       drawn[c]);
@@ -577,7 +576,7 @@ static void test_sampling(void)
         same[1] += token == sample_token(logits, N, &o, 1, k, room);
         same[2] += token == sample_token(logits, N, &o, 0, k + 1, room);
     }
-    for (int i = 0; i < 3; i++) /* 325 expected */
+    for (int i = 0; i < 3; i++) /* 325 are expected */
         CHECK_MSG(same[i] > 250 && same[i] < 400, "%d", same[i]);
     const float none[2] = { nan, nan }, most[2] = { 0, float_of(0x7f800000u) };
     CHECK(sample_token(none, 2, &o, 0, 0, room) == 0 && sample_token(most, 2, &o, 0, 0, room) == 1);

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Tests build/finetune --objective dpo and distill through the command line: losses, bytes, budgets, resuming, references,
-# teachers, wrong combinations.
+# Tests build/finetune with --objective dpo and distill through the command line: losses, bytes, budgets, resuming,
+# references, teachers, and combinations of options that must be refused.
 work=build/objectives
 . tests/checks.sh
 
-# The value of a key in the last matching line: field FILE EVENT KEY
+# field FILE EVENT KEY: prints the value of KEY in the last line with this event
 field()
 {
     sed -n "s/^{\"event\":\"$2\".*\"$3\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$1" | tail -n 1
 }
 
-# less A B: numbers
+# less A B: checks that the number A is less than B
 less()
 {
     awk "BEGIN { exit !($1 < $2) }"
@@ -28,7 +28,7 @@ run="$small --threads 1 --batch 4 --lr 1e-2 --warmup 2 --json -"
 dpo="$run --data $work/pairs.jsonl --objective dpo --epochs 2 --eval-every 10"
 distill="$run --data $work/text --objective distill --teacher $work/big --context 40 --eval-iters 4 --eval-every 8"
 
-# ---- DPO: answers that were chosen become likelier, bytes are exact, and a run that was stopped goes on ---------
+# ---- DPO: chosen answers become likelier, bytes equal the planned ones, and a stopped run resumes ----------
 for method in lora full; do
     a="$work/$method.a"
     b="$work/$method.b"
@@ -50,28 +50,31 @@ check "--resume with another objective" fails_with 2 "was made with --objective 
 build/finetune $dpo --epochs 0 --steps 1 --budget 1 > "$work/stdout" 2> "$work/stderr"
 check "a budget too small names what is needed" grep -q 'at least [1-9][0-9]* bytes; training needs [0-9]*, its reference [0-9]*' "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\) bytes; training.*/\1/p' "$work/stderr")
-check "and the least that is enough for all: $least" build/finetune $dpo --epochs 0 --steps 1 --budget "${least:-1}"
-check "a byte less is not" fails_with 1 "at least $least bytes" build/finetune $dpo --budget $((least - 1))
+check "the least budget named is enough: $least" build/finetune $dpo --epochs 0 --steps 1 --budget "${least:-1}"
+check "a budget of a byte less is refused" \
+    fails_with 1 "at least $least bytes" build/finetune $dpo --budget $((least - 1))
 check "--plan says the same" fails_with 1 "at least $least bytes" build/finetune $dpo --budget 1 --plan
 hash=$(field "$work/lora.a.json" end weights_hash)
 build/finetune $dpo --budget 500K --threads 2 > "$work/budget.json" 2> "$work/stderr"
 check "dpo in half a megabyte: the same bits" test "$(field "$work/budget.json" end weights_hash)" = "$hash"
-check "and no more bytes" less "$(field "$work/budget.json" end bytes_measured)" 512001
+check "dpo: measured bytes are within 500K" less "$(field "$work/budget.json" end bytes_measured)" 512001
 build/finetune $dpo --micro-batch 1 > "$work/micro.json" 2> "$work/stderr"
 check "a pair at a time: the same bits" test "$(field "$work/micro.json" end weights_hash)" = "$hash"
 
-# ---- its reference, and evaluation ------------------------------------------------------------------------
+# ---- DPO's reference model, and evaluation ----------------------------------------------------------------
 evaluate="$small --data $work/pairs.jsonl --objective dpo --eval --json -"
 build/finetune $evaluate > "$work/eval.json" 2> "$work/stderr"
 check "--eval of the reference itself" test "$(field "$work/eval.json" eval val_loss)" = 0.693147182 -a \
     "$(field "$work/eval.json" eval rewards\\/margins)" = 0
 build/finetune $evaluate --adapter "$work/lora.a" > "$work/eval.json" 2> "$work/stderr"
-check "--eval of an adapter, beside the model without it" less 0.1 "$(field "$work/eval.json" eval rewards\\/margins)"
+check "--eval of an adapter compares with the model without it" \
+    less 0.1 "$(field "$work/eval.json" eval rewards\\/margins)"
 build/finetune $evaluate --adapter "$work/lora.a" --reference "$work/lora.a" > "$work/eval.json" 2> "$work/stderr"
 check "--reference may be an adapter" test "$(field "$work/eval.json" eval val_loss)" = 0.693147182
 build/finetune $small --adapter "$work/lora.a" --export-gguf "$work/lora.gguf" > "$work/stdout"
 build/finetune $evaluate --adapter "$work/lora.a" --reference "$work/lora.gguf" > "$work/eval.json" 2> "$work/stderr"
-check "also as a GGUF" test "$(field "$work/eval.json" eval val_loss)" = 0.693147182
+check "--eval of the reference as a GGUF gives the same loss" \
+    test "$(field "$work/eval.json" eval val_loss)" = 0.693147182
 check "--plan: no such reference" fails_with 1 "reference: .*none/config.json: cannot open it" build/finetune $dpo --plan \
     --reference "$work/none"
 check "--plan: the reference's bytes" sh -c "build/finetune $dpo --plan --reference $work/lora.gguf 2>&1 |
@@ -113,10 +116,11 @@ check "--teacher-store int8: fewer bytes" less "$(field "$work/int8.json" end by
 build/finetune $distill --steps 16 --budget 700K > "$work/budget.json" 2> "$work/stderr"
 check "distill in few bytes: the same bits" test "$(field "$work/budget.json" end weights_hash)" = \
     "$(field "$work/lora.c.json" end weights_hash)"
-check "and no more bytes, both models among them" less "$(field "$work/budget.json" end bytes_measured)" 716801
+check "distill: measured bytes of both models are within 700K" \
+    less "$(field "$work/budget.json" end bytes_measured)" 716801
 check "distill in a byte" fails_with 1 "needs at least" build/finetune $distill --budget 1
 
-# ---- wrong combinations -----------------------------------------------------------------------------------
+# ---- combinations of options that must be refused ---------------------------------------------------------
 check "dpo without pairs" fails_with 1 "pairs are lines of FILE.jsonl" build/finetune $small --data "$work/text" --objective dpo
 echo '{"prompt": "a", "completion": "b"}' > "$work/prompts.jsonl"
 check "dpo of prompts" fails_with 1 'prompts.jsonl:1: "chosen" is missing' build/finetune $small \
@@ -136,7 +140,8 @@ check "a teacher of other tokens" fails_with 1 'token 98 is "c" there, and "b" i
     --teacher "$work/others"
 rm "$work/others/vocab.json"
 check "a teacher without a tokenizer" build/finetune $distill --teacher "$work/others" --steps 1 --eval-every 0
-check "no teacher there" fails_with 1 "teacher: .*none.*config.json" build/finetune $distill --teacher "$work/none"
+check "--teacher that does not exist" \
+    fails_with 1 "teacher: .*none.*config.json" build/finetune $distill --teacher "$work/none"
 check "--export-gguf over the teacher" fails_with 2 "it is also --teacher" build/finetune $distill --save "$work/x" \
     --teacher tests/golden/gguf/llama-q8_0.gguf --export-gguf tests/golden/gguf/llama-q8_0.gguf
 check "--save over the teacher" fails_with 2 "it is also --teacher" build/finetune $distill --save "$work/big"

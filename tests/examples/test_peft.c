@@ -1,8 +1,8 @@
-/* test_peft.c - DoRA, modules_to_save and layers_to_transform of peft (golden/adapters.py): logits,
- * gradients, ten steps of training, generated tokens and merged weights equal those of peft, for
- * files read and files written. They start as the unchanged model, with any plan and on quantised
- * weights. Errors are refused by name, and a full disk leaves both weights and their config, or
- * neither.
+/* test_peft.c - DoRA, modules_to_save and layers_to_transform of peft (golden/adapters.py): logits, gradients, ten
+ * steps of training, generated tokens and merged weights must equal those of peft, both for files that peft wrote and
+ * for files written here. An untrained adapter must compute the unchanged model, with every plan and on quantised
+ * weights. Errors are refused with the name of the wrong key. If the disk is full, a save must leave both weights and
+ * config, or neither.
  *
  *     build/test_peft [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -42,7 +42,7 @@ static void end(tuned *t)
 }
 
 /* ---- comparison with peft ---- */
-/* Returns the name of parameter i in a file, or NULL if it is not trained. */
+/* Returns the name of parameter i in an adapter's file, or NULL if the parameter is not trained. */
 static const char *named(tuned *t, int i, char *name)
 {
     adapters_files files;
@@ -54,8 +54,7 @@ static const char *named(tuned *t, int i, char *name)
     return found != NULL ? strcpy(name, found) : NULL;
 }
 
-/* Compares the sum of squares and a signed sum of each gradient with those of
- * golden/adapters.py. */
+/* Compares two sums over each gradient, of squares and of signed elements, with those of golden/adapters.py. */
 static void test_gradients(tuned *t, const char *what)
 {
     const int count = gckpt_store_count(t->s);
@@ -110,8 +109,8 @@ static void test_gradients(tuned *t, const char *what)
     free(fetches);
 }
 
-/* Every plan gives the same bits. A saved adapter loads again; its bytes are those that peft has
- * accepted. */
+/* Every plan must give the same bits. A saved adapter must load again, and its file must have the bytes of one that
+ * peft has accepted. */
 static void test_golden(int i)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
@@ -129,7 +128,7 @@ static void test_golden(int i)
                   t.m.error);
         if (k == 0)
             tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
-        t.a.options.dropout = 0; /* peft's gradients and losses are without dropout */
+        t.a.options.dropout = 0; /* peft's gradients and losses were computed without dropout */
         if (k == 0)
             test_gradients(&t, name);
         if (k < 2)
@@ -152,8 +151,8 @@ static void test_golden(int i)
     end(&t);
 }
 
-/* Merged weights compute the same as the adapter, also as a whole model in transformers' files;
- * unmerging restores the old weights. */
+/* Merged weights must compute the results of the adapter, also after they are saved and loaded as a whole model in
+ * transformers' format. Unmerging must restore the old weights. */
 static void test_merge(int i)
 {
     const char *name = golden_adapters[i].name;
@@ -176,7 +175,7 @@ static void test_merge(int i)
 }
 
 /* ---- further rules ---- */
-/* Returns the loss of the first step and the norm of its gradients. */
+/* Returns loss and gradient norm of the first training step. */
 static gckpt_report first_step(tuned *t, gckpt_mode mode, int64_t rows)
 {
     gckpt_graph *g = gckpt_graph_new(t->s, NULL);
@@ -200,8 +199,8 @@ static gckpt_report first_step(tuned *t, gckpt_mode mode, int64_t rows)
 
 static int close_to(double a, double b, double by) { return a - b <= by * b && b - a <= by * b; }
 
-/* As in peft, dropout changes only the term that DoRA adds. While that term is zero, the loss is
- * the model's; with a tiny dropout rate, it is close to the loss without dropout. */
+/* As in peft, dropout must affect only the term that DoRA adds. While that term is zero, the loss must be the model's.
+ * With a tiny dropout rate, the loss must be close to the loss without dropout. */
 static void test_dropout(void)
 {
     const adapters_options fresh = {
@@ -237,8 +236,9 @@ static void test_dropout(void)
     }
 }
 
-/* On quantised weights: m is the norm of the quantised rows, so that DoRA starts as the quantised
- * model. Any plan gives the same bits. W never exists in the arena as floats. */
+/* DoRA on quantised weights. DoRA's magnitude m must be the norm of the dequantised rows, so that the untrained adapter
+ * computes the quantised model. Every plan must give the same bits, and the arena must never have the weights as
+ * floats. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
@@ -266,7 +266,7 @@ static void test_packed(void)
     }
 }
 
-/* A file contains whole trained modules, so it also loads into quantised weights. */
+/* An adapter's file has the whole modules that were trained, so it must load over quantised weights as well. */
 static void test_saved_over_packed(void)
 {
     const model_source packed = { .storage = GCKPT_STORAGE_I8 };
@@ -285,7 +285,7 @@ static void test_saved_over_packed(void)
     end(&u);
 }
 
-/* A row of zeros has no direction: it stays unchanged, and nothing becomes NaN. */
+/* A row of zeros has no direction: it must stay unchanged, and no result may be NaN. */
 static void test_zeros(void)
 {
     const adapters_options dora = { .method = ADAPTERS_LORA, .dora = 1 };
@@ -350,7 +350,7 @@ static void test_wrong(void)
         end(&t);
     }
     static const tuning_edit taken[] = {
-        /* other spellings of the same options */
+        /* other spellings of the same options, which must be accepted */
         { "llama_dora", config, "[\n    0\n  ]", "0", NULL, 0 },
         { "llama_dora", config, "[\n    0\n  ]", "[7, 0, 0]", NULL, 0 },
         { "llama_dora", config, "\"layers_pattern\": \"layers\"", "\"layers_pattern\": []", NULL,
@@ -368,7 +368,8 @@ static void test_wrong(void)
     }
 }
 
-/* A trained head and trained embeddings that are tied, but differ in the file, are refused. */
+/* If config.json ties a trained head to the trained embeddings, but the two differ in the file, the file must be
+ * refused. */
 static void test_twice(void)
 {
     static const tuning_edit same = {
@@ -403,7 +404,7 @@ static void test_twice(void)
     }
 }
 
-/* Returns 1 if DIR/NAME exists. */
+/* Returns 1 if the file DIR/NAME exists. */
 static int is_there(const char *dir, const char *name)
 {
     char path[160];
@@ -411,8 +412,7 @@ static int is_there(const char *dir, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* Wherever the disk is full, weights and config are both written or neither, and existing files are
- * kept. */
+/* Wherever the disk is full, a save must write both weights and config or neither, and keep existing files. */
 static void test_full_disk(void)
 {
     static const rlim_t sizes[] = { 100, 3000, RLIM_INFINITY, 3000 };
@@ -445,8 +445,7 @@ static void test_full_disk(void)
     end(&t);
 }
 
-/* Allocation n of the store fails, for every n: the call returns an error with a text, and nothing
- * is lost. */
+/* If allocation number `at` of the store fails, the call must return an error with a text, and leak nothing. */
 static void test_memory(void)
 {
     int failed = 1;

@@ -1,7 +1,7 @@
-/* test_power_cut.c - the flash store of examples/mcu with the power cut at every erase and every
- * written word. The state read afterwards is the one before that save or after it, and training
- * continues to the same bits. test_mcu.sh runs the firmware in QEMU with some of these cuts. With
- * an argument (make check), cuts each operation in all ways instead of one of four. */
+/* test_power_cut.c - cuts the power at every erase and every written word of the flash store of examples/mcu. The state
+ * that is read afterwards must be the state before or after that save, and training must continue to the same bits.
+ * test_mcu.sh runs the firmware in QEMU with some of these cuts. With an argument (make check), each operation is cut
+ * in all four ways instead of one of them. */
 #define PLAN
 #include "examples/mcu/job.h"
 #include "examples/mcu/transformer.h"
@@ -28,11 +28,11 @@ size_t board_write(size_t at, const void *bytes, size_t size)
     return size;
 }
 
-/* Objects in memory that a power cut loses; went_on and the medium survive. */
+/* Objects in memory, which a power cut destroys. The flash memory `medium` and went_on survive. */
 static gckpt_store *store;
 static gckpt_exec *executor;
 static const gckpt_plan *plan;
-static uint64_t went_on; /* the step from which it continued */
+static uint64_t went_on; /* step from which the last boot continued */
 
 static void lose(void)
 {
@@ -41,7 +41,7 @@ static void lose(void)
     executor = NULL, store = NULL;
 }
 
-/* Boots, resumes from the stored state, and trains to the end or until `saves` saves were made. */
+/* Boots, resumes from the stored state, and trains to the end or until `saves` saves are made. */
 static void run(int saves)
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0.02f);
@@ -73,9 +73,9 @@ static int boot(int cut, int saves) /* returns 0 if the power failed */
 }
 
 static unsigned char before[SAVES + 1]
-                           [CHIP_BYTES]; /* the medium before each save and at the end */
-static int operations[SAVES];            /* operations of each save */
-static uint64_t final_hash;                    /* hash of the final weights */
+                           [CHIP_BYTES]; /* contents of the flash memory before each save, and at the end */
+static int operations[SAVES];            /* number of flash operations in each save */
+static uint64_t final_hash;                    /* hash of the weights at the end of training */
 
 static void without_cuts(void)
 {
@@ -89,13 +89,13 @@ static void without_cuts(void)
     }
     memcpy(before[SAVES], medium, sizeof medium);
     memset(medium, 0xff, sizeof medium);
-    CHECK(boot(-1, SAVES) && gckpt_store_hash(store) == final_hash); /* in one run */
+    CHECK(boot(-1, SAVES) && gckpt_store_hash(store) == final_hash); /* the whole training in one boot */
     CHECK(!memcmp(before[SAVES], medium, sizeof medium));
     lose();
 }
 
-/* The power fails in this save at operation `cut`, and, unless `again` is negative, a second time
- * in the next boot. */
+/* Returns whether training reaches the right weights when the power fails at operation `cut` of this save. If `again`
+ * is not negative, the power fails again, at operation `again` of the next boot. */
 static int survives(int save, int cut, int again)
 {
     memcpy(medium, before[save], sizeof medium);
@@ -111,7 +111,7 @@ static int survives(int save, int cut, int again)
     return fine;
 }
 
-/* With any byte of the newest state damaged, the older state is read. */
+/* If any byte of the newest state is damaged, the older state must be read. */
 static void damaged(void)
 {
     const size_t begin = flash_slot(&chip, (SAVES - 1) % 2);
@@ -125,7 +125,7 @@ static void damaged(void)
     }
 }
 
-/* A chip with a word that cannot be erased, or that keeps a wrong bit. */
+/* A chip with a worn page: one of its bytes cannot be erased, or a bit of that byte is written wrongly. */
 static size_t worn_page;
 static int worn_erase(size_t at)
 {
@@ -156,7 +156,7 @@ static void worn_out(void)
     CHECK(flash_newest(&chip, &h) == (SAVES - 1) % 2 && h.sequence == SAVES);
     CHECK(flash_save(&chip, store) && flash_newest(&chip, &h) == SAVES % 2);
     memset(medium, 0xff, sizeof medium);
-    bad.program = chip_program, bad.pages = 2; /* too small */
+    bad.program = chip_program, bad.pages = 2; /* a chip with 2 pages is too small for a state */
     CHECK(!flash_save(&bad, store) && flash_newest(&bad, &h) == -1);
     lose();
 }

@@ -1,7 +1,7 @@
-/* test_preference.c - examples/preference.h and teacher.h: DPO and distillation equal PyTorch in float64
- * (golden/preference.py, which also compares with TRL): losses, norms, each parameter's gradient, ten steps. Every
- * plan, micro-batch, number of threads and size of pieces gives the same bits within the planned bytes. Also tests
- * pairs from JSON lines. */
+/* test_preference.c - tests examples/preference.h and teacher.h: for DPO and distillation, losses, norms, sums of each
+ * gradient and ten steps must equal those of PyTorch in float64 (golden/preference.py, which also compares with TRL).
+ * Every plan, micro-batch, number of threads and size of pieces must give the same bits, and use no more than the
+ * planned bytes. The test also reads pairs of answers from JSON lines. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "check.h"
@@ -15,17 +15,17 @@
 
 enum { T = PREFERENCE_LENGTH, STEPS = GOLDEN_STEPS };
 
-/* ---- a run: model, adapter, teacher ---- */
+/* ---- a training run with its model, adapter and teacher ---- */
 typedef struct {
     const char *model, *adapter, *teacher;
     gckpt_storage storage;
     double lr, beta, smoothing;
 } run_desc;
 
-typedef struct { /* how the run is planned, which must not change its bits */
+typedef struct { /* the plan and the threads of a run, which must not change its bits */
     gckpt_mode mode;
     int64_t rows, piece;
-    int threads, least; /* least: with the smallest budget */
+    int threads, least; /* least: if nonzero, plans with the smallest budget */
 } run_how;
 
 typedef struct {
@@ -103,7 +103,7 @@ static void build_taught(built *b, const loaded *l, int64_t rows, int64_t piece)
 
 static float reference[2 * PREFERENCE_PAIRS], labels[PREFERENCE_PAIRS];
 
-/* Computes log-probabilities of all answers with an inference plan of two pairs at a time. */
+/* Writes the log-probabilities of all answers to `to`, computed by an inference plan of two pairs at a time. */
 static void logps_of(const loaded *l, const run_desc *d, int64_t piece, float *to)
 {
     built b = { 0 };
@@ -135,7 +135,8 @@ static int apart(double a, double b, double tolerance)
     return !(d <= most && -d <= most);
 }
 
-/* Compares the gradients of all trained parameters with sums by PyTorch. */
+/* Compares two sums over each trained parameter's gradient, of squares and of signed elements, with those of
+ * PyTorch. */
 static void check_gradients(gckpt_exec *e, const loaded *l, const built *b, int64_t rows, const preference_sums *want,
                             int count, const char *what)
 {
@@ -253,8 +254,8 @@ static void check_same(const result *r, const result *first, const char *what, i
     CHECK_MSG(r->bytes == r->measured, "%s: plan %d: %zu bytes planned, %zu touched", what, how, r->bytes, r->measured);
 }
 
-/* The first is compared with PyTorch, the others with the first. If the head is trained, the size of pieces changes
- * bits. */
+/* Entry 0 is compared with PyTorch, all others with entry 0. If the head is trained, results depend on the size of
+ * pieces. */
 static const run_how hows[] = {
     { GCKPT_STORE_ALL, 2, 5, 1, 0 },   { GCKPT_STORE_ALL, 5, 5, 1, 0 }, { GCKPT_MEMORY_POOR, 1, 5, 2, 0 },
     { GCKPT_OPTIMAL, 1, 5, 1, 1 },     { GCKPT_OPTIMAL, 3, 5, 2, 1 },   { GCKPT_SEGMENTS, 2, 5, 1, 0 },
@@ -291,7 +292,7 @@ static void test_dpo(int i)
         labels[k] = (float)(1 - d->smoothing);
     memset(reference, 0, sizeof reference);
     load(&l, &base);
-    logps_of(&l, &base, 3, reference); /* the model without the adapter */
+    logps_of(&l, &base, 3, reference); /* reference log-probabilities: those of the model without the adapter */
     unload(&l);
     load(&l, d);
     logps_of(&l, d, T, begin);
@@ -347,8 +348,8 @@ static void test_taught(int i)
     }
 }
 
-/* A teacher as int8: every plan gives the same bits, close to those of floats, in fewer bytes, and the teacher is
- * unchanged. */
+/* Distillation from a teacher quantised to int8: every plan must give the same bits, losses close to those with the
+ * float teacher, and fewer bytes; the teacher must stay unchanged. */
 static void test_packed_teacher(void)
 {
     run_desc d = taught[1].d;
@@ -379,7 +380,8 @@ static void test_wrong_teacher(void)
     model_close(&m);
 }
 
-/* Compares ops of these files with finite differences, and tests their refusals. */
+/* Compares the gradients of preference.h's and teacher.h's ops with finite differences, and tests inputs that they
+ * refuse. */
 static void test_ops(void)
 {
     enum { N = 3, LONG = 5, V = 7 };

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Tests the programs through their command lines: the README's and the manual's programs, the examples, and
-# gpt's options, JSON, hashes, bytes, files and failures. Needs build/gpt and the other examples. LINKED is the
-# command that compiles programs of public names (in make test, linked with build/gradckpt.o, also for C++).
+# Tests programs through their command lines: the README's and the manual's programs, the examples, and gpt with its
+# options, JSON, hashes, bytes, files and failures. It needs build/gpt and the other examples. LINKED is the command
+# that compiles programs that use public names only (in make test, linked with build/gradckpt.o, also for C++).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
 work=build/programs
 . tests/checks.sh
 
-# The value of a key in the first matching line: field FILE EVENT KEY
+# field FILE EVENT KEY: prints the value of KEY in the first line with this event
 field()
 {
     sed -n "s/^{\"event\":\"$2\".*\"$3\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$1" | head -n 1
@@ -22,12 +22,12 @@ for CXX in ${CXX:-} c++ g++ clang++; do
     fi
 done
 
-# LINKED for C++: only its object and the libraries that the object needs
+# LINKED for C++: only the command's object file, and the libraries that the object needs
 linked_cxx="$CXX -std=c++11 -I."
 for word in $LINKED; do
     case $word in -DGRADCKPT_IMPLEMENTED | -fopenmp | -L* | -l*) linked_cxx="$linked_cxx $word" ;; esac
 done
-of_cxx()                # of_cxx FILE OUTPUT: FILE is C++
+of_cxx()                # of_cxx FILE OUTPUT: compiles a C++ file
 {
     object=
     for word in $LINKED; do
@@ -37,7 +37,7 @@ of_cxx()                # of_cxx FILE OUTPUT: FILE is C++
 }
 
 # ---- the README's program and its output -------------------------------------------------------------
-# block FENCE N: prints the README's N-th block with this fence
+# block FENCE N: prints the README's N-th block that begins with this fence
 block()
 {
     awk -v fence="$1" -v n="$2" '$0 == "```" fence { on = ++k == n; next } /^```$/ { on = 0 } on' README.md
@@ -74,8 +74,8 @@ check "the manual has a program and its output" test -s "$work/manual.c" -a -s "
 check "the manual's program compiles as C99" $LINKED -std=c99 -Wall -Wextra -pedantic -Werror "$work/manual.c" -o "$work/manual_c"
 check "the manual's program prints what the manual says" sh -c "$work/manual_c | diff $work/manual.out -"
 sed 's/budget = 40000/budget = 0/' "$work/manual.c" > "$work/manual_free.c"
-check "without its budget it compiles" $LINKED -std=c99 "$work/manual_free.c" -o "$work/manual_free"
-check "without its budget it takes the manual's bytes" sh -c "tr -s '\n *' '   ' < gradckpt.h |
+check "the manual's program compiles without its budget" $LINKED -std=c99 "$work/manual_free.c" -o "$work/manual_free"
+check "the manual's program takes the manual's bytes without its budget" sh -c "tr -s '\n *' '   ' < gradckpt.h |
     grep -q \"Without the budget it takes \$($work/manual_free | sed 's/ bytes, 0 %.*//') bytes\""
 if [ $has_cxx -eq 1 ]; then
     cp "$work/manual.c" "$work/manual.cpp"
@@ -125,11 +125,11 @@ check "simulate: what does not fit" sh -c "build/simulate --model gpt2 --ranks 8
     grep -q 'needs [0-9]'"
 check "simulate: JSON" sh -c "build/simulate --model gpt2 --ranks 1,64 --shard values --bandwidth 5 --latency 3 \
     --json - > $work/simulate.json"
-# one rank sends nothing and does not wait; 64 ranks send bytes
+# A single rank sends nothing and does not wait; 64 ranks send bytes.
 check "simulate: one rank" grep -q '"ranks":1,.*"exposed":0,"communication_seconds":0,"bytes_sent":0,' "$work/simulate.json"
 check "simulate: 64 ranks" grep -q '"ranks":64,.*"network":"given".*"bytes_sent":[1-9]' "$work/simulate.json"
 
-# ---- cnn: the same weights in fewer bytes; files of other sets -------------------------------------------
+# ---- cnn: the same weights in fewer bytes; files in the formats of other data sets ----------------------
 cnn="build/cnn --width 4 --batch 32 --epochs 1"
 check "cnn --help" sh -c "build/cnn --help | grep -q -e '--data FILE'"
 check "cnn: an option's wrong value" fails_with 2 "allowed is" build/cnn --epochs banana
@@ -142,7 +142,8 @@ check "cnn in fewer bytes: the same weights" test "$(sed 's/.*bytes; //' "$work/
 check "cnn in fewer bytes: they are fewer" test "$(sed -n 's/^in \([0-9]*\) bytes.*/\1/p' "$work/cnn.few")" \
     -lt "${bytes:-0}"
 check "cnn: too few bytes" fails_with 1 "is too small" $cnn --budget 1K
-# shifted by chance: other weights, and the same in fewer bytes, and by a training that goes on from a file
+# Random shifts of images give other weights. These must be the same with a smaller budget, and when training continues
+# from a saved file.
 again="$cnn --augment --epochs 3"
 check "cnn --augment" sh -c "$again > $work/cnn.shifted"
 check "cnn --augment: other weights" test "$(sed -n 's/.*bytes; //p' "$work/cnn.shifted")" != \
@@ -156,7 +157,7 @@ check "cnn --save: the same weights" test "$(sed -n 's/.*bytes; //p' "$work/cnn.
     "$(sed -n 's/.*bytes; //p' "$work/cnn.shifted")"
 check "cnn --log: a head and a line an epoch" test "$(cut -d, -f1 "$work/cnn.csv" | tr '\n' ' ')" = "epoch 1 2 3 "
 check "cnn: a log that is none" fails_with 1 "is not the log of a training" $cnn --log "$work/cnn.all"
-# pixels FROM BYTES: this header's text as numbers 1 and 2, from byte FROM on
+# pixels FROM BYTES: prints BYTES characters of the header, from number FROM on, as bytes 1 and 2
 pixels()
 {
     tail -c "+$1" gradckpt.h | head -c "$2" | LC_ALL=C tr '\000-\100\101-\377' '[\001*65][\002*191]'
@@ -222,14 +223,15 @@ for pair in stesp:steps stpes:steps step:steps temp:temperature top_k:top-k LR:l
     near=${pair#*:}
     check "--${pair%:*} is near ${near:-nothing}" fails_with 2 "unknown option; ${near:+did you mean --$near? }see --help\$" \
         build/gpt --${pair%:*} 1
-    check "--${pair%:*}=1, too" fails_with 2 "unknown option; ${near:+did you mean --$near? }see --help\$" build/gpt --${pair%:*}=1
+    check "--${pair%:*}=1 is near ${near:-nothing}" \
+        fails_with 2 "unknown option; ${near:+did you mean --$near? }see --help\$" build/gpt --${pair%:*}=1
 done
 check "-steps and steps are near --steps" sh -c "for word in -steps steps; do
     build/gpt \$word 3 2>&1 | grep -q 'unknown option; did you mean --steps? see --help' || exit 1; done"
 check "a flag takes no value" fails_with 2 "^gpt: --plan=1: --plan takes no value\$" build/gpt --plan=1
 check "--name= is an empty value" fails_with 2 "allowed is" build/gpt --steps=
 check "--data= is no file" fails_with 2 "allowed is a file" build/gpt --data=
-# sized OPTION...: the budget that counts
+# sized OPTION...: prints the budget that gpt uses with these options
 sized()
 {
     build/gpt $small --steps 0 --eval-every 0 --json - "$@" 2> "$work/stderr" | sed -n 's/.*"event":"options".*"budget":\([0-9]*\).*/\1/p'
@@ -259,10 +261,11 @@ check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"lo
 check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number,\"elapsed\":$number\}\$" "$work/a.json")" -eq 2
 check "end event" grep -qE "^\{\"event\":\"end\",\"step\":20,\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number,\"skipped\":0\}\$" "$work/a.json"
 check "the learning rate warms up" test "$(field "$work/a.json" step lr)" = 1.00000007e-05
-check "nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 25
+check "--json - prints nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 25
 check "--json FILE" sh -c "build/gpt $small --steps 3 --json $work/b.json > $work/b.out"
 check "--json FILE has options, plan, steps, eval, end" test "$(wc -l < "$work/b.json")" -eq 7
-check "one is singular" sh -c "build/gpt $small --layers 1 --heads 1 --steps 1 --eval-every 0 > $work/one &&
+check "counts of one are printed in the singular" \
+    sh -c "build/gpt $small --layers 1 --heads 1 --steps 1 --eval-every 0 > $work/one &&
     grep -q '^model  1 layer, 1 head, ' $work/one && grep -q '^plan .* 1 thread:' $work/one &&
     grep -q '^end    1 step, ' $work/one && grep -q '^model  3 layers, 2 heads, ' $work/b.out &&
     grep -q '^end    3 steps, ' $work/b.out"
@@ -289,7 +292,8 @@ for setting in "--tie 1 --dropout 0" "--tie 0 --dropout 0" "--tie 1 --dropout 0.
 done
 
 # ---- gpt: --micro-batch auto ----------------------------------------------------------------------------
-# auto BUDGET OPTION...: trains within the budget, or the least one (least), and prints "micro-batch hash"
+# auto BUDGET OPTION...: trains with --micro-batch auto within BUDGET ("least": the smallest budget possible), and
+# prints "micro-batch hash"
 auto()
 {
     limit=$1
@@ -332,24 +336,25 @@ check "resume" sh -c "build/gpt $run --steps 12 --resume $work/part.safetensors 
 check "a resumed run goes on at its step" test "$(field "$work/resumed.json" step step)" = 6
 check "a resumed run has the same weights" test -n "$(field "$work/whole.json" end weights_hash)" -a \
     "$(field "$work/resumed.json" end weights_hash)" = "$(field "$work/whole.json" end weights_hash)"
-check "and writes the same file" cmp "$work/whole.safetensors" "$work/resumed.safetensors"
-check "another shape is refused" fails_with 2 "made with --dim 32; leave the option out" \
+check "a resumed run saves the same file" cmp "$work/whole.safetensors" "$work/resumed.safetensors"
+check "--resume with another --dim is refused" fails_with 2 "made with --dim 32; leave the option out" \
     build/gpt $small --dim 64 --resume "$work/part.safetensors"
 cp "$work/part.safetensors" "$work/alone.safetensors"
 check "resume needs no other option but more steps" sh -c "build/gpt --resume $work/alone.safetensors --steps 12 \
     --json - > $work/resumed.json"
-check "and has the same weights" test "$(field "$work/resumed.json" end weights_hash)" = \
+check "--resume alone gives the same weights" test "$(field "$work/resumed.json" end weights_hash)" = \
     "$(field "$work/whole.json" end weights_hash)"
-check "and saves there" cmp "$work/whole.safetensors" "$work/alone.safetensors"
+check "--resume alone saves to the same file" cmp "$work/whole.safetensors" "$work/alone.safetensors"
 sed 's/"option.heads":"2"/"option.heads":"x"/' "$work/part.safetensors" > "$work/noted.safetensors"
 check "a note that is no number of heads" fails_with 1 "its --heads x is not allowed here" \
     build/gpt --resume "$work/noted.safetensors"
 head -c 20000 gradckpt.h > "$work/learned"
 build/gpt $run --steps 2 --data "$work/learned" --save "$work/learned.safetensors" > "$work/learned.json"
 echo more >> "$work/learned"
-check "other data than it began with" fails_with 1 "has changed since the run began; to continue with its present content, give --data" \
+check "--resume: data that has changed is refused" fails_with 1 "has changed since the run began; to continue with its present content, give --data" \
     build/gpt --steps 3 --resume "$work/learned.safetensors"
-check "unless they are asked for" build/gpt --steps 3 --resume "$work/learned.safetensors" --data "$work/learned"
+check "--resume with --data accepts changed data" \
+    build/gpt --steps 3 --resume "$work/learned.safetensors" --data "$work/learned"
 head -c 1000 "$work/part.safetensors" > "$work/short.safetensors"
 check "a truncated file is refused" fails_with 1 "resume" build/gpt $small --resume "$work/short.safetensors"
 check "a missing file is refused" fails_with 1 "resume" build/gpt $small --resume "$work/none.safetensors"
@@ -358,9 +363,9 @@ check "sample twice" sh -c "
         build/gpt $small --resume $work/whole.safetensors --steps 0 --sample 50 --prompt 'the ' --eval-every 0 |
             sed -n '/^sample/,/^end/{/^end/d;p;}' > $work/sample\$i || exit 1
     done"
-check "the same sample" cmp "$work/sample1" "$work/sample2"
+check "the same options give the same sample" cmp "$work/sample1" "$work/sample2"
 check "the sample begins with its prompt" grep -q '^the ' "$work/sample1"
-# The weights are whole.safetensors': what SAMPLE options print after "sample"
+# sampled OPTION...: prints the samples of the weights in whole.safetensors with these options
 sampled()
 {
     build/gpt $small --resume "$work/whole.safetensors" --steps 0 --eval-every 0 --sample 100 --prompt 'the ' "$@" |
@@ -373,7 +378,7 @@ check "temperature 0, the first of k and the first of p are the likeliest bytes"
     cmp $work/greedy $work/top1 && cmp $work/greedy $work/top_p && test \$(wc -c < $work/greedy) -gt 100"
 sampled --samples 3 > "$work/three"
 sampled --temperature 2 > "$work/hot"
-check "three samples, the first as alone" sh -c "test \$(grep -ac '^sample' $work/three) -eq 3 &&
+check "--samples 3 begins with the sample of --samples 1" sh -c "test \$(grep -ac '^sample' $work/three) -eq 3 &&
     head -n \$(wc -l < $work/sample1) $work/three | head -c 40 | cmp -n 40 - $work/sample1 && ! cmp -s $work/hot $work/sample1"
 build/gpt $run --steps 4 --eval-every 4 --eval-iters 2 > "$work/some.json" 2>> "$work/stderr"
 build/gpt $run --steps 4 --eval-every 4 --eval-iters 100000 > "$work/more.json" 2>> "$work/stderr"
@@ -382,40 +387,42 @@ check "--eval-iters looks at some, or at all" sh -c "
     test '$(field "$work/more.json" eval val_loss)' = '$(field "$work/all.json" eval val_loss)' &&
     test -n '$(field "$work/some.json" eval val_loss)' &&
     test '$(field "$work/some.json" eval val_loss)' != '$(field "$work/all.json" eval val_loss)'"
-# ---- make shakespeare: the command of the target, for two steps, compared with its claims
+# ---- make shakespeare: the target's command keeps its promises when run for two steps
 MAKEFLAGS= make --no-print-directory -n shakespeare | sed -n '/build\/gpt --data/,$p' > "$work/shakespeare"
 check "make shakespeare names its text and a budget" grep -q -e '--data examples/shakespeare.txt .*' "$work/shakespeare"
-check "the text is the usual one" sh -c "cksum < examples/shakespeare.txt | grep -q '^1901475708 1115394\$'"
+check "examples/shakespeare.txt has the known checksum" \
+    sh -c "cksum < examples/shakespeare.txt | grep -q '^1901475708 1115394\$'"
 check "make shakespeare begins, in its budget" sh -c "{ tr -d '\\\\\n' < $work/shakespeare; echo ' --steps 2 \
     --eval-iters 1 --sample 20 --save $work/verse --json $work/verse.json'; } > $work/verse.sh &&
     sh $work/verse.sh > $work/verse.out && grep -q '^ROMEO:' $work/verse.out"
-check "which is kept" test "$(field "$work/verse.json" end bytes_measured)" -le 16000000
+check "make shakespeare stays within its budget" test "$(field "$work/verse.json" end bytes_measured)" -le 16000000
 
-# ---- gpt: a log that goes on, saving every few steps, interrupts
+# ---- gpt: a log that a resumed training continues, saving every few steps, interrupts
 once="build/gpt $small --steps 12 --eval-every 6 --save $work/log.safetensors --json $work/log.json"
 $once --steps 7 > "$work/stdout" 2>> "$work/stderr"
 cp "$work/log.safetensors" "$work/log7.safetensors"
 $once --resume "$work/log.safetensors" > "$work/stdout" 2>> "$work/stderr"
-# whole_log FILE STEPS: every line an object, each step once and in order
+# whole_log FILE STEPS: checks that every line is a JSON object, and that each step occurs once and in order
 whole_log()
 {
     awk -v last="$2" '!/^[{]"event":"[a-z]+".*[}]$/ { bad = 1 }
         /^[{]"event":"step"/ { split($0, a, /[:,]/); if (a[4] != ++n) bad = 1 } END { exit bad || n != last }' "$1"
 }
-check "--json goes on behind what --resume finds there" whole_log "$work/log.json" 12
-check "with the options of both" sh -c "grep -c '\"event\":\"options\"' $work/log.json | grep -q '^2\$' &&
+check "--json with --resume continues the log" whole_log "$work/log.json" 12
+check "a resumed log has the options of both runs" \
+    sh -c "grep -c '\"event\":\"options\"' $work/log.json | grep -q '^2\$' &&
     grep -q '\"begin\":7' $work/log.json"
-check "and two ends" test "$(grep -c '"event":"end"' "$work/log.json")" -eq 2
+check "a resumed log has the ends of both runs" test "$(grep -c '"event":"end"' "$work/log.json")" -eq 2
 cp "$work/log7.safetensors" "$work/log.safetensors"
-printf '{"event":"step","st' >> "$work/log.json" # as when it was killed
+printf '{"event":"step","st' >> "$work/log.json" # an incomplete line, as a killed process leaves it
 $once --resume "$work/log.safetensors" --steps 9 > "$work/stdout" 2>> "$work/stderr"
 check "a log of later steps is cut where an earlier file goes on" whole_log "$work/log.json" 9
 printf 'abc' > "$work/tiny"
 check "a text is no log" fails_with 2 "the file has no events of this program to continue" $once --resume "$work/log.safetensors" \
     --json "$work/tiny"
-check "and is unharmed" grep -q '^abc$' "$work/tiny"
-check "without --resume it begins anew" sh -c "$once --steps 2 > $work/stdout"
-check "with its first step" whole_log "$work/log.json" 2
+check "a refused --json file is unchanged" grep -q '^abc$' "$work/tiny"
+check "without --resume, --json starts a new log" sh -c "$once --steps 2 > $work/stdout"
+check "a new log begins with step 1" whole_log "$work/log.json" 2
 build/gpt $run --steps 10 --save-every 4 --save "$work/often.safetensors" > "$work/often.json" 2>> "$work/stderr"
 check "--save-every changes nothing" test "$(field "$work/often.json" end weights_hash)" = \
     "$(build/gpt $run --steps 10 2>> "$work/stderr" | sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')"
@@ -428,10 +435,11 @@ kill -KILL $!
 wait $! 2>> "$work/stderr"
 at=$(tr ',' '\n' < "$work/killed.safetensors" | sed -n 's/.*"step":"\([0-9]*\)".*/\1/p' | head -n 1)
 check "--save-every: killed, its file is whole, of step ${at:-none}" test "${at:-1}" -ge 3 -a $((${at:-1} % 3)) -eq 0
-check "and goes on" build/gpt --resume "$work/killed.safetensors" --steps $((${at:-1} + 2)) --json "$work/killed.json"
-check "with a whole log" whole_log "$work/killed.json" $((${at:-1} + 2))
-# interrupted SIGNAL PATTERN OPTION...: sends it when the pattern is among the events; the seconds until it ends
-# are in $took, and $status
+check "a killed run resumes from its file" \
+    build/gpt --resume "$work/killed.safetensors" --steps $((${at:-1} + 2)) --json "$work/killed.json"
+check "a killed and resumed run has a complete log" whole_log "$work/killed.json" $((${at:-1} + 2))
+# interrupted SIGNAL PATTERN OPTION...: runs gpt and sends it the signal as soon as the log has PATTERN. Sets $took to
+# the seconds until gpt ends after that, and $status to its exit status.
 interrupted()
 {
     signal=$1 pattern=$2
@@ -462,10 +470,10 @@ for signal in INT TERM; do
 done
 rm -f "$work/stopped.safetensors"
 interrupted INT '"event":"plan"' --layers 6 --dim 512 --context 512 --batch 512 --micro-batch 1 --threads 1 \
-    --steps 2 --eval-every 0 --save "$work/stopped.safetensors" # whose step takes minutes
+    --steps 2 --eval-every 0 --save "$work/stopped.safetensors" # a step of this model takes minutes
 check "an interrupt within a step: ended in $took seconds" test "$status" -eq 130 -a "$took" -lt 20 -a \
     "$(field "$work/stopped.json" end step)" = 0
-check "nothing was learned, and nothing is saved" test ! -e "$work/stopped.safetensors"
+check "a run stopped within its first step saves nothing" test ! -e "$work/stopped.safetensors"
 interrupted INT '"event":"step"' --layers 6 --dim 256 --context 256 --batch 1 --steps 1 --eval-every 1 --threads 1
 check "an interrupt within an evaluation" test "$status" -eq 130 -a -z "$(field "$work/stopped.json" eval step)"
 mkfifo "$work/slow"
@@ -478,11 +486,11 @@ kill -INT $reading
 wait_for "$work/stderr" stopping
 kill -INT $reading
 wait $reading
-check "a second interrupt ends at once" test $? -eq 130
+check "a second interrupt ends the program at once" test $? -eq 130
 kill $sleeping
 build/gpt $run --steps 50 --warmup 0 --lr 10 --weight-decay 100 > "$work/lost.json" 2> "$work/stderr"
 check "gradients that stay not finite end the run" test $? -eq 1 -a "$(grep -c '"skip"' "$work/lost.json")" -ge 10
-check "and it says what helps" grep -q 'no longer finite.*lower --lr' "$work/stderr"
+check "a run with gradients that are not finite says what helps" grep -q 'no longer finite.*lower --lr' "$work/stderr"
 
 # ---- gpt: failures ---------------------------------------------------------------------------------------
 check "--data that is missing" fails_with 1 "No such file" build/gpt --data "$work/none"
@@ -493,7 +501,7 @@ check "--data that is empty" fails_with 1 "too few" build/gpt --data "$work/empt
 cp build/gpt "$work/gpt"
 mkdir -p "$work/alone/in/here"
 cp build/gpt "$work/alone/in/here/gpt"
-check "no header to read" fails_with 1 "data FILE" sh -c "cd $work/alone/in && ./here/gpt"
+check "without --data, gpt needs the header's text" fails_with 1 "data FILE" sh -c "cd $work/alone/in && ./here/gpt"
 check "a tiny budget" fails_with 1 "at least" build/gpt --budget 1000
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr" | head -n 1)
 for mode in memory-poor sqrt; do
@@ -502,11 +510,11 @@ for mode in memory-poor sqrt; do
         test "$(grep -c '^note .* times the least cost' "$work/poor")" = "$([ $mode = sqrt ] && echo 0 || echo 1)"
 done
 check "the least budget named is enough" sh -c "build/gpt --steps 2 --eval-every 0 --budget ${least:-0} --json - > $work/least.json"
-check "and is not exceeded" test "$(field "$work/least.json" end bytes_measured)" -le "${least:-0}"
+check "the least budget is not exceeded" test "$(field "$work/least.json" end bytes_measured)" -le "${least:-0}"
 check "a tiny budget names a second one" fails_with 1 "for at most 1.5 times" build/gpt --micro-batch 4 --budget 1000
 fast=$(sed -n 's/.*, and \([0-9]*\) for at most 1.5 times the least cost.*/\1/p' "$work/stderr" | head -n 1)
 build/gpt --micro-batch 4 --steps 0 --eval-every 0 --budget "${fast:-1}" --json - > "$work/fast.json" 2> "$work/stderr"
-check "which costs at most half a step more" test \
+check "the second budget costs at most half a step more" test \
     "$(field "$work/fast.json" plan overhead | awk '{ print $1 <= 0.5 }')" = 1
 check "--save into no folder" fails_with 1 "save" build/gpt $small --steps 2 --save /nonexistent/w
 check "--json into no folder" fails_with 1 "json" build/gpt $small --json /nonexistent/j
@@ -531,7 +539,7 @@ check "--profile: milliseconds by op and by layer, which add up, nothing saved" 
     grep -q '^linear .*[0-9]' $work/profile && grep -q '^h.0-2.attn.q .*[0-9]' $work/profile &&
     ms=\$(sed -n 's/^mean of 5 steps: \([0-9.]*\) ms.*/\1/p' $work/profile) && [ -n \"\$ms\" ] &&
     [ \$(grep -c \"^all .* \$ms 100.0 \" $work/profile) -eq 2 ]"
-check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timeline $work/plan.json &&
+check "--timeline FILE.json writes a trace" sh -c "build/gpt $small --steps 1 --timeline $work/plan.json &&
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
 printf '#include "gradckpt.h"\n#include "pictures.h"\nint main(void) { return pictures_plan(NULL, NULL, NULL) == 0; }\n' \
     > "$work/pictures.c" && cp "$work/pictures.c" "$work/pictures.cpp"
@@ -571,7 +579,7 @@ check "--frontier into no folder" fails_with 1 "frontier" build/gpt $small --fro
 ! in_turn 3 || check "--plan with --json - keeps standard output for JSON" sh -c "
     test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 2"
 
-# ---- gpt: files that must not be harmed, and outputs that are tried before training -------------------
+# ---- gpt: files that must not be overwritten, and outputs that are opened before training ---------------
 files=$work/files
 rm -rf "$files"
 mkdir -p "$files/sub"
@@ -582,7 +590,7 @@ cp "$work/part.safetensors" "$files/part"
 ln -s ../text "$files/sub/link"
 ln "$files/text" "$files/hard"
 ln -s part "$files/resumed"
-endless="$small --steps 1000000000 --eval-every 0"        # fails at once or not at all
+endless="$small --steps 1000000000 --eval-every 0"        # fails at once, or would run for ever
 for name in text sub/link sub/../text hard; do
     for option in save json timeline frontier; do
         check "--$option $name is --data" fails_with 2 "also --data" \
@@ -601,7 +609,7 @@ check "--json is --timeline" fails_with 2 "also --json" timeout 60 build/gpt $en
     --json "$files/new" --timeline "$files/new"
 check "the text is unharmed" cmp "$files/text" "$files/copy"
 check "the resumed file is unharmed" cmp "$files/part" "$work/part.safetensors"
-check "nothing was left" sh -c "cd $files && test \"\$(echo *)\" = 'copy hard part resumed sub tail text'"
+check "refused outputs leave no file" sh -c "cd $files && test \"\$(echo *)\" = 'copy hard part resumed sub tail text'"
 check "--save into no folder, at once" fails_with 1 "save /nonexistent/x: No such file" \
     timeout 60 build/gpt $endless --save /nonexistent/x
 check "--save over a folder, at once" fails_with 1 "a folder" timeout 60 build/gpt $endless --save "$files"
@@ -609,10 +617,11 @@ mkfifo "$files/fifo"
 check "--save over a pipe, at once" fails_with 1 "pipe" timeout 60 build/gpt $endless --save "$files/fifo"
 check "--save over what was resumed, through a link" build/gpt $small --steps 6 --eval-every 0 \
     --resume "$files/resumed" --save "$files/resumed"
-check "the link is still one" test -h "$files/resumed" -a ! -h "$files/part"
-check "and its file is new" sh -c "! cmp -s $files/part $work/part.safetensors"
+check "--save through a link keeps the link" test -h "$files/resumed" -a ! -h "$files/part"
+check "--save through a link replaces the link's target" sh -c "! cmp -s $files/part $work/part.safetensors"
 check "--bf16-fast without a device" fails_with 2 "add --device cuda, or give --bf16 instead" build/gpt --bf16-fast --data README.md
-check "--device cuda without one" fails_with 2 "build/gpt-cuda makes one" build/gpt --device cuda --data README.md
+check "--device cuda without a CUDA build is refused" \
+    fails_with 2 "build/gpt-cuda makes one" build/gpt --device cuda --data README.md
 check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 --json /dev/null \
     --timeline /dev/null
 check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000; timeout 60 build/gpt \
@@ -620,7 +629,8 @@ check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000;
 check "--data from standard input, with --validation" sh -c "head -c 18000 $files/text |
     build/gpt $small --steps 4 --eval-every 4 --data - --validation $files/tail --json - > $work/piped.json &&
     build/gpt $small --steps 4 --eval-every 4 --data $files/text --json - > $work/whole.json"
-check "are the same text and validation" test -n "$(field "$work/piped.json" eval val_loss)" -a \
+check "--data - with --validation has the loss of the whole file" \
+    test -n "$(field "$work/piped.json" eval val_loss)" -a \
     "$(field "$work/piped.json" eval val_loss)" = "$(field "$work/whole.json" eval val_loss)"
 check "--validation that is missing" fails_with 1 "validation .*No such file" build/gpt --validation "$work/none"
 check "--validation that is empty" fails_with 1 "too few" build/gpt --validation "$work/empty"
@@ -628,7 +638,8 @@ check "--json is --validation" fails_with 2 "also --validation" build/gpt $small
     --json "$files/tail"
 check "--prompt from standard input" sh -c "printf 'the ' | build/gpt $small --resume $work/whole.safetensors \
     --steps 0 --sample 50 --prompt - --eval-every 0 | sed -n '/^sample/,/^end/{/^end/d;p;}' | cmp - $work/sample1"
-check "and is not kept" sh -c "printf 'the ' | build/gpt $small --steps 1 --eval-every 0 --prompt - \
+check "--prompt from standard input is not saved as an option" \
+    sh -c "printf 'the ' | build/gpt $small --steps 1 --eval-every 0 --prompt - \
     --save $work/prompted --data $files/text && build/gpt --resume $work/prompted --steps 2 < /dev/null"
 check "standard input is read once" fails_with 2 "standard input is --prompt already" sh -c "
     echo text | build/gpt $small --data - --prompt -"

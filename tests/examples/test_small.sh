@@ -1,7 +1,7 @@
 #!/bin/sh
-# Tests examples/digits.c and examples/small: each has fewer than 80 lines (digits: 45), compiles without a warning with gcc
-# and clang, if they are installed, and exits with status 0 because training reached the result that it claims.
-# With SHOW=1 (make small), prints their output.
+# Tests examples/digits.c and the programs in examples/small. Each program has fewer than 80 lines (digits: 45),
+# compiles without a warning with gcc and clang, if they are installed, and exits with status 0, which shows that
+# training reached the result that the program claims. With SHOW=1 (make small), shows the output of the programs.
 #
 # LINKED is the command that compiles programs of public names (in make test, linked with build/gradckpt.o).
 CC=${CC:-cc}
@@ -18,14 +18,14 @@ for CXX in ${CXX:-} c++ g++ clang++ none; do
 done
 linked_cxx=$(echo "$LINKED" | sed "s|^[^ ]*|$CXX|; s/-std=[^ ]*//; s/-Wstrict-prototypes//")
 
-# run NAME: runs it with its output in NAME.out
+# run NAME: runs a program, with its output in NAME.out
 run()
 {
     check "$1 learns" sh -c "$work/$1 > $work/$1.out 2> $work/$1.err || { cat $work/$1.out $work/$1.err; exit 1; }"
     [ -z "$SHOW" ] || { echo "---- $1"; cat "$work/$1.out"; }
 }
 
-# compiles FILE OPTIONS: compiles and links with every installed compiler
+# compiles FILE OPTIONS: compiles and links the file with every installed compiler
 compiles()
 {
     file=$1
@@ -57,7 +57,7 @@ check "digits.c has 45 lines at most" test "$(wc -l < examples/digits.c)" -le 45
 for file in examples/digits.c examples/small/*.c examples/small/*.cpp; do
     name=$(basename "${file%.*}")
     check "$file has fewer than 80 lines" test "$(wc -l < "$file")" -lt 80
-    if [ "$name" = device ]; then # the host prints the plan; the device has an implementation of its own
+    if [ "$name" = device ]; then # the host prints the plan; the program for the device compiles its own implementation
         compiles "$file" -DHOST
         check "the host prints the plan" sh -c "$work/device > $work/device_plan.h"
         check "device.c compiles for the device" $CC -std=c99 -O0 $warnings -Wno-unused-function \

@@ -1,12 +1,13 @@
-/* test_summary.c - examples/summary.h: one table is compared with its expected text. On random nets, sums equal those
- * of store, plan and profile, and lines are as wide as requested. Also tests writers that fail. */
+/* test_summary.c - tests examples/summary.h. A table of a small net must equal the expected text. For random nets, sums
+ * must equal those of store, plan and profile, and lines must not be wider than requested. Writers that fail are tested
+ * as well. */
 #include "gradckpt.h"
 #include "net.h"
 #include "examples/summary.h"
 
 #include <math.h>
 
-/* ---- a small net with every case: named, unnamed, shared, frozen and quantised parameters, dropout ---- */
+/* ---- a small net with named, unnamed, shared, frozen and quantised parameters, and dropout ---- */
 static gckpt_graph *small_net(gckpt_store *s, gckpt_term *term)
 {
     const gckpt_init normal = { 0.1f, 0, 0 }, none = { 0, 0, 0 }, one = { 0, 0, 1 };
@@ -86,7 +87,7 @@ static double tick(void *user)
     return *t += 0.001 * (double)(1 + below(50));
 }
 
-/* Checks that no line is wider than `columns`. */
+/* Checks that no line of the text is wider than `columns`. */
 static void check_width(const char *text, int columns, unsigned seed)
 {
     for (const char *end; *text; text = end + (*end != 0)) {
@@ -121,7 +122,7 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
             gckpt_store_peek(net.s, gckpt_store_find(net.s, n.name), &q) == GCKPT_OK)
             parameters += q.elements;
     for (int id = 0; gckpt_graph_node(net.g, id, &n) == GCKPT_OK; id++)
-        for (int i = 0; i < n.inputs && strcmp(n.op, "reshape") != 0; i++) /* inputs have a row */
+        for (int i = 0; i < n.inputs && strcmp(n.op, "reshape") != 0; i++) /* inputs of ops belong to table rows */
             CHECK(m->row_of[n.input[i]] >= 0);
     CHECK_MSG(counted == parameters, "seed %u: %d parameters of %d", seed, (int)counted, (int)parameters);
     int last_forward = 0;
@@ -132,13 +133,13 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
     }
     CHECK_MSG(work == planned, "seed %u: work %u of %u", seed, (unsigned)work, (unsigned)planned);
     gckpt_plan_usage(p, last_forward, &u);
-    waits = u.live; /* all bytes that are live when the backward begins, except gradients and workspace */
+    waits = u.live; /* all bytes live when the backward begins, except gradients and workspace */
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
         waits -= b.kind > GCKPT_BUFFER_SAVED && b.start <= last_forward && b.end >= last_forward ? b.size : 0;
     CHECK_MSG(!last_forward || kept == waits, "seed %u: %zu bytes kept, not %zu", seed, kept, waits);
 }
 
-/* The milliseconds of the lines add up to the total. */
+/* Checks that the milliseconds in the lines add up to the total. */
 static void check_time(const char *text, const gckpt_profile *p, unsigned seed)
 {
     double sum = 0, all = 1e3 * p->total_seconds / (double)p->steps;
@@ -151,7 +152,7 @@ static void check_time(const char *text, const gckpt_profile *p, unsigned seed)
             ends = (size_t)(head - text) + 9;
             sum = lines = 0;
         } else if (next - text > (ptrdiff_t)ends && text[0] != '-') {
-            size_t at = ends, extra = 0; /* `extra`: further bytes of UTF-8 characters */
+            size_t at = ends, extra = 0; /* extra: number of continuation bytes in UTF-8 characters */
             for (const char *c = text; c < next; c++)
                 extra += ((unsigned char)*c & 0xc0) == 0x80;
             at += extra;
@@ -178,7 +179,7 @@ static void test_random(unsigned seed)
         gckpt_store_freeze(net.s, "*1*", 1);
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, NULL) : NULL;
-    if (!e) { /* no trained parameter is left */
+    if (!e) { /* the random net has no trained parameter left */
         util_free(e, p, NULL, NULL);
         destroy();
         return;
@@ -203,7 +204,7 @@ static void test_random(unsigned seed)
         check_width(text, columns, seed);
         check_time(text, &prof, seed);
     }
-    for (int i = 1; i < 4 && seed < 4; i++) { /* writers that fail */
+    for (int i = 1; i < 4 && seed < 4; i++) { /* writers that fail at call i */
         f.calls = f.size = 0;
         f.fail_call = (size_t)i;
         CHECK(summary_print(&m, 0, file_write, &f) == (f.calls >= (size_t)i ? GCKPT_E_FILE : GCKPT_OK));
@@ -213,7 +214,7 @@ static void test_random(unsigned seed)
     free(prof.entries);
     free(f.bytes);
     summary_close(&m);
-    CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* without a plan */
+    CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* a summary without a plan */
     f = (file){ 0 };
     CHECK(!strstr(report_of(summary_print(&m, 80, file_write, &f), &f), "kept"));
     CHECK(summary_time(&m, &prof, 80, file_write, &f) == GCKPT_E_ARG);

@@ -1,6 +1,6 @@
-/* test_tokenizer.c - examples/tokenizer.h and json.h: tokens equal those of Hugging Face's tokenizers package
- * (golden/make_tokenizer.py). Also tests refusals and their texts, long words, files of tokens, and every failing
- * allocation. */
+/* test_tokenizer.c - tests examples/tokenizer.h and json.h. Tokens must equal those of Hugging Face's tokenizers
+ * package (golden/make_tokenizer.py). Further tests: refused files and their error texts, long words, files of tokens,
+ * and every allocation failing. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "check.h"
@@ -15,7 +15,7 @@
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                         \
     "\"content\":\"                              \"}"
 
-/* Writes the file with `from` replaced once by `to` to SCRATCH. */
+/* Writes a copy of the file at `path` to SCRATCH, with the first occurrence of `from` replaced by `to`. */
 static void put_edited(const char *path, const char *from, const char *to)
 {
     json d;
@@ -33,7 +33,7 @@ static void put_edited(const char *path, const char *from, const char *to)
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
-/* Parses a copy of the text. */
+/* Parses a copy of the text. Returns 0, or -1 after an error. */
 static int parse(json *d, const char *text)
 {
     size_t n = strlen(text);
@@ -109,7 +109,7 @@ static void test_json_refuses(void)
     json_free(&d);
     CHECK(json_read_file(&d, "tests") == -1 && strstr(d.error, "tests: cannot ") == d.error);
     json_free(&d);
-    FILE *f = fopen("tests", "rb"); /* a directory: some systems open it, but cannot read it */
+    FILE *f = fopen("tests", "rb"); /* a directory, which some systems open but cannot read */
     json_init(&d, "tests");
     CHECK(f == NULL || json_read_line(&d, f) == -1);
     CHECK(f == NULL || strstr(d.error, "tests: cannot read it: ") == d.error);
@@ -118,7 +118,7 @@ static void test_json_refuses(void)
     json_free(&d);
 }
 
-/* A byte order mark of UTF-8 is ignored; files with one of another encoding are refused. */
+/* A byte order mark of UTF-8 must be ignored. A file with a byte order mark of another encoding must be refused. */
 static void test_json_marks(void)
 {
     json d;
@@ -136,7 +136,7 @@ static void test_json_marks(void)
     json_free(&d);
 }
 
-/* Written values read as the same values, and writing those gives the same text. */
+/* Values that are written must be read as the same values, and writing these must give the same text. */
 static void test_json_writing(void)
 {
     static const char text[] =
@@ -187,7 +187,7 @@ static void test_json_values(void)
     CHECK(json_find(&d, 0, "x") == 0 && json_find(&d, n, "x") == 0 && json_next(&d, 0) == 0);
     CHECK(json_kind_of(&d, d.count) == JSON_NOTHING && d.error[0] == 0);
 
-    /* requests for values of another type */
+    /* Each of these calls requests a value of a type that the document does not have there. */
     const char *const errors[] = {
         "t:2: n: expected a whole number, found an array",
         "t:2: expected a whole number, found a number 12345678901234567890",
@@ -221,7 +221,7 @@ static void test_json_values(void)
     json_free(&d);
 }
 
-/* Written lines are read back unchanged. */
+/* A written line must be read back as the same text; bytes that are not UTF-8 become U+FFFD. */
 static void test_json_lines(void)
 {
     static const char all[] = "\x01\n\t\"\\/ \x7f\xc3\xa9\xf0\x9f\x98\x80 \xff\xed\xa0\x80";
@@ -247,7 +247,8 @@ static void test_json_lines(void)
 }
 
 /* ---- comparison with Hugging Face's tokenizers ----------------------------------------------- */
-/* The bytes of the tokens make up the text, except for an added token whose name stands for other bytes. */
+/* Checks that the bytes of a text's tokens, in order, are the text. One added token is an exception: its name stands
+ * for other bytes. */
 static void check_whole(bpe *b, const char *text, size_t n)
 {
     size_t size, at = 0, valid_size;
@@ -257,7 +258,7 @@ static void check_whole(bpe *b, const char *text, size_t n)
     for (size_t k = 0; k < t.count; k++) {
         const char *bytes = bpe_bytes(b, t.ids[k], &size);
         if (size == 1 && *bytes == '\xe9' && at + 1 < valid_size && valid[at] == '\xc3')
-            size = 2; /* the added token whose name is also that of byte e9 */
+            size = 2; /* this added token has the name that also stands for byte e9 */
         else
             CHECK(at + size <= valid_size && memcmp(valid + at, bytes, size) == 0);
         at += size;
@@ -289,7 +290,7 @@ static void check_classes(json *d)
         CHECK(json_int_of(d, i) == counts[k]);
 }
 
-/* Compares NFC of each character. */
+/* Compares the NFC form of each Unicode character with a hash from Python. */
 static void check_composed(json *d)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -313,7 +314,7 @@ static void check_composed(json *d)
     CHECK(changed == json_int(d, JSON_ROOT, "composed", 0));
 }
 
-/* Compares how a pre-tokenizer splits the text, whatever the tokens are. */
+/* Compares where a pre-tokenizer splits the text, whatever the tokens are. */
 static void check_split(json *d, const bpe *b)
 {
     uint32_t text = json_find(d, JSON_ROOT, "text");
@@ -329,8 +330,8 @@ static void check_split(json *d, const bpe *b)
     CHECK(s == end);
 }
 
-/* Checks all lines of a folder's cases.jsonl and returns their number. If `files` is not NULL, also checks this
- * tokenizer, read from vocab.json and merges.txt. */
+/* Checks all lines of a folder's cases.jsonl with tokenizer b and returns their number. If `files` is not NULL, also
+ * checks `files`, a tokenizer read from vocab.json and merges.txt. */
 static int check_cases(bpe *b, bpe *files, const char *path)
 {
     json d;
@@ -411,7 +412,8 @@ static void test_golden(void)
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
-/* Merges literally by the definition: the lowest rank, the leftmost pair of that rank, until no pair can be merged. */
+/* Merges a word by the definition: takes the lowest rank and the leftmost pair of that rank, until no pair can be
+ * merged. */
 static size_t merge_slowly(const bpe *b, const char *s, size_t n, int32_t *ids)
 {
     for (size_t i = 0; i < n; i++)
@@ -448,7 +450,7 @@ static void test_words(void)
     for (int k = 0; k < 6000; k++) {
         const char *alphabet = alphabets[k % 5];
         size_t n = 1 + (size_t)k % sizeof word;
-        if (k % 100 == 0) { /* in an order that no training gives */
+        if (k % 100 == 0) { /* permutes the ranks of merges into an order that no training gives */
             for (uint32_t i = 0; i <= b.merge_mask; i++)
                 b.merges[i].rank = b.merges[i].rank * 197 % 1009;
             memset(b.words, 0, BPE_CACHE * sizeof *b.words);
@@ -457,16 +459,16 @@ static void test_words(void)
             state = state * 1664525 + 1013904223;
             word[i] = alphabet[(state >> 16) % strlen(alphabet)];
         }
-        if (k % 2) /* several tokens in a row */
+        if (k % 2) /* a word made of the texts of consecutive tokens */
             memcpy(word, b.bytes + b.start[257] + (state >> 16) % 1000, n);
         size_t count = merge_slowly(&b, word, n, slowly);
-        for (int again = 0; again < 2; again++) { /* the second time a short word is in the cache */
+        for (int again = 0; again < 2; again++) { /* the second time, a short word comes from the cache */
             t.count = 0;
             CHECK(bpe_encode_word(&b, word, n, &t) == 0 && t.count == count);
             CHECK(memcmp(t.ids, slowly, count * sizeof *slowly) == 0);
         }
     }
-    /* words and runs of a million bytes: an algorithm of n * n steps would take minutes */
+    /* Words and runs of a million bytes: an algorithm with n * n steps would take minutes. */
     char *text = (char *)malloc(LONG);
     for (int k = 0; k < 4; k++) {
         static const char *const of[] = { "a", "th", " ", " \n" };
@@ -499,7 +501,7 @@ static void test_words(void)
     bpe_tokens_free(&t);
 }
 
-/* ---- special tokens and pieces --------------------------------------------------------------- */
+/* ---- special tokens, and texts encoded in pieces ---------------------------------------------- */
 static void encode(bpe *b, const char *text, int flags, bpe_tokens *t)
 {
     CHECK(bpe_encode(b, text, strlen(text), flags, t) == 0);
@@ -511,8 +513,8 @@ static void check_same(const bpe_tokens *t, const bpe_tokens *u)
               "%d and %d tokens", (int)t->count, (int)u->count);
 }
 
-/* A chat encoded in pieces has the tokens of its whole text. Special tokens that a piece contains as text are
- * counted. */
+/* A chat that is encoded in pieces must have the tokens of the whole text. Names of special tokens within a piece's
+ * text must be counted. */
 static void test_pieces(void)
 {
     bpe b;
@@ -530,7 +532,7 @@ static void test_pieces(void)
     check_same(&t, &u);
     CHECK(b.special_texts == 0 && t.ids[0] == 1 && t.ids[t.count - 1] == 2);
 
-    /* a space is put before the start of a text, and removed by decoding */
+    /* Llama 2's tokenizer puts a space before the start of a text; decoding must remove it. */
     size_t size, count = t.count;
     t.count = u.count = 0;
     encode(&b, "the", 0, &t);
@@ -552,7 +554,7 @@ static void test_pieces(void)
     encode(&b, "", BPE_TEMPLATE, &t);
     CHECK(t.count == 2 && t.ids[0] == 1 && t.ids[1] == 2);
 
-    /* special tokens within a text */
+    /* Names of special tokens within a text must not become special tokens. */
     t.count = 0;
     encode(&b, "[INST] a </s></s", 0, &t);
     CHECK(b.special_texts == 2);
@@ -563,7 +565,7 @@ static void test_pieces(void)
     bpe_free(&b);
     CHECK(bpe_open(&b, GOLDEN "qwen2") == 0);
     t.count = 0;
-    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* not special; special only after normalisation */
+    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* <think> is not special; both forms of U+00C5 are */
     CHECK(b.special_texts == 2 && t.ids[0] == 423 && bpe_find_added(&b, "\xc3\x85")->id == 129);
     CHECK(bpe_find_added(&b, "e\xcc\x81t")->id == 424 && bpe_find_added(&b, "\xc3\xa9t") == NULL);
     bpe_free(&b);
@@ -571,8 +573,8 @@ static void test_pieces(void)
     bpe_tokens_free(&u);
 }
 
-/* If no merge crosses a U+2581, the text is split there, and the tokens are those of the whole text. If one does, the
- * text is not split. */
+/* If no merge crosses a U+2581, the tokenizer splits a text there, and tokens must be those of the whole text. If a
+ * merge crosses one, the tokenizer must not split. */
 static void test_spaces(void)
 {
     static const char *const parts[] = { " ",   "  ",  "\xe2\x96\x81", "the",
@@ -619,16 +621,17 @@ static void test_spaces(void)
     bpe_free(&b);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------- */
+/* ---- files that must be refused --------------------------------------------------------------- */
 static void check_refused(int status, bpe *b, const char *error)
 {
     CHECK_MSG(status == -1 && strstr(b->error, error) != NULL, "expected \"%s\", got \"%s\"", error,
               b->error);
-    CHECK(b->bytes == NULL && b->merges == NULL); /* nothing is left to free */
+    CHECK(b->bytes == NULL && b->merges == NULL); /* the failed call has freed everything */
     bpe_free(b);
 }
 
-/* Refusals for files of each family: the folder, the replaced text, the new text, the error. */
+/* Each entry changes a file so that it must be refused: the family's folder, the replaced text, the new text, and the
+ * expected error. */
 static void test_family_refusals(void)
 {
     static const char *const of[][4] = {
@@ -724,7 +727,7 @@ static void test_family_refusals(void)
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[i][0]);
         put_edited(path, of[i][1], of[i][2]);
-        if (strstr(of[i][3], "once normalized")) /* of a token that matches after normalisation */
+        if (strstr(of[i][3], "once normalized")) /* for a token that matches after normalisation */
             put_edited(SCRATCH, "\"normalized\":false", "\"normalized\":true");
         check_refused(bpe_read_json(&b, SCRATCH), &b, of[i][3]);
     }
@@ -833,7 +836,7 @@ static void test_refusals(void)
     check_refused(bpe_open(&b, "build"), &b,
                   "build: expected a directory with tokenizer.json, or ");
 
-    /* a truncated file */
+    /* A file that is cut off must be refused. */
     json d;
     size_t n = 0;
     const char *s = json_read_text(&d, GOLDEN "tokenizer.json", &n);
@@ -843,7 +846,7 @@ static void test_refusals(void)
     }
     json_free(&d);
 
-    /* a directory in place of each file; an added token without text, which is ignored */
+    /* A directory in place of each file must be refused. An added token without text is ignored. */
     mkdir(SCRATCH "d", 0777);
     put_edited(GOLDEN "vocab.json", "{", "{ ");
     CHECK(rename(SCRATCH, SCRATCH "d/vocab.json") == 0);
@@ -867,20 +870,20 @@ static void test_refusals(void)
     CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
     bpe_free(&b);
 
-    /* a template that adds nothing */
+    /* A template that adds no token is valid. */
     put_edited(
         GOLDEN "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
         "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}}]");
     CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
     bpe_free(&b);
 
-    /* if a merge occurs twice, its later rank counts */
+    /* If a merge occurs twice, its later rank counts. */
     put_edited(GOLDEN "tokenizer.json", "\"merges\":[", "\"merges\":[[\"\xc4\xa0\",\"t\"],");
     CHECK(bpe_read_json(&b, SCRATCH) == 0);
     CHECK(bpe_merge_slot(&b, b.byte[' '], b.byte['t'])->rank == 2);
     bpe_free(&b);
 
-    /* as in the oldest files: no type, merges as text */
+    /* The oldest files have no type, and merges as text; they must load. */
     put_edited(GOLDEN "tokenizer.json", "\"type\":\"BPE\",", "");
     CHECK(bpe_read_json(&b, SCRATCH) == 0);
     bpe_free(&b);
@@ -942,7 +945,7 @@ static void test_bin(void)
           strstr(t.error, "build/none/x: cannot open it"));
     bpe_tokens_free(&back);
 
-    /* the disk is full; the link is removed, not its target */
+    /* The disk is full: the link at the path is removed, but not the file it points to. */
     ids[1] = 1;
     remove(SCRATCH);
     if (access("/dev/full", W_OK) == 0 && symlink("/dev/full", SCRATCH) == 0) {
@@ -952,7 +955,7 @@ static void test_bin(void)
 }
 
 /* ---- failing allocations --------------------------------------------------------------------- */
-/* Reads each family's file, encodes and decodes a text, with allocation 1, 2, ... failing. */
+/* Reads the file of each family, then encodes and decodes a text, with allocation number 1, 2, .. failing. */
 static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
@@ -960,7 +963,7 @@ static void test_family_allocations(void)
     char path[64];
     for (int k = 0; k < 5; k++) {
         long n = 0, before = live_blocks;
-        int stage = 0; /* how far it got; 3 is the end */
+        int stage = 0; /* stages that succeeded; 3 means all */
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[k]);
         while (stage < 3 && n < 1000) {
             bpe b;
@@ -989,14 +992,14 @@ static void test_family_allocations(void)
     }
 }
 
-/* Runs every function that allocates, with allocation number 1, 2, ... failing until none fails. */
+/* Runs every function that allocates, with allocation number 1, 2, .. failing, until no allocation fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, BIN, TEXTS }; /* TEXTS and above: encoding of a text */
+    enum { JSON, FILES, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
-        texts[0][i + 3] = " the"[i % 4]; /* short words, which are cached */
-        texts[1][i] = 'a';               /* a long one */
+        texts[0][i + 3] = " the"[i % 4]; /* short words, which the tokenizer caches */
+        texts[1][i] = 'a';               /* a single long word */
         texts[2][i] = i == 100 ? '\xff' : "a <|user|> b"[i % 12];
     }
     put_file(SCRATCH, texts[2], 300);
@@ -1020,7 +1023,7 @@ static void test_allocations(void)
             const char *error = what < BIN ? b.error : t.error;
             CHECK((status == 0) == done && (done || t.count == 0));
             CHECK_MSG(done || strstr(error, "out of memory for "), "%d: \"%s\"", what, error);
-            if (what >= TEXTS) { /* the next call succeeds */
+            if (what >= TEXTS) { /* after a failure, the next call must succeed */
                 size_t count = t.count;
                 t.count = 0;
                 CHECK(bpe_encode(&b, s, strlen(s), 1, &t) == 0);
@@ -1037,7 +1040,7 @@ static void test_allocations(void)
     test_family_allocations();
     json d;
     FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
-    for (int i = 1; i < 4 && f != NULL; i++) { /* a line and its values */
+    for (int i = 1; i < 4 && f != NULL; i++) { /* allocation i fails while a line is read */
         rewind(f);
         json_init(&d, "cases");
         allocations = 0;
@@ -1052,7 +1055,7 @@ static void test_allocations(void)
         fclose(f);
 }
 
-/* With folders as arguments (golden/make_tokenizer.py DIR N), only tests their cases. */
+/* With folders as arguments (made by golden/make_tokenizer.py DIR N), tests only the cases in them. */
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)

@@ -1,6 +1,6 @@
-/* test_train.c - compares examples/layers.h with PyTorch, and tests examples/train.h: every micro-batch and budget
- * gives the bits of a loop written by hand; validation, best weights, early stopping, resuming; refusals and their
- * texts; every failing allocation. */
+/* test_train.c - compares examples/layers.h with PyTorch and tests examples/train.h. Every micro-batch size and budget
+ * must give the bits of a training loop written by hand. Further tests: validation, best weights, early stopping,
+ * resuming, errors and their texts, and every allocation failing. */
 #define INITIAL_VALUES_REFUSED
 #include "gradckpt.h"
 #include "check.h"
@@ -70,7 +70,7 @@ static void test_layers(void)
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Convolutions, flattening, group norm, LSTM. */
+/* Compares convolutions, flattening, group norm and LSTM with PyTorch. */
 static void test_more_layers(void)
 {
     static float in[48];
@@ -104,7 +104,7 @@ static void test_more_layers(void)
     t[4] = layers_dense(layers_flatten(t[3]), "fc1", 3);
     gckpt_graph *uneven = gckpt_graph_new(s, NULL);
     gckpt_tensor *six = gckpt_input(uneven, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 6));
-    CHECK(layers_conv2d_transposed(six, "up2", 7, 3, &up, 0) == NULL); /* the weight has 7 output channels, not 6 */
+    CHECK(layers_conv2d_transposed(six, "up2", 7, 3, &up, 0) == NULL); /* up2's weight has 7 output channels, not 6 */
     gckpt_graph_free(uneven);
     for (int i = 0; i < 3; i++)
         t[5] = layers_lstm_cell(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
@@ -136,12 +136,12 @@ static void test_more_layers(void)
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Standard deviations and bounds of initial values, and their names. */
+/* Tests standard deviation and bound of initial values, which depend on the parameter's name. */
 static void test_initial_values(void)
 {
     static const struct {
         const char *name;
-        double bound, deviation; /* if bound is 0, a normal distribution */
+        double bound, deviation; /* if bound is 0, values are normally distributed */
     } want[] = { { "fc.weight", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "fc.bias", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "h.7.attn.c_attn.weight", 0, 0.02 },
@@ -150,15 +150,15 @@ static void test_initial_values(void)
                  { "h.7.mlp.c_proj.weight", 0, 0.02 / 4 },
                  { "h.7.mlp.c_proj.bias", 0, 0 },
                  { "h.7.ln_1.bias", 0, 0 },
-                 { "c.weight", 1 / 12.0, 1 / 12.0 / 1.7320508 }, /* fan-in is 9 x 16 of the 64 channels */
+                 { "c.weight", 1 / 12.0, 1 / 12.0 / 1.7320508 }, /* fan-in: 9 x 16 of the 64 channels */
                  { "c.bias", 1 / 12.0, 1 / 12.0 / 1.7320508 },
                  { "up.weight", 1 / 20.0, 1 / 20.0 / 1.7320508 }, /* fan-in is 4 x 100 */
                  { "lstm.weight_ih_l1", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "lstm.bias_hh_l0", 1 / 8.0, 1 / 8.0 / 1.7320508 },
                  { "gn.bias", 0, 0 },
-                 { "conv.weight", 1 / 24.0, 1 / 24.0 / 1.7320508 }, /* nn.Conv2d(64, 80, 3) */
-                 { "map.weight", 1 / 8.0, 1 / 8.0 / 1.7320508 },    /* nn.Linear(64, 80, bias=False) */
-                 { "wte.weight", 0, 1 },                            /* nn.Embedding */
+                 { "conv.weight", 1 / 24.0, 1 / 24.0 / 1.7320508 }, /* values of nn.Conv2d(64, 80, 3) */
+                 { "map.weight", 1 / 8.0, 1 / 8.0 / 1.7320508 },    /* values of nn.Linear(64, 80, bias=False) */
+                 { "wte.weight", 0, 1 },                            /* values of nn.Embedding */
                  { "wpe.weight", 0, 0.02 },
                  { "model.layers.1.mlp.up_proj.weight", 0, 0.02 } };
     const layers_gpt gpt = { 8, 4, 1, 0.1f };
@@ -200,12 +200,12 @@ static void test_initial_values(void)
     gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Layers of the same name share their weights. A line says so once, since PyTorch would have two layers. */
+/* Two layers with one name share their weights. A warning says so once, since PyTorch would have separate weights. */
 static void test_shared(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_tensor *state[2] = { NULL, NULL };
-    for (int k = 0; k < 2; k++) { /* a second graph of the same store has the same layers */
+    for (int k = 0; k < 2; k++) { /* a second graph of the same store may have the same layers without a warning */
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "in", GCKPT_F32, gckpt_shape2(2, 8)), *h;
         layers_dense(in, "fc1", 8), layers_dense(in, "fc2", 8);
@@ -215,7 +215,7 @@ static void test_shared(void)
         CHECK_MSG(h != NULL && layers_share == 0, "graph %d", k);
         if (k == 1) {
             const int params = gckpt_graph_size(g);
-            layers_share = 1; /* sharing is intended */
+            layers_share = 1; /* tells the library that sharing is intended */
             CHECK(layers_dense(in, "fc1", 8) != NULL && gckpt_graph_size(g) == params + 1);
             layers_share = 0;
             CHECK(layers_dense(in, "fc1", 8) != NULL && layers_share == 1);
@@ -256,14 +256,14 @@ static void classifier(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
-/* What a progress callback records. */
+/* Values that the callback on_step records. */
 typedef struct {
     gckpt_store *store;
     int epochs, stop_after, wrong;
-    int64_t steps, stop_at; /* steps of all epochs */
-    train_report of[64];    /* reports at the end of each epoch */
+    int64_t steps, stop_at; /* steps of all epochs so far; the step after which to stop */
+    train_report of[64];    /* report at the end of each epoch */
     uint64_t hash[64];
-    uint64_t stopped; /* the hash at that step */
+    uint64_t stopped; /* hash of the weights after step stop_at */
 } training_log;
 
 static int on_step(void *user, const train_report *now)
@@ -297,7 +297,7 @@ static train_options options(training_log *v)
     return o;
 }
 
-/* Trains in a new store. Returns its hash, or 0 if training fails. */
+/* Trains in a new store. Returns a hash of the weights, or 0 if training fails. */
 static uint64_t fit(const train_data *data, train_options *o, train_report *r)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -341,13 +341,13 @@ static void test_same_bits(void)
     o.plan.threads = 3;
     CHECK(fit(&data, &o, &other) == hash && same(&r, &other));
     o.plan.budget = 0;
-    o.plan.precision = GCKPT_BF16; /* also of validation */
+    o.plan.precision = GCKPT_BF16; /* validation uses bf16 as well */
     const uint64_t narrow = fit(&data, &o, &r);
     o.micro_batch = 2;
     CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
     o.plan.bf16_weights = 1;
     CHECK(fit(&data, &o, &r) == narrow && same(&r, &other) && r.bytes > other.bytes);
-    o.plan.budget = r.bytes; /* enough for one executor with copies of the weights, not for two */
+    o.plan.budget = r.bytes; /* enough for one executor with bf16 copies of the weights, but not for two */
     CHECK(fit(&data, &o, &other) == narrow && same(&r, &other) && other.bytes == r.bytes);
     gckpt_store *s = gckpt_store_new(NULL);
     train_run t;
@@ -361,7 +361,7 @@ static void test_same_bits(void)
     CHECK(fit(&data, &o, &other) != hash);
 }
 
-/* The same training, written by hand. */
+/* The same training as a loop written by hand, which must give the same weights. */
 static void test_by_hand(void)
 {
     static training_log v;
@@ -371,7 +371,7 @@ static void test_by_hand(void)
     train_options o = options(&v);
     train_report r;
     const uint64_t hash = fit(&data, &o, &r);
-    CHECK(r.epoch == 6 && r.validation == r.loss && r.accuracy == -1); /* the final values stay */
+    CHECK(r.epoch == 6 && r.validation == r.loss && r.accuracy == -1); /* the report has the values of the last epoch */
     int64_t order[ROWS], at = 0;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -405,7 +405,7 @@ static void test_by_hand(void)
     gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
-/* Each row occurs once an epoch, in another order each time. */
+/* Each epoch must have each row once, in a new order. */
 static void test_order(void)
 {
     int64_t order[ROWS], before[ROWS] = { 0 };
@@ -424,7 +424,7 @@ static void test_order(void)
     }
 }
 
-/* Validation and prediction agree on the same rows, and accuracy agrees with a count. */
+/* Validation and prediction must have the same loss on the same rows, and the reported accuracy must equal a count. */
 static void test_validation(void)
 {
     static training_log v;
@@ -456,7 +456,8 @@ static void test_validation(void)
     gckpt_store_free(s);
 }
 
-/* The weights of the least validation loss are kept; training stops when patience ends. */
+/* Training must keep the weights with the least validation loss, and must stop after `patience` epochs without a lower
+ * one. */
 static void test_best(void)
 {
     static training_log v;
@@ -464,7 +465,7 @@ static void test_best(void)
     train_options o = options(&v);
     train_report r;
     o.schedule = SCHEDULE_CONSTANT;
-    o.hyper.lr = 0.05f; /* too large */
+    o.hyper.lr = 0.05f; /* so large that the validation loss does not always fall */
     o.epochs = 40;
     uint64_t hash = fit(&data, &o, &r);
     int best = 0;
@@ -481,7 +482,7 @@ static void test_best(void)
     CHECK(v.epochs == r.epoch + 5 && hash == v.hash[r.epoch - 1] && (hash == all || v.epochs <= best));
 }
 
-/* Without validation rows the last weights are kept, wherever training stops. */
+/* Without validation rows, training must keep the last weights, at whatever step it stops. */
 static void test_unvalidated(void)
 {
     static training_log v;
@@ -496,7 +497,7 @@ static void test_unvalidated(void)
         CHECK(r.epoch == (v.stop_at + 3) / 4 && r.step == (v.stop_at - 1) % 4 + 1);
     }
     v.stop_at = 7;
-    o.save = path; /* resumed, and stopped at once */
+    o.save = path; /* saves at the stop, resumes, and stops at once */
     remove(path);
     const uint64_t hash = fit(&data, &o, &r);
     train_run t;
@@ -505,13 +506,13 @@ static void test_unvalidated(void)
     CHECK(hash == v.stopped && gckpt_store_hash(s) == hash);
     gckpt_store_free(s);
     remove(path);
-    o.save = NULL; /* with validation rows it is that of the best epoch */
+    o.save = NULL; /* with validation rows, the weights of the best epoch are kept */
     const train_data some = rows_of(64 + VALID, VALID);
     CHECK(fit(&some, &o, &r) == v.hash[0] && v.hash[0] != v.stopped && r.epoch == 1 && r.step == 0);
 }
 
-/* A checkpoint's notes with an epoch or step that does not exist: a training that resumed there would read rows before
- * the first one, or never end. */
+/* A checkpoint with an epoch or step that cannot exist must be refused: a training that resumed there would read rows
+ * before row 0, or never end. */
 static void test_notes(const train_data *data, train_options *o)
 {
     static const char *const wrong[][2] = {
@@ -535,7 +536,8 @@ static void test_notes(const train_data *data, train_options *o)
     gckpt_store_free(s);
 }
 
-/* Training that stops after some epochs, or within one, and resumes gives the same result as without interruption. */
+/* Training that stops after some epochs or within an epoch, and then resumes, must give the result of a training
+ * without a stop. */
 static void test_resume(void)
 {
     static training_log v;
@@ -557,7 +559,7 @@ static void test_resume(void)
     CHECK(train_fit(s, classifier, &data, &o, &other) == 0 && v.epochs == 6);
     CHECK(gckpt_store_hash(s) == hash && v.hash[5] == last && same(&other, &r));
     gckpt_store_free(s);
-    v.epochs = 6; /* no epoch is left */
+    v.epochs = 6; /* all epochs are done, so resuming trains no step */
     CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
     o.seed++;
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this one: 150 rows"));
@@ -566,7 +568,7 @@ static void test_resume(void)
     CHECK(fit(&data, &o, &other) == 0 &&
           strstr(other.error, "this one: 149 rows, 37 for validation, batch 16, seed 7); remove"));
     data.rows++;
-    class_of[ROWS - 1] ^= 1; /* for validation */
+    class_of[ROWS - 1] ^= 1; /* changes the value of a validation row */
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "belongs to a training on other values; remove"));
     class_of[ROWS - 1] ^= 1;
     CHECK(fit(&data, &o, &other) == hash);
@@ -630,7 +632,7 @@ static void test_refusals(void)
     CHECK(fit(&data, &o, &r) != 0 && v.steps == 11 && v.epochs == 1 && r.epoch == 1);
 }
 
-/* Every allocation of train.h fails once. */
+/* Each allocation of train.h fails once. */
 static void test_memory(void)
 {
     static training_log v;
@@ -655,7 +657,7 @@ static void test_memory(void)
 enum { T = 5, WORDS = 4 };
 static int32_t tokens[ROWS * T], next_of[ROWS * T];
 
-/* Predicts the next word, with two losses; targets below 0 do not count. */
+/* Predicts the next word, with a cross-entropy loss and a small second loss. Targets of -1 are ignored. */
 static void words(train_net *net, void *user)
 {
     (void)user;
@@ -696,7 +698,8 @@ static void test_sequences(void)
     gckpt_store_free(s);
 }
 
-/* Compares rows with each other: a batch runs whole, and no batch is short. */
+/* A net that compares the rows of a batch with each other, so that every batch must be whole and cannot be split into
+ * micro-batches. */
 static void pairs(train_net *net, void *user)
 {
     (void)user;
@@ -722,7 +725,8 @@ static void test_mixed(void)
     gckpt_store_free(s);
 }
 
-/* (B,1) minus (B) is (B,B): each prediction minus the targets of all rows. */
+/* A likely mistake: predictions (B,1) minus targets (B) broadcast to (B,B), so each prediction is compared with the
+ * targets of all rows. */
 static void broadcast(train_net *net, void *user)
 {
     (void)user;
@@ -746,7 +750,7 @@ static void both(train_net *net, void *user)
     net->loss = gckpt_sum_loss(gckpt_mul(miss, miss));
 }
 
-/* Settings that are obeyed, but probably a mistake, appear in the report and on stderr. */
+/* Settings that are valid, but probably a mistake, must cause a warning in the report and on stderr. */
 static void test_warnings(void)
 {
     static training_log v;
@@ -782,7 +786,7 @@ static void test_warnings(void)
         CHECK_MSG(says[i] != NULL ? strstr(r.notes, says[i]) != NULL : r.notes[0] == 0, "%d: %s", i, r.notes);
         gckpt_store_free(s);
     }
-    /* rising, falling and shuffled numbers */
+    /* For i from 0 to 2, targets rise, fall or are shuffled. */
     for (int i = 0; i < 3; i++) {
         train_data data = rows_of(ROWS, VALID);
         gckpt_store *s = gckpt_store_new(NULL);
@@ -805,7 +809,7 @@ static void test_warnings(void)
     }
 }
 
-/* Shuffled rows keep their columns together, each row occurs once, and the order depends on the seed alone. */
+/* Shuffling rows must keep the columns of a row together and each row once. The order must depend on the seed only. */
 static void test_shuffle_rows(void)
 {
     enum { N = 40 };

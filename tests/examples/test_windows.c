@@ -1,9 +1,8 @@
-/* test_windows.c - models with sliding windows and capped scores in Hugging Face's files
- * (golden/windows.py): Gemma 2 and 3, and windows of Mistral, Qwen2, Qwen3 and SmolLM3, with newer
- * and older keys of config.json. Logits, gradients, ten steps and generated tokens, all of rows
- * longer than the windows, equal those of transformers and peft, for files read and files written.
- * Caches of layers with a window keep no more positions than they need. Errors in a file are
- * refused by name.
+/* test_windows.c - models with sliding windows and capped attention scores in Hugging Face's files (golden/windows.py):
+ * Gemma 2 and 3, and Mistral, Qwen2, Qwen3 and SmolLM3 with windows, with newer and older keys of config.json. Rows are
+ * longer than the windows. Logits, gradients, ten steps and generated tokens must equal those of transformers and peft,
+ * both for files that these wrote and for files written here. The cache of a layer with a window must keep only the
+ * positions that it needs. A wrong file must be refused with the name of the wrong key.
  *
  *     build/test_windows [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -18,7 +17,7 @@
 
 enum { CASES = sizeof golden_windows / sizeof golden_windows[0] };
 
-/* Returns the folder of a case; a variant uses the weights of another case. */
+/* Returns a folder with the files of a case. Some cases have their own config.json and the weights of another case. */
 static const char *folder_of(const char *name)
 {
     static char folder[96];
@@ -77,8 +76,8 @@ static void test_golden_model(int i)
 }
 
 /* ---- generation ---- */
-/* For texts longer than the cache of a window, the logits equal those of one call to the bit. Also
- * checks the bytes of the caches. `before`: length of a prefix or prompt. */
+/* Texts longer than the cache of a window must have the logits of one call with the whole text, to the bit. The bytes
+ * of the caches are checked as well. In the function, `before` is the length of the adapter's prefix or prompt. */
 enum { LONG = 300, FIRST = 150, ROUND = 63 };
 
 static void test_long(const char *name, const adapters_options *method)
@@ -158,7 +157,7 @@ enum {
 static const struct {
     adapters_options options;
     int64_t trains;
-    int begins; /* if nonzero, starts as the model, to 1e-4 */
+    int begins; /* if nonzero, logits of an untrained adapter are within 1e-4 of the model's */
 } methods[] = {
     { { .method = ADAPTERS_FULL }, V *C + L *BLOCK + C, 1 },
     { { .method = ADAPTERS_LAST }, BLOCK + C, 1 },
@@ -174,7 +173,7 @@ static const struct {
     { { .method = ADAPTERS_PROMPT, .size = 3 }, 3 * C, 0 },
 };
 
-/* Every method on Gemma 2, as in test_llama.c. */
+/* Tests every method on Gemma 2, as test_methods of test_llama.c does for Llama. */
 static void test_methods(void)
 {
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
@@ -222,14 +221,14 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on weights quantised while loading or in the file: close to the model, and the same bits
- * from any plan. */
+/* LoRA on weights that are quantised while loading, or quantised in the file: logits must be close to the model's, and
+ * every plan must give the same bits. */
 static void test_packed(void)
 {
     static const model_source sources[] = { { .storage = GCKPT_STORAGE_BF16 },
                                             { .storage = GCKPT_STORAGE_I8 },
                                             { .map = 1 } };
-    static const double near[] = { 1e-4, 0.3, 1e-4 }; /* the files are BF16 */
+    static const double near[] = { 1e-4, 0.3, 1e-4 }; /* the model's files are BF16 */
     const adapters_options lora = { .method = ADAPTERS_LORA, .targets = "all-linear" };
     for (int i = 0; i < 6; i++) {
         const char *name = i < 3 ? "gemma2" : "gemma3";
@@ -249,13 +248,14 @@ static void test_packed(void)
 }
 
 /* ---- config.json ---- */
-/* A layer that a method adds attends to all positions if config.json lists a type for each layer;
- * otherwise it follows the pattern of the other layers. The saved model says the same. */
+/* A layer that a method adds must attend to all positions if config.json lists a type for each layer; if not, it must
+ * follow the window pattern of the other layers. The saved config.json must say the same, and the reloaded model must
+ * have the same logits. */
 static void test_added(void)
 {
     static const struct {
         const char *name;
-        int slide; /* a bit for each of the two added layers that has a window */
+        int slide; /* bit k is set if added layer k has a window */
         const char *says;
     } all[] = {
         { "gemma3", 0,
@@ -372,7 +372,7 @@ int main(int argc, char **argv)
     }
     char command[96];
     snprintf(command, sizeof command, "rm -rf %s/base", tuning_folder);
-    CHECK(system(command) == 0); /* check_peft.py finds only the saved files */
+    CHECK(system(command) == 0); /* so that check_peft.py finds only the saved files */
     tuning_close(argc);
     return check_report("windows");
 }

@@ -1,5 +1,5 @@
-/* tokens.h - compares examples/tokenizer.h with the tokens of Hugging Face's tokenizers
- * (golden/tokenizer, golden/gguf_tokenizer). Include after check.h and tokenizer.h. */
+/* tokens.h - compares tokens of examples/tokenizer.h with those of Hugging Face's tokenizers (golden/tokenizer,
+ * golden/gguf_tokenizer). Include it after check.h and tokenizer.h. */
 #ifndef TESTS_TOKENS_H
 #define TESTS_TOKENS_H
 
@@ -32,8 +32,8 @@ static size_t from_hex(char *s)
     return n;
 }
 
-/* Compares the decoded text of tokens. Decoding byte by byte gives the same where the text is
- * UTF-8. */
+/* Compares the text decoded from a line's tokens with the line's text. Decoding token by token must give the same text
+ * if that text is valid UTF-8. */
 static void check_decoded(json *d, bpe *b)
 {
     uint32_t list = json_find(d, JSON_ROOT, "decode"), expected = json_find(d, JSON_ROOT, "text");

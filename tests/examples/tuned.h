@@ -1,5 +1,5 @@
-/* tuned.h - shared by test_llama.c and test_windows.c: a model with adapters, and the comparison
- * with peft's results. Include examples/adapters.h and tuning.h before it. */
+/* tuned.h - a model with an adapter, and its comparison with the results of peft; for test_llama.c and test_windows.c.
+ * Include examples/adapters.h and tuning.h before this file. */
 #ifndef TESTS_TUNED_H
 #define TESTS_TUNED_H
 
@@ -17,9 +17,9 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* Tests the adapter GOLDEN name of the model `base`, which open_base opens: logits, losses and the
- * logits after training equal peft's, two plans and its saved file give the same bits, and
- * generated tokens equal peft's. */
+/* Tests the adapter in folder GOLDEN `name` on the model `base`, which open_base opens. Logits, losses, the logits
+ * after training and generated tokens must equal those of peft. Two plans and the saved and reloaded adapter must give
+ * the same bits. */
 static inline void tuned_adapter(void (*open_base)(tuned *, const char *, const model_source *),
                                  const char *name, const char *base, const double *losses,
                                  const int32_t *made)

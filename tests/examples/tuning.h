@@ -1,7 +1,6 @@
-/* tuning.h - shared by test_gpt2.c, test_llama.c and test_adapters.c: runs, trains and samples the
- * models of golden/gpt2, or of GOLDEN, as golden/gpt2.py did, and makes wrong copies of their
- * files. Tests run in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before
- * it. */
+/* tuning.h - runs, trains and samples the golden models as golden/gpt2.py did, and makes wrong copies of their files;
+ * for test_gpt2.c, test_llama.c, test_adapters.c and similar tests. The models are in golden/gpt2, or in GOLDEN if that
+ * is defined. Tests run in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before this file. */
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
 #include "check.h"
@@ -15,7 +14,7 @@
 #endif
 #include GOLDEN_SAVED
 #ifndef GOLDEN_EVERY
-#define GOLDEN_EVERY 1 /* the file has one logit out of this many */
+#define GOLDEN_EVERY 1 /* the file with expected values has every GOLDEN_EVERY-th logit */
 #endif
 
 #include <sys/stat.h>
@@ -23,7 +22,7 @@
 
 enum { LOGITS = GOLDEN_ROWS * GOLDEN_CONTEXT * GOLDEN_VOCABULARY };
 
-static gckpt_store *expected; /* contents of GOLDEN expected.safetensors */
+static gckpt_store *expected; /* the tensors of expected.safetensors in folder GOLDEN */
 
 static inline gckpt_store *tuning_load(model_any *m, const char *folder, const model_source *source)
 {
@@ -32,7 +31,7 @@ static inline gckpt_store *tuning_load(model_any *m, const char *folder, const m
     return s;
 }
 
-/* Computes the logits of the golden tokens. Returns 0 after an error. */
+/* Writes the logits of the golden tokens to `logits`. Returns 0 after an error. */
 static inline int tuning_run(const model_any *m, gckpt_store *s, const model_options *options,
                              const char *what, float *logits)
 {
@@ -52,7 +51,7 @@ static inline int tuning_run(const model_any *m, gckpt_store *s, const model_opt
     return good;
 }
 
-/* Compares these logits with `name` in expected; the difference may be at most `worst`. */
+/* Compares the model's logits with tensor `name` of `expected`. No difference may exceed `worst`. */
 static inline void tuning_logits(const model_any *m, gckpt_store *s, const model_options *options,
                                  const char *name, double worst)
 {
@@ -66,13 +65,13 @@ static inline void tuning_logits(const model_any *m, gckpt_store *s, const model
     for (int i = 0; i < LOGITS / GOLDEN_EVERY; i++) {
         double d = (double)have[i * GOLDEN_EVERY] - (double)want.values[i];
         d = d < 0 ? -d : d;
-        apart = d <= apart ? apart : d; /* also true for NaN */
+        apart = d <= apart ? apart : d; /* a NaN becomes the difference as well */
     }
     CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
 }
 
-/* Takes ten steps, with the reference's micro-batches or with `rows`. Each loss must be within
- * 1e-5, or, if losses is NULL, below the first one. */
+/* Trains ten steps with micro-batches of `rows`. Each loss must be within 1e-5 of losses[]; if losses is NULL, each
+ * later loss must be below the first. */
 static inline void tuning_train(const model_any *m, gckpt_store *s, const model_options *options,
                                 const char *what, const double *losses, float lr, gckpt_mode mode,
                                 int64_t rows)
@@ -106,8 +105,8 @@ static inline void tuning_train(const model_any *m, gckpt_store *s, const model_
     util_free(e, p, g, NULL);
 }
 
-/* Compares each parameter's gradient with `name`.gradients in expected, in order of names, as
- * golden/llama.py wrote them. */
+/* Compares the gradient of each parameter, in order of names, with tensor `name`.gradients of `expected`, which
+ * golden/llama.py wrote. */
 static inline void tuning_gradients(const model_any *m, gckpt_store *s, const char *name)
 {
     const int count = gckpt_store_count(s);
@@ -157,9 +156,9 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
     free(fetches);
 }
 
-/* Generates greedily from the golden prompt, with caches of keys and values. Compares the tokens,
- * and checks that the logits equal those of all tokens in one call, to the bit. Generates two texts
- * at once and feeds the prompt four tokens at a time. */
+/* Generates greedily from the golden prompt, with caches of keys and values: two texts at once, with the prompt fed
+ * four tokens at a time. The tokens must be `made`, and the logits must equal those of one call with all tokens, to the
+ * bit. */
 static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hooks *hooks,
                                    const char *what, const int32_t *made)
 {
@@ -208,7 +207,7 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
 }
 
 /* ---- files ---- */
-static char tuning_folder[64]; /* folder for written files */
+static char tuning_folder[64]; /* folder for the files that a test writes */
 
 static inline void tuning_open(int argc, char **argv)
 {
@@ -239,9 +238,8 @@ static inline file tuning_read(const char *path)
     return b;
 }
 
-/* Copies the files of golden/gpt2/`name` to tuning_folder/wrong and changes one: `from` is replaced
- * by `to`, or, if from is NULL, only the first `size` bytes are kept (if size is 0, there is no
- * file). */
+/* Copies the files of folder GOLDEN `name` to tuning_folder/wrong and changes one of them. The text `from` is replaced
+ * by `to`. If from is NULL, only the first `size` bytes of the file are kept; with size 0 the file is removed. */
 typedef struct {
     const char *name, *file, *from, *to, *says;
     size_t size;
@@ -275,7 +273,7 @@ static inline const char *tuning_wrong(const tuning_edit *t)
     return folder;
 }
 
-/* Checks that every file of tuning_folder/`name` is one that transformers and peft have
+/* Checks that the bytes of every file in tuning_folder/`name` are those of a file that transformers and peft have
  * accepted. */
 static inline void tuning_saved(const char *name)
 {

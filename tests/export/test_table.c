@@ -1,13 +1,14 @@
-/* test_table.c - plans as data: files and C constants. A plan that is read equals the one that was written. A file for
- * another graph, or a damaged or malicious one, is refused with a reason or gives a plan with the same bits; compiled
- * plans are checked before they run. tests/firmware/test_firmware.sh compiles the constants. */
+/* test_table.c - tests plans as files and as C constants. A plan that is read equals the plan that was written. A file
+ * for another graph, or a damaged or malicious file, is refused with a reason, or gives a plan with the same bits. A
+ * plan compiled from C constants is checked before it runs; tests/firmware/test_firmware.sh compiles such constants. */
 #include "graph/graph.h"
 #include "ops/ops.h"
 #include "plan/plan.h"
 
 #include "util.h"
 
-/* The hash of the graph on every machine. It changes with the needs, flags and saved bytes of its ops. */
+/* Plan hash of the test's graph, equal on every machine. It changes if the needs, flags or saved bytes of its ops
+ * change. */
 #define GOLDEN UINT64_C(0x6440916ab4e91e48)
 
 static uint64_t file_number(const file *f, size_t i)
@@ -24,7 +25,7 @@ static void file_set(file *f, size_t i, uint64_t v)
         f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
 }
 
-/* Recomputes the hash at the end of a changed file, as an attacker would. */
+/* Recomputes the hash at the end of a changed file, as an attacker would do. */
 static void file_seal(file *f)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -33,7 +34,7 @@ static void file_seal(file *f)
     file_set(f, f->size / 8 - 1, hash);
 }
 
-/* ---- the net ---- */
+/* ---- the test's graph and its variants ---- */
 enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40 };
 enum { PLAIN_NET, OTHER_WIDTH, OTHER_OP, OTHER_ATTRIBUTE, OTHER_NAME, OTHER_PARAM, OTHER_INPUTS, LONGER, SHORTER,
        OTHER_KEEP, FROZEN, NETS };
@@ -97,7 +98,8 @@ static void net_free(net *n)
     util_free(NULL, NULL, n->g, n->s);
 }
 
-/* Runs a few steps (or forwards) of the plan on a fresh store. Returns a hash of the store, or 0 on an error. */
+/* Runs a few steps (for an inference plan, forwards) on a new store. Returns a hash of the store, or 0 after an
+ * error. */
 static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *memory)
 {
     int32_t tokens[BATCH * T], targets[BATCH * T];
@@ -132,7 +134,7 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
     return hash;
 }
 
-/* ---- round trips ---- */
+/* ---- plans that are written and read again ---- */
 static gckpt_plan_desc request(int i)
 {
     static gckpt_cost costs[100];
@@ -163,7 +165,7 @@ static gckpt_plan *request_plan(const net *n, int i)
     fetches[0].tensor = n->top;
     fetches[1] = (gckpt_fetch_spec){ n->top, 1 };
     d.cost_count = d.costs ? (int)n->g->count : 0;
-    if (i >= 10) { /* under a budget between the extremes */
+    if (i >= 10) { /* plans under a budget between the least bytes and the bytes of all */
         for (int k = 0; k < 2; k++) {
             size_t budget = d.budget;
             d.mode = k ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR;
@@ -208,7 +210,7 @@ static void round_trips(void)
         CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0 && !memcmp(f.bytes, "gkcptpln", 8));
         gckpt_plan *q = gckpt_plan_read(again.g, file_read, &f, NULL);
         CHECK_MSG(q != NULL, "%s", gckpt_error_text(again.g));
-        CHECK(f.at == f.size); /* the reader reads no byte beyond the end */
+        CHECK(f.at == f.size); /* the reader has read all bytes and no more */
         CHECK(gckpt_plan_hash(q) == GOLDEN);
         CHECK(same_text(p, q, gckpt_plan_print) && same_text(p, q, gckpt_plan_write) && same_text(p, q, print_c));
         CHECK(gckpt_plan_cost(p) == gckpt_plan_cost(q) && gckpt_plan_step_cost(p) == gckpt_plan_step_cost(q));
@@ -221,7 +223,7 @@ static void round_trips(void)
             CHECK(a.start == b.start && a.end == b.end && a.offset == b.offset && a.size == b.size &&
                   a.id == b.id && a.kind == b.kind);
         }
-        net_free(&n);     /* a plan does not need its graph */
+        net_free(&n);     /* a plan remains valid when its graph is freed */
         net_free(&again);
         uint64_t hash = run(p, 0, NULL);
         CHECK(hash != 0 && run(q, GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE, NULL) == hash);
@@ -231,7 +233,8 @@ static void round_trips(void)
     }
 }
 
-/* Unusual fields of a desc survive writing and reading: any number of rows, and any nonzero value for true. */
+/* Unusual values of a gckpt_plan_desc survive writing and reading: very large batches, and any nonzero number for
+ * true. */
 static void any_desc(void)
 {
     static const int64_t batches[] = { INT64_MAX, INT64_MAX - 1, INT64_C(1) << 60, INT64_C(1) << 28 };
@@ -255,7 +258,7 @@ static void any_desc(void)
     }
 }
 
-/* ---- another graph ---- */
+/* ---- files for another graph are refused ---- */
 static void other_graphs(void)
 {
     static const struct { const char *text; gckpt_result result; } want[NETS] = {
@@ -275,13 +278,13 @@ static void other_graphs(void)
         CHECK_MSG(!q && strstr(gckpt_error_text(other.g), want[i].text) && gckpt_error(other.g) == want[i].result,
                   "net %d: %s", i, gckpt_error_text(other.g));
         gckpt_plan_free(q);
-        /* the graph can be used further */
+        /* After the failed read, the graph must still be usable. */
         q = gckpt_plan_new(other.g, other.terms, 2, NULL);
         CHECK(q != NULL && (gckpt_plan_hash(q) == GOLDEN) == (i == OTHER_KEEP || i == FROZEN));
         gckpt_plan_free(q);
         net_free(&other);
     }
-    /* a graph that is the beginning of the plan's graph, and the reverse */
+    /* A graph that is the first part of the plan's graph is refused; so is a graph that continues it. */
     net less = net_new(PLAIN_NET, NULL);
     gckpt_relu(less.top);
     f.at = 0;
@@ -294,7 +297,7 @@ static void other_graphs(void)
     free(f.bytes);
 }
 
-/* ---- damaged and hostile files ---- */
+/* ---- damaged and malicious files ---- */
 static void damage(int which, int rounds)
 {
     net n = net_new(PLAIN_NET, NULL);
@@ -306,7 +309,7 @@ static void damage(int which, int rounds)
     f.bytes = (unsigned char *)malloc(whole.size);
     uint64_t hash = run(p, 0, NULL);
     int accepted = 0, refused = 0;
-    for (size_t size = 0; size < whole.size; size += size < 64 ? 1 : 7) { /* cut off */
+    for (size_t size = 0; size < whole.size; size += size < 64 ? 1 : 7) { /* the file cut off after `size` bytes */
         memcpy(f.bytes, whole.bytes, whole.size);
         f.size = size;
         f.at = 0;
@@ -315,7 +318,7 @@ static void damage(int which, int rounds)
         gckpt_plan_free(q);
     }
     f.size = whole.size;
-    for (int i = 0; i < rounds; i++) { /* flipped bits */
+    for (int i = 0; i < rounds; i++) { /* the file with a few flipped bits */
         memcpy(f.bytes, whole.bytes, whole.size);
         for (uint32_t k = 0; k <= below(3); k++)
             f.bytes[below((uint32_t)f.size)] ^= (unsigned char)(1 << below(8));
@@ -327,21 +330,21 @@ static void damage(int which, int rounds)
         gckpt_plan_free(q);
     }
     size_t numbers = whole.size / 8;
-    for (size_t at = 0; at + 1 < numbers; at++) /* every number takes other values, with the file's hash recomputed */
+    for (size_t at = 0; at + 1 < numbers; at++) /* each number changed in turn, with the file's hash recomputed */
         for (int k = 0; k < rounds / 200 + 2; k++) {
             static const uint64_t odd[] = { 0, 1, 2, 0x7fffffff, 0xffffffff, UINT64_C(0x7fffffffffffffff),
                                             UINT64_C(0xffffffffffffffff), 64 };
             memcpy(f.bytes, whole.bytes, whole.size);
             uint64_t was = file_number(&f, at), now = k < 8 ? odd[k] : k % 2 ? was + 1 + below(8) : below(1 << 12);
             file_set(&f, at, now);
-            if (k > 10) /* and another one */
+            if (k > 10) /* changes a second number */
                 file_set(&f, below((uint32_t)numbers), below(64));
             file_seal(&f);
             f.at = 0;
             q = gckpt_plan_read(n.g, file_read, &f, NULL);
             CHECK(q || gckpt_error(n.g) != GCKPT_OK);
             if (!file_number(&f, 4 + 3 * (size_t)gckpt_graph_size(n.g)))
-                CHECK(!q); /* a step cannot have a least work of 0, since its overhead is relative to that */
+                CHECK(!q); /* the least cost of a step is never 0, since the plan's overhead is relative to that cost */
             if (q && q->arena < 1 << 20 && q->alignment >= 4 && gckpt_plan_mode(q) != GCKPT_INFERENCE &&
                 gckpt_plan_mode(p) != GCKPT_INFERENCE && q->batch >= p->batch && q->optimiser == p->optimiser &&
                 q->state_slots == p->state_slots && q->update_in_backward == p->update_in_backward &&
@@ -354,7 +357,7 @@ static void damage(int which, int rounds)
             gckpt_plan_free(q);
         }
     CHECK_MSG(refused > (int)numbers && accepted > 0, "%d accepted, %d refused", accepted, refused);
-    /* versions */
+    /* A file of another version is refused, with a text that says so. */
     for (size_t at = 1; at < 3; at++) {
         memcpy(f.bytes, whole.bytes, whole.size);
         file_set(&f, at, 77);
@@ -362,7 +365,7 @@ static void damage(int which, int rounds)
         f.at = 0;
         CHECK(!gckpt_plan_read(n.g, file_read, &f, NULL) && strstr(gckpt_error_text(n.g), "another version"));
     }
-    for (size_t limit = 1; limit < whole.size; limit += 501) { /* writing fails */
+    for (size_t limit = 1; limit < whole.size; limit += 501) { /* a write callback that fails after `limit` bytes */
         file g = { .limit = limit };
         CHECK(gckpt_plan_write(p, file_write, &g) == GCKPT_E_FILE);
         free(g.bytes);
@@ -373,7 +376,7 @@ static void damage(int which, int rounds)
     free(whole.bytes);
 }
 
-/* ---- allocations that fail ---- */
+/* ---- each allocation fails once ---- */
 static void every_allocation(void)
 {
     net n = net_new(PLAIN_NET, NULL);
@@ -393,7 +396,7 @@ static void every_allocation(void)
     }
     CHECK(worked);
     worked = 0;
-    for (long i = 1; !worked && i < 1000; i++) { /* gckpt_plan_params creates all parameters or none */
+    for (long i = 1; !worked && i < 1000; i++) { /* gckpt_plan_params must create all parameters or none */
         heap h = { .fail_at = i };
         gckpt_store_desc desc = { .memory = heap_memory(&h) };
         gckpt_store *s = gckpt_store_new(&desc);
@@ -404,7 +407,7 @@ static void every_allocation(void)
         CHECK(h.live == 0);
     }
     CHECK(worked);
-    static union { double align; unsigned char bytes[1 << 17]; } room; /* in a memory block */
+    static union { double align; unsigned char bytes[1 << 17]; } room; /* the same in a fixed block of memory */
     gckpt_memory block = { NULL, NULL, NULL, 0 };
     block.memory = room.bytes;
     for (size_t size = 0; size <= sizeof room.bytes; size += 509) {
@@ -423,14 +426,14 @@ static void every_allocation(void)
     free(f.bytes);
 }
 
-/* ---- compiled plans are checked; parameters without a graph ---- */
+/* ---- plans as C constants are checked before use; their parameters are created without a graph ---- */
 static void constants(void)
 {
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan *p = request_plan(&n, 2);
     gckpt_plan copy = *p;
     file f = { 0 };
-    copy.block = NULL; /* like a C constant */
+    copy.block = NULL; /* a plan compiled as a C constant has no block to free */
     gckpt_plan_free(&copy);
     CHECK(run(&copy, 0, NULL) == run(p, 0, NULL));
     for (int i = 0; i < 8; i++) {
@@ -466,7 +469,7 @@ static void constants(void)
         gckpt_store_get(s, i, &a);
         gckpt_store_get(n.s, i, &b);
         CHECK(!strcmp(a.name, b.name) && a.elements == b.elements && a.decay_scale == b.decay_scale);
-        a.values[0] = 5; /* existing parameters keep their values */
+        a.values[0] = 5; /* gckpt_plan_params must not change parameters that exist */
     }
     uint64_t hash = gckpt_store_hash(s);
     CHECK(gckpt_plan_params(p, s) == GCKPT_OK && gckpt_store_hash(s) == hash);
@@ -477,7 +480,7 @@ static void constants(void)
     CHECK(gckpt_plan_params(p, s) == GCKPT_E_SHAPE && gckpt_store_count(s) == 1 && strstr(gckpt_error_text(s), "v1"));
     CHECK(gckpt_plan_params(NULL, s) == GCKPT_E_ARG && gckpt_plan_params(p, NULL) == GCKPT_E_ARG);
     gckpt_store_free(s);
-    /* C: names */
+    /* Names that gckpt_plan_c must refuse, because they are no C identifiers or too long. */
     static const char *const bad[] = { "", "9a", "a-b", "\xc3\xa4",
                                        "a234567890123456789012345678901234567890123456789012345678901" };
     for (int i = 0; i < 5; i++) {
@@ -489,7 +492,7 @@ static void constants(void)
     CHECK(gckpt_plan_c(p, "a", NULL, &f) == GCKPT_E_ARG);
     f.size = 0;
     CHECK(gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK && file_write(&f, "", 1) == 1);
-    char *at = strstr((char *)f.bytes, "a_names[] = {"), life[200]; /* each byte of a name, each live range */
+    char *at = strstr((char *)f.bytes, "a_names[] = {"), life[200]; /* checks each byte of a name, each live range */
     for (size_t i = 0; i < p->name_bytes && at; i++) {
         at = strstr(at, "'\\");
         CHECK(at && strtol(at + 2, &at, 8) == (unsigned char)p->names[i] && *at == '\'');
@@ -506,7 +509,7 @@ static void constants(void)
         free(g.bytes);
     }
     gckpt_plan_free(p);
-    gckpt_op odd = gckpti_op_relu; /* a user-defined op, which has no name in C */
+    gckpt_op odd = gckpti_op_relu; /* a user-defined op whose name is no C identifier */
     odd.name = "my op";
     gckpt_tensor *x = gckpt_apply(&odd, &n.top, 1, NULL, 0);
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
@@ -528,8 +531,8 @@ static int says(const gckpt_plan *p, const char *what)
     return found;
 }
 
-/* A printed plan lists the features that a build must have for it: exactly those that its tensors need, whether the
- * first or the last. */
+/* A plan printed as C lists the features that a build needs to run it: exactly those that its tensors use, including
+ * the first and the last feature of the list. */
 static void needs(void)
 {
     static const char refusal[] = "#ifdef GCKPT_%s\n#error \"plan a: ";
@@ -565,8 +568,8 @@ static void needs(void)
     }
 }
 
-/* Plans that exceed GCKPT_SMALL, plans for other backends or for several processes, and labels that are reserved in
-   C. */
+/* Printed plans too large for GCKPT_SMALL, plans for other backends or several processes, and input names that collide
+ * with reserved names in C. */
 static void beyond(void)
 {
     static const char small[] = "#ifdef GCKPT_SMALL\n#error \"plan a: GCKPT_SMALL is for";
@@ -594,7 +597,7 @@ static void beyond(void)
         CHECK(gckpt_plan_write(&copy, file_write, &f) == (i == 4 ? GCKPT_OK : GCKPT_E_ARG));
     }
     CHECK(gckpt_plan_write(p, NULL, NULL) == GCKPT_E_ARG);
-    for (int i = 0; i < 2; i++) { /* offsets in slower memory have the machine's size as well */
+    for (int i = 0; i < 2; i++) { /* a plan checks that the device's SIZE_MAX covers all, also offloaded, bytes */
         gckpt_plan copy = *p;
         char want[60];
         copy.offloaded = i ? SIZE_MAX / 3 : 64;
@@ -604,8 +607,8 @@ static void beyond(void)
     }
     gckpt_plan_free(p);
     net_free(&n);
-    /* more bytes of names than a word can count; names of inputs: already taken, without letters, with other
-       characters */
+    /* The names of 4 inputs: two that the printed plan uses itself, one without ASCII letters, one with a character
+     * that C does not allow. In addition, a parameter name whose bytes exceed a 16-bit count. */
     static const char *const names[] = { "store_bytes", "\xc3\xa4", "x1:", "exec_bytes" };
     static const char *const labels[] = { "a_store_bytes__0 = 0", "a___ = 0", "a_x1_ = 0", "a_exec_bytes__0 = 0",
                                           "a_x = 0" };
@@ -619,7 +622,7 @@ static void beyond(void)
         gckpt_tensor *x = gckpt_input(g, i < 4 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
         gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-        const gckpt_fetch_spec fetch = { y, 0 }; /* an unnamed op gets the name of its kind and a number */
+        const gckpt_fetch_spec fetch = { y, 0 }; /* a tensor without a name prints as its op's kind and number */
         const gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
@@ -632,7 +635,8 @@ static void beyond(void)
     free(f.bytes);
 }
 
-/* Workspace for plain kernels is the plan's choice: fewer bytes, the same bits. */
+/* A plan with desc.plain has workspace for plain kernels only: it needs at most as many bytes as a plan without, and
+ * its results have the same bits. */
 static void plain(void)
 {
     net n = net_new(PLAIN_NET, NULL);

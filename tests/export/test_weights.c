@@ -1,5 +1,5 @@
-/* test_weights.c - gckpt_store_c: its refusals, a failing callback, and that it does not change the store.
- * tests/firmware/weights.c compiles the printed weights and compares every bit. */
+/* test_weights.c - tests gckpt_store_c, which prints weights as C source: invalid names, a write callback that fails,
+ * and that the store is unchanged. tests/firmware/weights.c compiles the printed weights and compares every bit. */
 #include "gradckpt.h"
 #include "util.h"
 
@@ -14,7 +14,7 @@ static gckpt_store *some(void)
     return s;
 }
 
-/* Returns whether gckpt_store_c refuses this name, for this reason. */
+/* Returns whether gckpt_store_c fails for this name with an error text that contains `reason`. */
 static int refused(const gckpt_store *s, const char *name, const char *reason)
 {
     file f = { 0 };
@@ -63,7 +63,7 @@ static void refusals(void)
     gckpt_store_free(s);
 }
 
-/* If writing fails at any byte, it returns an error. */
+/* gckpt_store_c must return an error if the write callback fails at any byte. */
 static void writing(void)
 {
     gckpt_store *s = some();
@@ -78,8 +78,8 @@ static void writing(void)
     gckpt_store_free(s);
 }
 
-/* Values that are not initialised yet are printed as they will be, and stay uninitialised. Parameters that stay in
- * flash are counted, except those in the program's memory. */
+/* gckpt_store_c prints the initial values of parameters that are not initialised yet, and must leave these parameters
+ * uninitialised. Parameters that stay in flash count for `flash_bytes`, except those in memory of the program. */
 static void looking(void)
 {
     static float mine[3] = { 1, 2, 3 };
@@ -87,7 +87,8 @@ static void looking(void)
     gckpt_parameter p;
     file f = { 0 };
     file g = { 0 };
-    /* all parameters, sorted by the bytes of their names, and their number; digits in a name are allowed */
+    /* The printed table has all parameters, sorted by the bytes of their names, then their number. A name may have
+     * digits. */
     CHECK(prints(s, "_weights[] = {\n    { \"\\167\", &gckpti_a_value0, "));
     CHECK(prints(s, " },\n    { \"\\142\", &gckpti_a_value1, ") && prints(s, "(s, gckpti_a_weights, 2);"));
     CHECK(gckpt_store_c(s, "_0Zz9Aa", file_write, &f) == GCKPT_OK);
@@ -107,7 +108,7 @@ static void looking(void)
     gckpt_store_free(s);
 }
 
-/* Axes beyond the rank of a shape are not printed, for weights and for plans. */
+/* Sizes beyond the rank of a shape are not printed, neither for weights nor for plans. */
 static void shapes(void)
 {
     const gckpt_init one = { 0, 0, 1 };

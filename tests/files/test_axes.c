@@ -1,10 +1,10 @@
-/* test_axes.c - the order of axes in files of other programs. A PyTorch net (golden/make_cnn.py) has
- * the same outputs here once its weights are permuted. Loading it is refused until the program has
- * declared the order, for every op that reads the weights, before and after building the graph. Files
- * of this library load without a declaration; counters of batch norms are skipped with a note. With
- * desc.axes, the same net is read, mapped and written in PyTorch's order; any order of any number of
- * axes, of values and state in any storage, equals moving each element separately. Impossible orders
- * are refused by name, and no tensor is read halfway. */
+/* test_axes.c - tests the order of axes in files that other programs wrote. A small convolutional net of PyTorch
+ * (golden/make_cnn.py) must have PyTorch's outputs here once its weights are permuted. Until the program has declared
+ * the order of a file's axes, loading the file or building a graph with its weights is refused, for every op that reads
+ * weights of convolutions. Files of this library load without a declaration; PyTorch's counters of batch norms are
+ * skipped with a note. With desc.axes, PyTorch's file is read, mapped and written in its own order. Any order of any
+ * number of axes, of values and state in any storage, must equal moving each element separately. An impossible order is
+ * refused with the tensor's name, and no tensor is changed by a refused load. */
 #include "gradckpt.h"
 #include "util.h"
 #include "examples/layers.h"
@@ -21,9 +21,8 @@ static gckpt_store *store_new(void)
     return gckpt_store_new(&desc);
 }
 
-/* ---- files ---- */
-/* Returns a file with this header, in which `metadata`, if not NULL, comes first, and with these
-   data. */
+/* ---- files in memory ---- */
+/* Returns a file with this header and data. If `metadata` is not NULL, it is the first entry of the header. */
 static file file_with(const char *metadata, const char *header, const void *data, size_t bytes)
 {
     char text[2000];
@@ -40,7 +39,7 @@ static file file_with(const char *metadata, const char *header, const void *data
     return f;
 }
 
-/* Returns PyTorch's file, with its own metadata (NULL) or other metadata. */
+/* Returns a file of tests/golden. If `metadata` is NULL, the file keeps its metadata; else `metadata` replaces it. */
 static file golden(const char *name, const char *metadata)
 {
     static char bytes[4000];
@@ -76,7 +75,7 @@ static int has_text(const file *f, const char *text)
     return strstr((const char *)f->bytes + 8, text) != NULL;
 }
 
-/* Checks that the error text has both orders, the tensor and the remedy. */
+/* Checks that the error text names the tensor, both orders of its axes, and what to do. */
 static void check_axes_error(const void *object, const char *name)
 {
     const char *text = gckpt_error_text(object);
@@ -86,13 +85,14 @@ static void check_axes_error(const void *object, const char *name)
               "%s", text);
 }
 
-/* ---- the net ---- */
+/* ---- the net of golden/make_cnn.py ---- */
 typedef struct {
     gckpt_graph *g;
     gckpt_tensor *x, *y;
 } net;
 
-/* in_graph: parameters are as in PyTorch, and the graph permutes them; FLAT selects layers_flatten. */
+/* Builds the net. If in_graph is 1, parameters have PyTorch's order and the graph permutes them. If it is 0 or FLAT,
+ * parameters have this library's order; with FLAT, layers_flatten flattens the image as PyTorch does. */
 enum { FLAT = 2 };
 static net build(gckpt_store *s, int in_graph)
 {
@@ -115,7 +115,7 @@ static net build(gckpt_store *s, int in_graph)
     return n;
 }
 
-/* Returns the largest difference between the net's outputs and PyTorch's. */
+/* Returns the largest difference between the net's outputs and those of PyTorch. */
 static double distance(gckpt_store *s, const net *n)
 {
     float x[48];
@@ -135,7 +135,7 @@ static double distance(gckpt_store *s, const net *n)
     return most;
 }
 
-/* Permutes the weights by hand, in C. */
+/* Copies all parameters from a store in PyTorch's order to a store in this library's order. */
 static void permute_all(gckpt_store *from, gckpt_store *to)
 {
     gckpt_parameter a, b;
@@ -152,8 +152,8 @@ static void permute_all(gckpt_store *from, gckpt_store *to)
     }
 }
 
-/* Until the program has declared the order, no parameter is filled, from PyTorch's file or with other
- * programs' metadata. A wrong declaration gives other outputs. */
+/* A file of PyTorch, or with metadata of other programs, must be refused and fill no parameter until the program has
+ * declared the order. If the declared order is wrong, outputs differ from PyTorch's. */
 static void test_refused(void)
 {
     static const char *const metadata[] = {
@@ -185,8 +185,8 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* Loaded first and built later: after reading or mapping the file, building is refused until the file
- * is loaded again with the order declared. */
+/* If a file is read or mapped before the graph is built, building is refused until the file has been loaded again with
+ * the order declared. */
 static void test_later(void)
 {
     for (int mapped = 0; mapped < 2; mapped++) {
@@ -208,8 +208,8 @@ static void test_later(void)
     }
 }
 
-/* Three ways to PyTorch's outputs: weights permuted in C from a second store; permuted in Python, in a
- * file that declares it, loaded before and after building; or permuted by the graph, which reads the
+/* The net must have PyTorch's outputs in three cases: C code permutes the weights from one store to another; Python has
+ * permuted them in a file that declares its order, loaded before or after building; the graph permutes weights of the
  * original file. */
 static void test_outputs(void)
 {
@@ -236,11 +236,11 @@ static void test_outputs(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- ops through which a convolution may read the weights ---- */
+/* ---- ops between a parameter and the convolution that reads it ---- */
 enum { AS_IT_IS, RESHAPED, SCALED, MASKED, WAYS, PERMUTED = WAYS };
 
-/* Builds convolution number `kind` of a parameter "w" with 81 or 12 elements, read in one of these
-   ways. */
+/* Builds a convolution whose weights are a parameter "w" of 81 or 12 elements. `kind` selects the convolution, `way`
+ * the ops between "w" and the convolution. */
 static gckpt_graph *convolve(gckpt_store *s, int kind, int way)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -315,7 +315,7 @@ static void test_own_files(void)
     file permuted = golden("cnn_hwio", NULL), theirs = golden("cnn", NULL),
          first = golden("cnn", old);
     for (int i = 0; i < 2; i++)
-        for (int later = 0; later < 2; later++) { /* a saved file loads without a declaration */
+        for (int later = 0; later < 2; later++) { /* needs no declaration, before or after building the graph */
             gckpt_store *s = store_new(), *t = store_new();
             CHECK(read_as(s, &permuted, NULL) == GCKPT_OK);
             net n = build(s, 0), m = { NULL, NULL, NULL };
@@ -331,7 +331,7 @@ static void test_own_files(void)
             util_free(NULL, NULL, m.g, t);
             free(f.bytes);
         }
-    /* files of version 0.1, with less metadata, load as well */
+    /* Files of version 0.1, whose metadata lack the order, load as well. */
     for (int later = 0; later < 2; later++) {
         gckpt_store *s = store_new();
         net n = { NULL, NULL, NULL };
@@ -342,7 +342,8 @@ static void test_own_files(void)
         CHECK_MSG(n.y != NULL && gckpt_store_step(s) == 4, "%s", gckpt_error_text(n.g));
         util_free(NULL, NULL, n.g, s);
     }
-    /* weights that were loaded without a declared order are saved as such */
+    /* If weights were loaded from a file without a declared order, they are saved as "unsaid", and a later load of
+     * these is refused in the same way. */
     for (int i = 0; i < 2; i++) {
         gckpt_store *s = store_new(), *t = store_new();
         CHECK(read_as(s, &theirs, NULL) == GCKPT_OK);
@@ -362,7 +363,7 @@ static void test_own_files(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
-    /* if no tensor can belong to a convolution, the file says nothing about the order */
+    /* If no tensor can belong to a convolution, the saved file has no entry about the order. */
     gckpt_store *s = store_new();
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "w", gckpt_shape2(2, 3), (gckpt_init){ 0, 0, 0 });
@@ -372,14 +373,14 @@ static void test_own_files(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, 1, 1, 3));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(2, 3), (gckpt_init){ 0, 0, 0 });
     CHECK(gckpt_conv2d(x, gckpt_reshape(w, gckpt_shape4(1, 1, 3, 2)), NULL, NULL) != NULL);
-    f = written(s, &ways[1]); /* now a tensor with two axes is a convolution's */
+    f = written(s, &ways[1]); /* a convolution reads this tensor, though it has only two axes */
     CHECK(has_text(&f, "\"convolution_axes\":\"HWIO\""));
     util_free(NULL, NULL, g, s);
     free(f.bytes), free(permuted.bytes), free(theirs.bytes), free(first.bytes);
     CHECK(mem.live == 0);
 }
 
-/* ---- other fields of the desc and of the file ---- */
+/* ---- counters of batch norms, convolution_axes and other fields ---- */
 static void test_counters(void)
 {
     static const gckpt_file_desc only = { .values_only = 1, .convolutions = GCKPT_AXES_HWIO };
@@ -407,7 +408,7 @@ static void test_counters(void)
     CHECK(result == GCKPT_OK && mem.live == 0);
     static const char *const refused[] = { "num_batches", "1.num_batches_tracked" };
     static const char *const types[] = { "I64", "I32" };
-    /* accepts neither another I64 tensor nor a tensor of that name with another type */
+    /* Refused: an I64 tensor with another name, and a tensor with a counter's name but another type. */
     for (int i = 0; i < 2; i++) {
         char header[200];
         snprintf(header, sizeof header,
@@ -437,11 +438,11 @@ static void test_arguments(void)
 /* ---- desc.axes ---- */
 enum { PARAMS = 5 };
 typedef struct {
-    int n[PARAMS], axes[PARAMS][GCKPT_MAX_DIMS]; /* of "p0", ..; n = 0 keeps the order */
-    int given;                                   /* nonzero if n may be wrong */
+    int n[PARAMS], axes[PARAMS][GCKPT_MAX_DIMS]; /* axes[i], of length n[i], is for "p<i>"; n[i] = 0 keeps the order */
+    int given;                                   /* nonzero if n has values to be tested as they are, even wrong ones */
 } orders;
 
-/* Names: "p0" in the store is "q0" in the file. */
+/* A rename callback: "p0" in the store is "q0" in the file, and vice versa. */
 static const char *in_file_q(void *user, const char *name)
 {
     static char other[8];
@@ -459,7 +460,7 @@ static int order_of(void *user, const char *name, gckpt_shape shape, int *axes)
     return o->n[i];
 }
 
-/* Returns the tensor's data in the file, and its shape, or NULL if it is not there. */
+/* Returns a tensor's data in the file and sets *shape, or returns NULL if the file has no such tensor. */
 static const unsigned char *data_of(const file *f, const char *name, gckpt_shape *shape)
 {
     char key[64];
@@ -475,8 +476,8 @@ static const unsigned char *data_of(const file *f, const char *name, gckpt_shape
     return f->bytes + 8 + length + strtoll(strstr(at, "offsets\":[") + 10, NULL, 10);
 }
 
-/* Checks that `reordered` has the tensor of `plain`, with elements of `size` bytes, axis i of the new
-   one being axis axes[i] of the old one. */
+/* Checks that axis i of the tensor in `reordered` is axis axes[i] of the tensor in `plain`; elements have `size`
+ * bytes. */
 static void moved(const file *plain, const file *reordered, const char *name, const int *axes,
                   size_t size)
 {
@@ -496,8 +497,7 @@ static void moved(const file *plain, const file *reordered, const char *name, co
     CHECK_MSG(wrong == 0, "%s: %d elements elsewhere", name, wrong);
 }
 
-/* Builds parameters of these shapes. The loss is the sum of their squares, which begins at
-   terms[1]. */
+/* Builds parameters "p0", "p1", .. of these shapes. The losses terms[1], .. are the sums of their squares. */
 static gckpt_graph *any(gckpt_store *s, const gckpt_shape *shapes, gckpt_term *terms)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -509,7 +509,7 @@ static gckpt_graph *any(gckpt_store *s, const gckpt_shape *shapes, gckpt_term *t
     return g;
 }
 
-/* Draws shapes and orders for them: unchanged or any. */
+/* Sets random shapes and, for each, a random order or the unchanged order. */
 static void shapes_of(gckpt_shape *shapes, orders *o)
 {
     memset(o, 0, sizeof *o);
@@ -531,7 +531,7 @@ static void shapes_of(gckpt_shape *shapes, orders *o)
     }
 }
 
-/* Values and AdamW's state, written, read and mapped. */
+/* Writes values and AdamW's state in a random order, and reads or maps them again. */
 static void test_any(void)
 {
     for (int round = 0; round < 60; round++) {
@@ -571,7 +571,7 @@ static void test_any(void)
             }
         CHECK(has_text(&b, "\"convolution_axes\":\"unsaid\"") == (whole && reordered));
         CHECK(!reordered || !has_text(&b, "HWIO"));
-        /* graph built before loading, graph not built, file mapped */
+        /* way: 0 builds the graph before reading the file, 1 builds none, 2 maps the file */
         for (int way = 0; way < 3; way++) {
             gckpt_store *t = store_new();
             gckpt_graph *h = way ? NULL : any(t, shapes, terms);
@@ -596,8 +596,8 @@ static void pack_p0(gckpt_store *s, gckpt_storage storage)
     CHECK_MSG(gckpt_store_quantise(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
 }
 
-/* "p0" (4,3,2,5) in any storage, from a file of any type; if both types are equal, its bits are
-   unchanged. */
+/* Reads "p0" of shape (4,3,2,5) with permuted axes into a parameter of any storage, from a file of any type. If the
+ * storage equals the file's type, its bits must be unchanged. */
 static void test_quantised(void)
 {
     orders o = { { 4 }, { { 3, 2, 0, 1 } }, 0 };
@@ -610,7 +610,7 @@ static void test_quantised(void)
             gckpt_param(g, "p0", shape, (gckpt_init){ 0, 0, 0 });
             CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
             for (int k = 0; k < 120; k++)
-                p.values[k] = (float)(k - 60) / 4; /* exact in all types */
+                p.values[k] = (float)(k - 60) / 4; /* all types represent these values exactly */
             const gckpt_storage types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
             const gckpt_file_desc permuting = { .user = &o,
                                            .values_only = 1,
@@ -624,8 +624,8 @@ static void test_quantised(void)
                 if (there)
                     pack_p0(t, types[there]);
             }
-            /* read-only memory of the program: equal values are accepted, then different ones
-               refused */
+            /* The parameter is read-only memory of the program: a file with equal values is accepted, one with other
+             * values is refused. */
             if (there == 3) {
                 static float own[120];
                 memcpy(own, p.values, sizeof own);
@@ -653,8 +653,8 @@ static void test_quantised(void)
     CHECK(mem.live == 0);
 }
 
-/* Refused: an order that is not one of all axes, shapes that differ after permuting, I8 and I4 in the
- * file or the store, values beyond F16's range. Nothing is read or written. */
+/* Refused without reading or writing anything: an order that is no permutation of all axes, shapes that differ after
+ * permuting, permuted I8 or I4 tensors in a file or store, and values beyond the range of F16. */
 static void test_axes_refused(void)
 {
     static const orders wrong[] = { { { 3 }, { { 0, 1, 2 } }, 1 },   { { 2 }, { { 0, 0 } }, 1 },
@@ -681,7 +681,7 @@ static void test_axes_refused(void)
         CHECK(read_as(t, &f, &d) == GCKPT_E_ARG && gckpt_store_count(t) == 0);
         gckpt_store_free(t);
     }
-    d.user = &o; /* (3,32) transposed is (32,3) */
+    d.user = &o; /* the file's (3,32), permuted, is (32,3), but the store expects (3,32) */
     CHECK(read_as(s, &f, &d) == GCKPT_E_SHAPE && gckpt_store_hash(s) == before);
     CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
               "%s", gckpt_error_text(s));
@@ -698,7 +698,7 @@ static void test_axes_refused(void)
         }
         CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA && none.size == 0 &&
               strstr(gckpt_error_text(s), "\"p0\""));
-        gckpt_graph *h = gckpt_graph_new(t, NULL); /* into a quantised parameter */
+        gckpt_graph *h = gckpt_graph_new(t, NULL); /* permuted F32 cannot be read into a parameter in I8 or I4 */
         gckpt_param(h, "p0", gckpt_shape2(32, 32), (gckpt_init){ 1, 0, 0 });
         gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
         file square = written(t, &values);
@@ -732,7 +732,8 @@ static void test_axes_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* Each allocation, read and write fails in turn; then each bit of the header is flipped. */
+/* While a file with permuted axes is written and read, each allocation, read and write fails in turn. Then each bit of
+ * the header is flipped in turn. */
 static void test_axes_failing(void)
 {
     gckpt_shape shapes[PARAMS];
@@ -783,8 +784,8 @@ static void test_axes_failing(void)
     CHECK(mem.live == 0);
 }
 
-/* Orders that differ from call to call. The file is useless, but the library must read only the
- * store's memory, also for uninitialised values and rows of I8 and I4. */
+/* A desc.axes callback whose answer changes from call to call. The written file is useless, but writing it must read no
+ * memory outside the store, even with uninitialised values and I8 or I4 rows. */
 static int other_order(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user, (void)name;
@@ -838,9 +839,8 @@ static int as_here(void *user, const char *name, gckpt_shape shape, int *axes)
     return shape.n;
 }
 
-/* PyTorch's net as PyTorch saved it, loaded before and after building, read and mapped; saved again,
- * it has the bytes of PyTorch's file. Without a declaration it is refused, also if the desc has an
- * axes function. */
+/* PyTorch's net in PyTorch's file, read or mapped, before and after building the graph. Saved again with desc.axes, it
+ * has the bytes of PyTorch's file. Without a declared order the file is refused, even if desc.axes is set. */
 static void test_pytorch(void)
 {
     static const char *const names[] = { "0.weight", "0.bias",         "1.weight",      "1.bias",
@@ -881,7 +881,7 @@ static void test_pytorch(void)
     check_axes_error(s, "tensor \"0.weight\"");
     CHECK(strstr(gckpt_error_text(s), "desc.axes") != NULL);
     CHECK(read_as(s, &f, &here) == GCKPT_OK && asked >= 8 && distance(s, &n) > 0.1);
-    asked = 0; /* the function is not called for a file that declares its order */
+    asked = 0; /* a file that declares its order never calls desc.axes */
     CHECK(read_as(s, &hwio, &here) == GCKPT_OK && asked == 0 && distance(s, &n) < 1e-6);
     CHECK(read_as(s, &hwio, &torch) == GCKPT_OK && distance(s, &n) < 1e-6);
     const gckpt_file_desc whole = { .axes = layers_pytorch_axes };

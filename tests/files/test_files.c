@@ -1,4 +1,4 @@
-/* test_files.c - tests of src/files: files of other programs, other types, parts of a store.
+/* test_files.c - tests loading and saving files with other programs' names and types, and files with a part of a store.
  *
  * As in test_save.c, a refused load must leave the store unchanged, bit for bit, and leak no memory. */
 #include "num/num.h"
@@ -10,7 +10,7 @@
 
 static heap mem;
 
-/* ---- files made by hand ---- */
+/* ---- building a file tensor by tensor ---- */
 typedef struct {
     char header[4000];
     size_t length;
@@ -23,8 +23,8 @@ static void add_header_text(file_builder *m, const char *text)
     m->length += strlen(text);
 }
 
-/* Adds a tensor: n values x (for F32, F16 and BF16; each must represent the floats exactly), or n zero bytes (for any
- * other type). */
+/* Adds a tensor of n elements to the file. For types F32, F16 and BF16, its values are x, which the type must represent
+ * exactly; for any other type, its data are n zero bytes. */
 static void add_tensor(file_builder *m, const char *name, const char *type, const char *shape, const float *x,
                  size_t n)
 {
@@ -48,7 +48,7 @@ static void add_tensor(file_builder *m, const char *name, const char *type, cons
     add_header_text(m, text);
 }
 
-/* Returns the whole file; `pad` spaces in the header let the data begin at any address. */
+/* Returns the finished file. `pad` spaces in its header shift the address at which the data begin. */
 static file build_file(file_builder *m, int pad)
 {
     file f = { 0 };
@@ -96,7 +96,7 @@ static const float *values(gckpt_store *s, const char *name)
     return gckpt_store_get(s, gckpt_store_find(s, name), &p) == GCKPT_OK ? p.values : none;
 }
 
-/* Names as in models of Hugging Face, which may have the prefix "transformer."; leaves out the masks. */
+/* A rename callback for models of Hugging Face: it removes the prefix "transformer." and skips the attention masks. */
 static const char *of_hub(void *user, const char *name)
 {
     ++*(int *)user;
@@ -125,7 +125,7 @@ static void test_hub(void)
     int calls = 0;
     gckpt_file_desc d = { .rename = of_hub, .user = &calls };
     for (int pad = 0; pad < 4; pad++)
-        for (int kind = 0; kind < 3; kind++) { /* an empty store, one with uninitialised parameters, one with values */
+        for (int kind = 0; kind < 3; kind++) { /* kind 0 is empty, 1 has uninitialised parameters, 2 has values */
             file f = hub_file(pad);
             gckpt_store *s = store_new();
             if (kind) {
@@ -178,7 +178,8 @@ static file write_as(gckpt_store *s, const gckpt_file_desc *d)
     return f;
 }
 
-/* Renames the hash of the data, so that the file looks like one of version 0.1. Returns 0 if it has no hash. */
+/* Renames the key of the data's hash, so that the file looks like one of version 0.1. Returns 0 if the file has no such
+ * key. */
 static int hide_hash(file *f)
 {
     char *key = strstr((char *)f->bytes + 8, "\"data_fnv1a\"");
@@ -188,7 +189,7 @@ static int hide_hash(file *f)
 }
 static const char *header_of(const file *f) { return (const char *)f->bytes + 8; }
 
-/* Fails each read of a correct load in turn; the store must be unchanged. */
+/* Each read of a load fails in turn: the store must be unchanged. The load without a failure must succeed. */
 static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
 {
     const uint64_t before = snapshot(s);
@@ -202,12 +203,12 @@ static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
     CHECK(result == GCKPT_OK);
 }
 
-/* ---- types ---- */
+/* ---- types of tensors ---- */
 static const char *const type_names[] = { "\"F32\"", "\"BF16\"", "\"F16\"", "\"I8\"", "\"U8\",\"shape\":[2,18]" };
-static int columns = 5; /* 32 for I4 */
+static int columns = 5; /* columns of the matrix; 32 for I4, which stores blocks of 32 */
 
-/* Returns a store with a matrix (3,5) or (2,32), whose numbers all types except I8 and I4 represent exactly, and a
-   vector of 5; both in this storage if possible. */
+/* Returns a store with a matrix (3,5) or (2,32) and a vector of 5, both in this storage if it allows their shapes. All
+ * types except I8 and I4 represent the values exactly. */
 static gckpt_store *store_of(gckpt_storage storage, int make_values)
 {
     gckpt_store *s = store_new();
@@ -225,7 +226,7 @@ static gckpt_store *store_of(gckpt_storage storage, int make_values)
     return s;
 }
 
-/* Returns whether s has the values of `was`, converted to the storage of s. */
+/* Returns whether s has the values of store `was`, converted to the storage of s. */
 static int holds(gckpt_store *s, gckpt_store *was)
 {
     int same = 1;
@@ -247,7 +248,8 @@ static int holds(gckpt_store *s, gckpt_store *was)
     return same;
 }
 
-/* Loads each type of a file into each storage: with values, uninitialised, and into an empty store. */
+/* Loads files of each type into each storage: into a store with values, into one with uninitialised parameters, and
+ * into an empty store. */
 static void test_types(int types)
 {
     for (int from = 0; from < types; from++) {
@@ -280,11 +282,12 @@ static void test_types(int types)
     CHECK(mem.live == 0);
 }
 
-/* Floats of a file may be beyond the range of the store's storage. */
+/* Values that the parameter's storage cannot represent must be refused: too large for F16 or I4, or not finite for
+ * I8. */
 static void test_unfit(void)
 {
     static const float large[2] = { 1, 65520 }, nan[2] = { 1, 0.0f };
-    for (int i8 = 0; i8 < 2; i8++) { /* I4 follows below */
+    for (int i8 = 0; i8 < 2; i8++) { /* F16, then I8; I4 has its own test below */
         file_builder m = { 0 };
         float x[2];
         memcpy(x, i8 ? nan : large, sizeof x);
@@ -317,7 +320,7 @@ static void test_unfit(void)
     free(f.bytes);
 }
 
-/* ---- writing ---- */
+/* ---- writing with other names and types ---- */
 static const char *with_prefix(void *user, const char *name)
 {
     char *text = (char *)user;
@@ -343,7 +346,7 @@ static const char *fickle(void *user, const char *name)
     return ++*(int *)user % 7 ? name : "another one";
 }
 
-/* Checks that data are aligned to their elements, and begin at a multiple of 8. */
+/* Checks that each tensor's data are aligned to its elements, and that data begin at a multiple of 8. */
 static void check_alignment(const file *f)
 {
     size_t header = 8 + f->bytes[0] + 256u * f->bytes[1];
@@ -385,7 +388,8 @@ static void test_write(void)
     s->params[0].p.values[3] = -65520;
     CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_DATA);
     CHECK(strstr(gckpt_error_text(s), "\"w\" has values beyond 65504"));
-    /* names that collide, that no file may have, or that change between calls */
+    /* The rename callback gives two tensors the same name, gives invalid names, or answers differently from call to
+     * call. */
     d.storage = GCKPT_STORAGE_F32;
     d.rename = all_one;
     d.user = (void *)text;
@@ -410,7 +414,7 @@ static void test_write(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- a store with all kinds of parameters, and each failure while it is loaded ---- */
+/* ---- a store with parameters of all kinds, and every failure while it is loaded ---- */
 static gckpt_store *store_mixed(int initialised)
 {
     static const char *const names[] = { "i", "h", "k", "f", "v", "late", "n" };
@@ -448,16 +452,16 @@ static void test_mixed(void)
     gckpt_store *s = store_mixed(2), *unmade = store_mixed(0), *empty = store_new();
     file f = write_as(s, NULL);
     check_alignment(&f);
-    /* equal to the bit if both are quantised in the same way; and saved again, the same file */
+    /* Parameters quantised in the same way get the bits of the file, and saving them again gives the same file. */
     CHECK_MSG(read_as(unmade, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(unmade));
     CHECK(snapshot(unmade) == snapshot(s));
     file again = write_as(unmade, NULL);
     CHECK(same_file(&f, &again));
-    /* an empty store gets the same order of parameters, as floats */
+    /* An empty store gets the parameters in the same order, all as floats. */
     CHECK(read_as(empty, &f, NULL) == GCKPT_OK && empty->count == 7 && empty->step == 12);
     CHECK(gckpt_store_hash(empty) == gckpt_store_hash(s) && empty->params[4].p.state[1][0] == 4);
     gckpt_store_free(unmade);
-    /* values only: state, step and the optimiser of the state are unchanged */
+    /* With values_only, a load leaves state, step and the state's optimiser unchanged. */
     gckpt_file_desc d = { .values_only = 1 };
     gckpti_param *v = &s->params[4];
     v->p.state[1][0] = 99;
@@ -465,7 +469,7 @@ static void test_mixed(void)
     v->updates = s->step = 13;
     CHECK(read_as(s, &f, &d) == GCKPT_OK && v->p.values[0] != 5 && v->p.state[1][0] == 99);
     CHECK(s->step == 13 && v->updates == 13 && v->optimiser == 1);
-    /* uninitialised values are written as they would be initialised */
+    /* Parameters that are not initialised are saved with their initial values. */
     unmade = store_mixed(0);
     file early = write_as(unmade, NULL);
     gckpt_store_free(empty);
@@ -481,8 +485,8 @@ static void test_mixed(void)
     CHECK(mem.live == 0);
 }
 
-/* Returns a store: kind 0 is empty; 1 has uninitialised values; 2 has all values but no state; 3 has all values and
-   state */
+/* Returns a store. Kind 0 is empty; kind 1 has uninitialised parameters; kind 2 has values but no state; kind 3 has
+ * values and state. */
 static gckpt_store *store_kind(int kind)
 {
     gckpt_store *s = kind ? store_mixed(kind - 1) : store_new();
@@ -492,7 +496,8 @@ static gckpt_store *store_kind(int kind)
     return s;
 }
 
-/* Fails each allocation and each read, and truncates the file at each important byte. */
+/* While a file is loaded or mapped, each allocation and each read fails in turn; the store must be unchanged and remain
+ * usable. */
 static void test_failures(void)
 {
     gckpt_store *s = store_mixed(2);
@@ -500,7 +505,7 @@ static void test_failures(void)
     CHECK(gckpt_store_set_note(s, "key", "value") == GCKPT_OK);
     file f = write_as(s, NULL);
     for (int kind = 0; kind < 4; kind++)
-        /* failing allocations, failing reads, mapping with failing allocations */
+        /* what: 0 for reading with failing allocations, 1 for failing reads, 2 for mapping with failing allocations */
         for (int what = 0; what < 3; what++) {
             int done = 0;
             for (long n = 1; !done && n < 300; n++) {
@@ -534,7 +539,7 @@ static void test_failures(void)
     CHECK(mem.live == 0);
 }
 
-/* Fails each allocation and each write while uninitialised values are saved under other names. */
+/* While uninitialised values are saved under other names, each allocation and each write fails in turn. */
 static void test_save_failures(void)
 {
     for (int what = 0; what < 2; what++) {
@@ -561,8 +566,8 @@ static void test_save_failures(void)
     CHECK(mem.live == 0);
 }
 
-/* Headers with each bit flipped, and truncated files, are either refused, with the store unchanged, or loaded
-   completely. */
+/* A file with a flipped bit in its header, or one that is cut off, must be refused with the store unchanged, or be
+ * loaded completely. */
 static void test_damage(void)
 {
     gckpt_store *s = store_mixed(2), *like = store_kind(3);
@@ -574,7 +579,7 @@ static void test_damage(void)
     int loaded = 0;
     for (size_t i = 0; i < 8 * header + f.size; i++) {
         size_t size = i < 8 * header ? f.size : i - 8 * header;
-        /* an exact allocation, so that overruns are detected */
+        /* allocated without spare bytes, so that sanitizers detect overruns */
         unsigned char *bytes = (unsigned char *)malloc(size ? size : 1);
         memcpy(bytes, f.bytes, size);
         if (size == f.size)
@@ -607,7 +612,7 @@ static void test_damage(void)
 static const char *first_half(void *user, const char *name)
 {
     (void)user;
-    return *name < 'i' ? name : NULL; /* only names before 'i': f, h and base */
+    return *name < 'i' ? name : NULL; /* skips all names from 'i' on: only f, h and base remain */
 }
 
 static const char *second_half(void *user, const char *name)
@@ -615,8 +620,8 @@ static const char *second_half(void *user, const char *name)
     return first_half(user, name) ? NULL : name;
 }
 
-/* A flipped bit of the data is detected, however the file is read and whichever part of it. A file without a hash, or
- * with its tensors in another order, is still readable. */
+/* A flipped bit of the data must be detected, in whichever way and whichever part of the file is read. A file without a
+ * hash, or with its tensors in another order, must still load. */
 static void test_flipped(void)
 {
     int asked = 0;
@@ -639,7 +644,7 @@ static void test_flipped(void)
             CHECK_MSG(read_as(t, &f, how[i % 3]) == GCKPT_OK, "%s", gckpt_error_text(t));
             gckpt_store_free(t);
         }
-        CHECK(hide_hash(&f)); /* without the hash, it cannot be detected */
+        CHECK(hide_hash(&f)); /* in a file without a hash, the flipped bit cannot be detected */
         f.bytes[f.size - 1] ^= 1;
         gckpt_store *t = store_new();
         CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
@@ -647,7 +652,7 @@ static void test_flipped(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
-    /* two tensors of equal size change places, in the header and in the data */
+    /* Two tensors of equal size are exchanged, in the header and in the data. */
     gckpt_store *s = store_new();
     add(s, "p", gckpt_shape1(2));
     add(s, "q", gckpt_shape1(2));
@@ -668,7 +673,7 @@ static void test_flipped(void)
     CHECK(mem.live == 0);
 }
 
-/* Features of safetensors: tensors without elements, other keys, no metadata, any number of axes. */
+/* Valid but unusual safetensors files: tensors without elements, unknown keys, no metadata, any number of axes. */
 static const char *no_extras(void *user, const char *name)
 {
     (void)user;
@@ -678,8 +683,8 @@ static const char *no_extras(void *user, const char *name)
 static void test_legal(void)
 {
     static const struct {
-        const char *head, *extra; /* head: first entries of the header; extra: the entry of another tensor */
-        int left_out;             /* nonzero if the file is readable only when rename leaves out `extra` */
+        const char *head, *extra; /* head: first entries of the header; extra: the entry of one more tensor */
+        int left_out;             /* nonzero if the file loads only with a rename callback that skips `extra` */
         const char *says;
     } cases[] = {
         { "", "\"dtype\":\"F32\",\"shape\":[0,3]", 0, "" },
@@ -733,7 +738,8 @@ static void test_legal(void)
         }
         free(f.bytes);
     }
-    /* a parameter that exists but is empty in the file counts as missing; a file of no bytes is empty */
+    /* A parameter of the store that has no elements in the file counts as missing from the file. A file of 0 bytes is
+     * refused. */
     file_builder m = { 0 };
     add_tensor(&m, "w", "F32", "0", NULL, 0);
     file f = build_file(&m, 0);
@@ -749,7 +755,7 @@ static void test_legal(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- refusals ---- */
+/* ---- files and arguments that must be refused ---- */
 static const char *to_one(void *user, const char *name)
 {
     (void)user;
@@ -828,7 +834,7 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* Returns the name at the first call, and NULL later. */
+/* A rename callback that returns the name at its first call and NULL later. */
 static const char *once(void *user, const char *name) { return ++*(int *)user > 1 ? NULL : name; }
 
 static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
@@ -838,7 +844,8 @@ static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
     return shape.n;
 }
 
-/* Refusals of an empty store; failures in skipped tensors; quantised rows of several lengths. */
+/* Further refused files for an empty store, reads that fail within skipped tensors, and quantised rows of several
+ * lengths. */
 static void test_refused_more(void)
 {
     file_builder m = { 0 };
@@ -856,7 +863,7 @@ static void test_refused_more(void)
           strstr(gckpt_error_text(s), "\"w\": is none of the store's 0"));
     CHECK(s->count == 0 && read_as(s, &f, NULL) == GCKPT_OK && values(s, "w")[3] == four[3]);
     free(f.bytes);
-    add_tensor(&m, "a.attn.bias", "BOOL", "700", NULL, 700); /* read in three pieces */
+    add_tensor(&m, "a.attn.bias", "BOOL", "700", NULL, 700); /* large enough to be skipped in three reads */
     add_tensor(&m, "w", "F32", "4", four, 4);
     add_tensor(&m, "b.attn.bias", "BOOL", "300", NULL, 300);
     f = build_file(&m, 0);
@@ -894,10 +901,10 @@ static void test_refused_more(void)
     CHECK(mem.live == 0);
 }
 
-/* A header larger than the format allows is refused before anything is written. */
+/* A header above the size that the format allows must be refused before anything is written. */
 static void test_large_header(void)
 {
-    enum { N = 16700000 }; /* six characters each in JSON */
+    enum { N = 16700000 }; /* number of characters, each of which takes six characters in JSON */
     gckpt_store *s = store_new();
     char *text = (char *)malloc(N + 1);
     file f = { 0 };
@@ -911,7 +918,7 @@ static void test_large_header(void)
     CHECK(mem.live == 0);
 }
 
-/* ---- mapping ---- */
+/* ---- mapping: parameters whose values stay in the file's memory ---- */
 static int inside(const file *f, const void *at)
 {
     return (uintptr_t)at - (uintptr_t)f->bytes < f->size;
@@ -930,11 +937,11 @@ static void test_map(void)
             memcpy(at.bytes + shift, f.bytes, f.size);
             at.size = f.size + 8;
             gckpt_store *t = store_new();
-            add(t, "h", gckpt_shape2(3, 4)); /* it exists already, so it is read, not mapped */
+            add(t, "h", gckpt_shape2(3, 4)); /* "h" exists before, so its values are read, not mapped */
             CHECK_MSG(gckpt_store_map(t, at.bytes + shift, f.size, &d) == GCKPT_OK, "%s",
                       gckpt_error_text(t));
             CHECK(holds(t, s) && gckpt_store_count(t) == 7);
-            CHECK(!little || shift || t->elements == 12); /* only those of "h"; all others are mapped */
+            CHECK(!little || shift || t->elements == 12); /* only the elements of "h" take memory of the store */
             for (int i = 0; i < 7; i++) {
                 gckpt_parameter p, was;
                 CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
@@ -949,14 +956,15 @@ static void test_map(void)
                 CHECK(p.frozen == (there && (was.storage || !d.writable)));
                 CHECK(p.storage == (there ? was.storage : GCKPT_STORAGE_F32));
             }
-            /* again, into the mapped store: equal values are accepted, others are refused */
+            /* The file is loaded again into the store that maps it: equal values are accepted, other values are
+             * refused. */
             uint64_t before = snapshot(t);
             fail_reads(t, &f, &d);
             CHECK(d.writable || snapshot(t) == before);
             hide_hash(&f);
             for (size_t i4 = 0; i4 < 2; i4++) {
                 unsigned char *last = f.bytes + f.size - 1 - (i4 ? 0 : 2 * 18);
-                int locked = little && (shift == 0 || i4); /* I8 with its scales; I4 at any address */
+                int locked = little && (shift == 0 || i4); /* mapped: I8 with aligned scales; I4 at any address */
                 *last ^= 1;
                 CHECK(read_as(t, &f, &d) == (locked ? GCKPT_E_DATA : GCKPT_OK));
                 CHECK(!locked || strstr(gckpt_error_text(t),
@@ -973,7 +981,7 @@ static void test_map(void)
     CHECK(mem.live == 0);
 }
 
-/* A model in two files, mapped or read into a built graph. */
+/* A model in two files, mapped into an empty store, or read into the parameters of a built graph. */
 static void test_shards(void)
 {
     gckpt_store *s = store_mixed(2), *mapped = store_new(), *built = store_mixed(0);
@@ -994,7 +1002,7 @@ static void test_shards(void)
     CHECK(mem.live == 0);
 }
 
-/* Loading into a new store allocates only the parameters and the header, not the data a second time. */
+/* Loading into an empty store must allocate only the parameters and the header, not the data a second time. */
 static void test_memory(void)
 {
     file_builder m = { 0 };
@@ -1035,7 +1043,7 @@ static void test_notes(void)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_MSG(gckpt_store_set_note(s, wrong[i], "x") == GCKPT_E_ARG, "%s", wrong[i]);
     CHECK(gckpt_store_set_note(s, "c", "\377") == GCKPT_E_ARG && s->note_count == 3);
-    for (int utf8 = 0; utf8 < 2; utf8++) /* an invalid key, which the error text does not show */
+    for (int utf8 = 0; utf8 < 2; utf8++) /* the key is empty or no UTF-8, so the error text does not quote it */
         CHECK_MSG(gckpt_store_set_note(s, utf8 ? "" : "\200", "x") == GCKPT_E_ARG &&
                       !strcmp(gckpt_error_text(s), utf8 ? "note: the key is empty"
                                                         : "note: the key is not UTF-8"),
@@ -1054,7 +1062,8 @@ static void test_notes(void)
         CHECK(!strcmp(gckpt_store_note(t, "mine"), "kept"));
         free(f.bytes);
     }
-    /* only notes, into an empty store */
+    /* Loads into an empty store: if two tensors get the same name, nothing is read; if all tensors are skipped, the
+     * notes are read. */
     gckpt_store *mixed = store_mixed(2), *none = store_new();
     CHECK(gckpt_store_set_note(mixed, "options", "--lr 1e-3") == GCKPT_OK);
     file f = write_as(mixed, NULL);
@@ -1078,8 +1087,8 @@ static void test_notes(void)
     CHECK(mem.live == 0);
 }
 
-/* The optimiser state of a parameter that cannot have any is skipped: it is quantised in the store or in the mapped
- * file. Other parameters get their state. */
+/* State of a parameter that cannot have state must be skipped: the parameter is quantised in the store or in the mapped
+ * file. All other parameters must get their state. */
 static void test_state_of_packed(void)
 {
     static const float x[2 * 32] = { 1, -2, 3 };
@@ -1093,7 +1102,7 @@ static void test_state_of_packed(void)
             memcpy(p.values, x, sizeof x);
             memcpy(s->params[i].p.state[1], x, sizeof x);
             s->params[i].optimiser = 1 + GCKPT_ADAMW;
-            s->params[i].updates = (uint64_t)(7 + i); /* so that the file has it */
+            s->params[i].updates = (uint64_t)(7 + i); /* state is saved only if its parameter was updated */
         }
         file f = write_as(s, NULL);
         add(t, "w", gckpt_shape2(2, 32));
@@ -1114,7 +1123,7 @@ static void test_state_of_packed(void)
         gckpt_store_free(t);
     }
     int some = 0;
-    for (int k = 0; k < 8; k++) { /* mapped: quantised as BF16, or copied as F32 if it is misaligned */
+    for (int k = 0; k < 8; k++) { /* mapped as BF16, or copied as F32 if the data are misaligned */
         file_builder m = { 0 };
         gckpt_store *s = store_new();
         add_tensor(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);
@@ -1131,7 +1140,7 @@ static void test_state_of_packed(void)
     CHECK(some > 0 && mem.live == 0);
 }
 
-/* Returns a file with only these notes. */
+/* Returns a file without tensors whose __metadata__ are these notes. */
 static file file_of_notes(const char *notes)
 {
     file f = { 0 };
@@ -1146,7 +1155,7 @@ static file file_of_notes(const char *notes)
     return f;
 }
 
-/* If a key occurs twice, the last note counts, at the place of the first. */
+/* If a key occurs twice, the value of the last occurrence counts, at the position of the first. */
 static void test_order_of_notes(void)
 {
     static const char *const want[] = { "c", "4", "z", "0", "b", "3", "a", "2", "bb", "5" };
@@ -1164,8 +1173,8 @@ static void test_order_of_notes(void)
     CHECK(mem.live == 0);
 }
 
-/* The time for many notes grows nearly in proportion to their bytes: four times as many take less than ten times as
-   long. */
+/* Loading notes must take time nearly proportional to their bytes: four times as many notes take less than ten times as
+ * long. */
 static void test_many_notes(void)
 {
     enum { FEW = 5000 };
@@ -1188,7 +1197,7 @@ static void test_many_notes(void)
     CHECK_MSG(least[1] < 10 * least[0] + 0.05, "%d notes: %g s, four times as many: %g s", FEW, least[0], least[1]);
 }
 
-/* ---- training continued from a file of the trained parameters only ---- */
+/* ---- training resumed from a file with the trained parameters only ---- */
 static const char *only_trained(void *user, const char *name)
 {
     const gckpt_store *s = (const gckpt_store *)user;
@@ -1239,7 +1248,7 @@ static void train(const training *t, int from, int to)
     }
 }
 
-/* A file that is no safetensors file is refused; the error text shows its first bytes and a remedy. */
+/* A file in another format is refused; the error text quotes its first bytes and says what to do. */
 static void test_untrusted(void)
 {
     static const struct {
@@ -1257,9 +1266,9 @@ static void test_untrusted(void)
         { "gckptpln..........", "gckptpln" },
         { "\n1\r\n2\t3,.......", "?1??2?3," },
         { "\1\xff\2\3\4\5\6\1.........", "????????" },
-        { " ~\x1f\x7f}}..........", " ~??}}.." }, /* the first and last printable characters, and their neighbours */
+        { " ~\x1f\x7f}}..........", " ~??}}.." }, /* ' ' and '~' are the first and the last printable character */
         { "\1\1\1\1\1\1\1\1{\"a\":0}......", "????????" },
-        { "\310\0\0\0\0\0\0\0{\"w\":", "????????" }, /* claims a header of 200 bytes, but the file has 13 */
+        { "\310\0\0\0\0\0\0\0{\"w\":", "????????" }, /* the header would have 200 bytes, but the file has 13 */
         { "12345", "12345???" },
     };
     gckpt_store *s = store_new();
@@ -1283,10 +1292,10 @@ static void test_untrusted(void)
 static void test_resume(void)
 {
     gckpt_store *base = store_new(), *s = store_new(), *t = store_new();
-    training b = training_new(base); /* initialises the base's values */
+    training b = training_new(base); /* creating it initialises the values of `base` */
     gckpt_file_desc values = { .values_only = 1 };
     file weights = write_as(base, &values);
-    for (int i = 0; i < 2; i++) /* external, so that nothing can write to it */
+    for (int i = 0; i < 2; i++) /* mapped parameters are external memory, which no call can write */
         CHECK(gckpt_store_map(i ? t : s, weights.bytes, weights.size,
                               &(gckpt_file_desc){ .rename = first_half, .partial = 1 }) ==
               GCKPT_OK);

@@ -1,5 +1,5 @@
-/* test_resume.c - a training that was saved and resumed continues with the same bits as without the interruption.
- * Saving by path is safe with links, devices, permissions, killed saves and simultaneous saves. */
+/* test_resume.c - a training that is saved and resumed must continue with the bits of an uninterrupted one. Saving to a
+ * path must be safe with links, devices, missing permissions, killed saves and simultaneous saves. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _XOPEN_SOURCE 700
 #define TEST_POSIX    1
@@ -12,14 +12,14 @@
 #else
 #define TEST_POSIX 0
 #endif
-#define GCKPTI_NO_HOOKS /* no hooks in this file: it calls the real system functions */
+#define GCKPTI_NO_HOOKS /* this file calls the system's functions; only the library calls the test hooks */
 #include "num/num.h"
 #include "store/store.h"
 #include "files/internal.h"
 #include "base/test_hooks.h"
 
 #if TEST_POSIX
-static int fsync_calls, fsync_fails, fsync_error; /* number of the failing call, from 1; 0 for none */
+static int fsync_calls, fsync_fails, fsync_error; /* call number fsync_fails (from 1) fails; 0 for no failure */
 static int test_fsync(int fd)
 {
     if (++fsync_calls != fsync_fails)
@@ -27,7 +27,7 @@ static int test_fsync(int fd)
     errno = fsync_error;
     return -1;
 }
-static int stat_calls, stat_fails, stat_keeps; /* keeps: nonzero if later calls fail as well */
+static int stat_calls, stat_fails, stat_keeps; /* call number stat_fails fails, with stat_keeps also later ones */
 static int stat_failed(void)
 {
     stat_calls++;
@@ -68,7 +68,7 @@ static gckpt_result read_all(gckpt_store *s, const file *saved)
     return gckpt_store_read(s, file_read, &b, b.size);
 }
 
-/* Returns the file with `from` in its header replaced by `to`. */
+/* Returns the file saved with the text `from` in its header replaced by `to`. */
 static file edited(const file *saved, const char *from, const char *to)
 {
     size_t header = saved->bytes[0] + 256u * saved->bytes[1], n = strlen(to), old = strlen(from);
@@ -94,7 +94,7 @@ static int in_header(const file *saved, const char *what)
            (size_t)(at - (const char *)saved->bytes) < 8 + saved->bytes[0] + 256u * saved->bytes[1];
 }
 
-/* Returns a hash of everything that a load could change. */
+/* Returns a hash of everything in a store that a load could change. */
 static uint64_t snapshot(const gckpt_store *s)
 {
     uint64_t h = gckpti_fnv(UINT64_C(0xcbf29ce484222325), &s->step, 8);
@@ -114,7 +114,7 @@ static uint64_t snapshot(const gckpt_store *s)
 
 /* ---- a small training ---- */
 enum { ROWS = 4, IN = 5, OUT = 3 };
-static uint64_t own_steps[2]; /* the last step numbers that the optimiser received, for a and b */
+static uint64_t own_steps[2]; /* step numbers of parameters a and b in the custom optimiser's last calls */
 
 static void own_optimiser(void *user, const gckpt_update *u)
 {
@@ -198,7 +198,7 @@ static void steps(gckpt_store *s, gckpt_optimiser optimiser, int n)
     training_free(&t);
 }
 
-/* Saves the store, loads the file into a new store, and replaces the old one by it. */
+/* Saves *s, loads the file into a new store, frees the old store and sets *s to the new one. */
 static void reload(gckpt_store **s)
 {
     file b = write_all(*s), again;
@@ -217,14 +217,15 @@ static void freeze(gckpt_store *s, const char *pattern, int frozen)
     CHECK(gckpt_store_freeze(s, pattern, frozen) == GCKPT_OK);
 }
 
-/* ---- resuming ---- */
+/* ---- resuming: parameters that change their optimiser, are frozen, unfrozen or reset ---- */
 typedef enum { UNFREEZE, RESET, SGD_BETWEEN, OWN_OPTIMISER, HISTORIES } history;
 
-/* Runs a training in three parts, with or without a save and load after each part; the bits must be equal. */
+/* Runs a training in three parts; if `saved` is nonzero, saves and reloads the store after each part. The bits must not
+ * depend on `saved`. */
 static gckpt_store *run_history(history how, int saved)
 {
     gckpt_store *s = store_new();
-    training t = training_new(s, GCKPT_SGD, 0); /* creates the parameters */
+    training t = training_new(s, GCKPT_SGD, 0); /* only creates the parameters */
     training_free(&t);
     for (int part = 0; part < 3; part++) {
         gckpt_optimiser which = how == OWN_OPTIMISER                        ? GCKPT_CUSTOM_OPTIMISER
@@ -263,8 +264,8 @@ static void test_counts(void)
     CHECK(own_steps[0] == 11 && own_steps[1] == 9);
 }
 
-/* AdamW's first update of a parameter moves it by lr, for any betas, and regardless of earlier updates of other
- * parameters or, before a reset, of itself. */
+/* AdamW's first update of a parameter must move it by lr, for any betas. Earlier updates of other parameters, or
+ * updates of the same parameter before a reset of its state, must not matter. */
 static void test_first_updates(void)
 {
     static const float beta[4][2] = {
@@ -294,8 +295,8 @@ static void test_two_optimisers(void)
 {
     gckpt_store *s[2] = { store_new(), store_new() };
     for (int saved = 0; saved < 2; saved++)
-        for (int round = 0; round < 6; round++) { /* a is trained by AdamW, b by momentum, in turns */
-            training t = training_new(s[saved], GCKPT_SGD, 0); /* creates both parameters */
+        for (int round = 0; round < 6; round++) { /* AdamW trains parameter a and momentum trains b, by turns */
+            training t = training_new(s[saved], GCKPT_SGD, 0); /* only creates both parameters */
             training_free(&t);
             freeze(s[saved], "a", round % 2);
             freeze(s[saved], "b", !(round % 2));
@@ -304,14 +305,14 @@ static void test_two_optimisers(void)
                 reload(&s[saved]);
         }
     CHECK(gckpt_store_hash(s[0]) == gckpt_store_hash(s[1]));
-    freeze(s[1], "*", 0); /* the store still knows which optimiser each state belongs to */
+    freeze(s[1], "*", 0); /* the store remembers which optimiser each state belongs to */
     training t = training_new(s[1], GCKPT_ADAMW, 0);
     CHECK(!t.exec && strstr(gckpt_error_text(s[1]), "\"b\" holds state of another"));
     training_free(&t);
     t = training_new(s[1], GCKPT_MOMENTUM, 0);
     CHECK(!t.exec && strstr(gckpt_error_text(s[1]), "\"a\" holds state of another"));
     training_free(&t);
-    file b = write_all(s[1]); /* 21 steps in all; a has 1 + 3 + 5 updates, b has 2 + 4 + 6 */
+    file b = write_all(s[1]); /* 21 steps in all: a has 1 + 3 + 5 updates, b has 2 + 4 + 6 */
     CHECK(in_header(&b, "\"step\":\"21\"") && in_header(&b, "\"optimiser\":\"1\""));
     CHECK(in_header(&b, ",\"a#updates\":\"1:9\",\"b#updates\":\"3:12\"}"));
     free(b.bytes);
@@ -319,7 +320,8 @@ static void test_two_optimisers(void)
     gckpt_store_free(s[1]);
 }
 
-/* Bias correction makes AdamW's first step lr in every weight, whichever optimiser ran before. */
+/* AdamW's first step must move every weight by lr, whichever optimiser ran before, since its bias correction counts
+ * updates of AdamW only. */
 static void test_adamw_after_sgd(void)
 {
     for (int saved = 0; saved < 2; saved++) {
@@ -333,7 +335,7 @@ static void test_adamw_after_sgd(void)
         CHECK_MSG(fabsf(fabsf(moved) - 0.01f) < 1e-5f, "moved by %.9g", (double)moved);
         gckpt_store_free(s);
     }
-    /* without state there is no update count, so the optimiser receives the store's step */
+    /* A parameter without state has no count of updates, so a custom optimiser receives the store's step. */
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 3);
     training t = training_new(s, GCKPT_CUSTOM_OPTIMISER, 0);
@@ -344,7 +346,8 @@ static void test_adamw_after_sgd(void)
     gckpt_store_free(s);
 }
 
-/* Another optimiser's state is loaded while an executor exists: its next step is refused with a reason. */
+/* If a file loads the state of another optimiser while an executor exists, the executor's next step must fail with a
+ * reason. */
 static void test_live_executor(void)
 {
     gckpt_store *s = store_new(), *other = store_new();
@@ -361,7 +364,7 @@ static void test_live_executor(void)
     CHECK(gckpt_store_reset(s, "*") == GCKPT_OK && step_once(&t) == GCKPT_OK);
     CHECK(s->params[0].updates == 1 && gckpt_store_step(s) == 4);
     training_free(&t);
-    t = training_new(s, GCKPT_SGD, 0); /* SGD uses no state, and leaves it unchanged */
+    t = training_new(s, GCKPT_SGD, 0); /* SGD neither uses nor changes state of another optimiser */
     CHECK(read_all(s, &b) == GCKPT_OK && step_once(&t) == GCKPT_OK);
     CHECK(s->params[0].updates == 3 && s->params[0].optimiser == GCKPT_MOMENTUM + 1);
     training_free(&t);
@@ -370,7 +373,7 @@ static void test_live_executor(void)
     free(b.bytes);
 }
 
-/* Files of version 0.1 have one optimiser and one count for all parameters. */
+/* Files of version 0.1 have one optimiser and one count of updates for all parameters; they must still load. */
 static void test_old_files(void)
 {
     gckpt_store *s = run_history(UNFREEZE, 0), *t = store_new();
@@ -380,11 +383,11 @@ static void test_old_files(void)
     CHECK_MSG(read_all(t, &old) == GCKPT_OK, "%s", gckpt_error_text(t));
     CHECK(t->params[0].updates == 9 && t->params[1].updates == 9);
     CHECK(t->params[1].optimiser == GCKPT_ADAMW + 1 && gckpt_store_hash(s) == gckpt_store_hash(t));
-    file again = write_all(t); /* a store with one optimiser and one count still writes such files */
+    file again = write_all(t); /* a store with one optimiser and one count is still written in that older format */
     CHECK(!in_header(&again, "#updates"));
     free(again.bytes);
     free(old.bytes);
-    /* a file of another program: its keys have no meaning here, and its state belongs to no known optimiser */
+    /* In a file of another program, these keys have no meaning, and state belongs to no known optimiser. */
     old = edited(&b, "\"format\":\"gradckpt\"", "\"format\":\"other\"");
     CHECK(read_all(t, &old) == GCKPT_OK && t->params[1].updates == 0 && !t->params[1].optimiser);
     CHECK(gckpt_store_step(t) == 9);
@@ -434,7 +437,7 @@ static void test_wrong_counts(void)
         }
         free(bad.bytes);
     }
-    gckpt_result result = GCKPT_E_MEMORY; /* each allocation fails in turn, the one for the counts first */
+    gckpt_result result = GCKPT_E_MEMORY; /* each allocation fails in turn, first that for counts of updates */
     for (long n = 1; result == GCKPT_E_MEMORY && n < 100; n++) {
         heap h = { .fail_at = 1 + n };
         gckpt_store_desc desc = { .memory = heap_memory(&h), .seed = 3 };
@@ -449,7 +452,7 @@ static void test_wrong_counts(void)
     file most = edited(&b, "\"b#updates\":\"1:7\"", "\"b#updates\":\"4:18446744073709551615\"");
     CHECK(read_all(empty, &most) == GCKPT_OK && empty->params[1].updates == UINT64_MAX);
     free(most.bytes);
-    /* a parameter without state has no count */
+    /* A parameter without state has no count of updates in the file. */
     freeze(s, "b", 1);
     gckpt_store *t = store_new();
     freeze(full, "*", 0);
@@ -469,8 +472,8 @@ static void test_wrong_counts(void)
     gckpt_store_free(empty);
 }
 
-/* Flips each bit of the metadata: the file is refused with the store unchanged, or loaded, and then saving and loading
- * again gives the same store. */
+/* Flips each bit of the metadata. The file must be refused with the store unchanged, or be loaded; a loaded store,
+ * saved and loaded again, must be the same store. */
 static void test_flips(void)
 {
     gckpt_store *s = run_history(UNFREEZE, 0), *full = run_history(RESET, 0);
@@ -501,7 +504,8 @@ static void test_flips(void)
     free(b.bytes);
 }
 
-/* A file with another contract version is loaded, and the result says so; a damaged file is still refused. */
+/* A file with another contract version is loaded, and the result GCKPT_OTHER_CONTRACT says so. If the file is also
+ * damaged, it is refused. */
 static void test_contract(void)
 {
     gckpt_store *s = store_new(), *t = store_new(), *full = run_history(RESET, 0);
@@ -522,12 +526,12 @@ static void test_contract(void)
         CHECK(snapshot(t) == snapshot(s));
         CHECK(read_all(full, &saved) == GCKPT_OTHER_CONTRACT &&
               gckpt_store_hash(full) == gckpt_store_hash(s) && gckpt_store_step(full) == 3);
-        steps(t, GCKPT_ADAMW, 1); /* training continues under the current contract */
+        steps(t, GCKPT_ADAMW, 1); /* training continues under the current contract version */
         file again = write_all(t);
         CHECK(in_header(&again, now) && read_all(s, &again) == GCKPT_OK);
         CHECK(read_all(s, &b) == GCKPT_OK && read_all(t, &b) == GCKPT_OK);
         CHECK(gckpt_error(t) == GCKPT_OK);
-        uint64_t before = snapshot(full); /* truncated: refused, and nothing changed */
+        uint64_t before = snapshot(full); /* the same file, cut off: refused with the store unchanged */
         saved.size--;
         CHECK(read_all(full, &saved) == GCKPT_E_DATA && snapshot(full) == before);
         free(again.bytes);
@@ -543,7 +547,7 @@ static void test_contract(void)
     gckpt_store_free(full);
 }
 
-/* A damaged dtype cannot send control characters to the terminal. */
+/* An error text that quotes a damaged dtype must not contain control characters, which a terminal would obey. */
 static void test_dtype(void)
 {
     static const char header[] = "{\"w\":{\"dtype\":\"\\u001b[31mX\\u007f\",\"shape\":[1],"
@@ -562,7 +566,7 @@ static void test_dtype(void)
 }
 
 #if TEST_POSIX && !defined(GCKPT_NO_STDIO)
-/* ---- saving by path, in a temporary folder, which is the working directory ---- */
+/* ---- saving to a path; the working directory is a temporary folder ---- */
 static char folder[64];
 
 static void put_text(const char *path, const char *text)
@@ -571,7 +575,7 @@ static void put_text(const char *path, const char *text)
     CHECK(f && fputs(text, f) >= 0 && !fclose(f));
 }
 
-static mode_t kind_of(const char *path) /* does not follow links */
+static mode_t kind_of(const char *path) /* returns the type of the file, of a link itself */
 {
     struct stat s;
     return lstat(path, &s) ? 0 : s.st_mode & S_IFMT;
@@ -585,7 +589,7 @@ static int loads(const char *path, uint64_t step)
     return good;
 }
 
-/* Returns whether the working directory has no files of this pattern: temporary files, or (with *.st) saved ones. */
+/* Returns whether no file in the working directory matches this pattern. */
 static int nothing_like(const char *pattern)
 {
     char command[80];
@@ -593,7 +597,7 @@ static int nothing_like(const char *pattern)
     return !system(command);
 }
 
-/* The memory that a save and a load by path take from the store is returned in full. */
+/* A save and a load by path must return all memory that they take from the store. */
 static void test_memory_of_paths(void)
 {
     heap h = { 0 };
@@ -612,7 +616,7 @@ static void test_memory_of_paths(void)
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
 }
 
-/* A file name of the longest length that file systems allow, so that no suffix fits. */
+/* Saves under names up to the longest that file systems allow, to which no suffix can be appended. */
 static void test_long_names(void)
 {
     for (int n = 230; n <= 256; n++)
@@ -646,7 +650,7 @@ static void test_links(void)
     CHECK_MSG(gckpt_store_save(s, "l.st") == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(kind_of("l.st") == S_IFLNK && kind_of("there/mid") == S_IFLNK);
     CHECK(kind_of("real/x.st") == S_IFREG && loads("real/x.st", 1) && loads("l.st", 1));
-    /* the target of the link does not exist yet */
+    /* A link whose target does not exist yet: the save creates the target. */
     CHECK(!symlink("real/new.st", "dangling") && gckpt_store_save(s, "dangling") == GCKPT_OK);
     CHECK(kind_of("dangling") == S_IFLNK && loads("real/new.st", 1));
     CHECK(!symlink("no/such/folder", "nowhere") && gckpt_store_save(s, "nowhere") == GCKPT_E_FILE);
@@ -657,7 +661,7 @@ static void test_links(void)
     CHECK(kind_of("to a folder") == S_IFLNK && kind_of("real") == S_IFDIR);
     CHECK(gckpt_store_save(s, "to a folder/y.st") == GCKPT_OK && loads("real/y.st", 1));
     CHECK(gckpt_store_save(s, "real/y.st/z.st") == GCKPT_E_FILE && strstr(gckpt_error_text(s), strerror(ENOTDIR)));
-    /* the longest chain of links that is followed, and a chain with one more */
+    /* A chain of 39 links is followed; one of 40 is refused. */
     char link[8], to[16] = "real/z.st";
     for (int i = 1; i <= 40; i++) {
         snprintf(link, sizeof link, "c%d", i);
@@ -666,21 +670,21 @@ static void test_links(void)
     }
     CHECK(gckpt_store_save(s, "c40") == GCKPT_E_FILE && kind_of("c40") == S_IFLNK && !kind_of("real/z.st"));
     CHECK(gckpt_store_save(s, "c39") == GCKPT_OK && kind_of("c1") == S_IFLNK && loads("real/z.st", 1));
-    char longest[1100]; /* longer than the buffer: refused, not truncated */
+    char longest[1100]; /* a link's target that is longer than the buffer: refused, not cut off */
     memset(longest, 'a', sizeof longest);
     longest[sizeof longest - 1] = 0;
     for (int i = 200; i < 1099; i += 200)
         longest[i] = '/';
     CHECK(symlink(longest, "long") || gckpt_store_save(s, "long") == GCKPT_E_FILE);
     CHECK(nothing_like("*.gckpt-tmp*") && nothing_like("*/*.gckpt-tmp*"));
-    /* a file that is not regular stays unchanged, and the save does not wait for it */
+    /* A target that is not a regular file must stay unchanged, and the save must not wait for a reader. */
     CHECK(!mkfifo("fifo", 0600) && gckpt_store_save(s, "fifo") == GCKPT_E_FILE && kind_of("fifo") == S_IFIFO);
     CHECK_MSG(strstr(gckpt_error_text(s), "folder, device or pipe; is") &&
                   strstr(gckpt_error_text(s), "\"fifo\""),
               "%s", gckpt_error_text(s));
     CHECK(gckpt_store_save(s, "real") == GCKPT_E_FILE && kind_of("real") == S_IFDIR);
     if (!mknod("device", S_IFCHR | 0600,
-               0)) { /* only as root; the device has no driver and is not opened */
+               0)) { /* works only for root; the device has no driver and is never opened */
         CHECK(gckpt_store_save(s, "device") == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
         CHECK(!symlink("device", "to a device"));
         CHECK(gckpt_store_save(s, "to a device") == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
@@ -728,7 +732,7 @@ static gckpt_result half(const void *what, gckpt_write_fn write, void *user)
     return gckpt_store_write(*(gckpt_store *const *)what, die, user);
 }
 
-/* A killed save leaves its temporary file; the next save removes it. */
+/* A killed save leaves its temporary file; the next save must remove it. */
 static void test_killed(void)
 {
     gckpt_store *s = store_new();
@@ -748,7 +752,7 @@ static void test_killed(void)
     steps(s, GCKPT_SGD, 1);
     CHECK_MSG(gckpt_store_save(s, "killed.st") == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(loads("killed.st", 2) && nothing_like("*.gckpt-tmp*"));
-    /* temporary files that cannot be removed: the error text gives the right reason */
+    /* If all 100 temporary names are taken and cannot be removed, the error text must say so. */
     char name[40];
     for (int i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "killed.st.gckpt-tmp%d", i);
@@ -763,7 +767,7 @@ static void test_killed(void)
     gckpt_store_free(s);
 }
 
-/* Opens a file with the rights of an ordinary user: a file without write permission cannot be opened for writing. */
+/* Replaces open(): also for root, a file without the permission cannot be opened. */
 static int open_as_any(const char *path, int flags, unsigned mode)
 {
     struct stat s;
@@ -774,7 +778,7 @@ static int open_as_any(const char *path, int flags, unsigned mode)
     return -1;
 }
 
-/* A killed save of a read-only file: its temporary file is read-only as well. */
+/* A killed save of a read-only file leaves a read-only temporary file; the next save must remove that file. */
 static void test_killed_read_only(void)
 {
     const gckpti_test_hooks was = gckpti_hooks;
@@ -800,9 +804,9 @@ static void test_killed_read_only(void)
     gckpt_store_free(s);
 }
 
-static int go[2], ready[2]; /* pipes */
+static int go[2], ready[2]; /* pipes between the test and its child processes */
 
-/* Writes everything, then waits for a line. */
+/* Writes the whole store, tells the test so, then waits for a byte from it. */
 static gckpt_result paused(const void *what, gckpt_write_fn write_some, void *user)
 {
     char c = 0;
@@ -810,7 +814,8 @@ static gckpt_result paused(const void *what, gckpt_write_fn write_some, void *us
     return write(ready[1], &c, 1) == 1 && read(go[0], &c, 1) == 1 ? result : GCKPT_E_FILE;
 }
 
-/* Simultaneous saves to one path: each file is complete, and no save removes another's temporary file. */
+/* Several processes save to one path at the same time: the file must be complete at any time, and no save may remove
+ * the temporary file of another running save. */
 static void test_at_once(void)
 {
     gckpt_store *s = store_new();
@@ -822,7 +827,7 @@ static void test_at_once(void)
     child[0] = fork();
     if (!child[0])
         _exit(save_as(&s, "at once.st", paused) != GCKPT_OK);
-    CHECK(read(ready[0], &c, 1) == 1); /* the first save is halfway; meanwhile others run, and some are killed */
+    CHECK(read(ready[0], &c, 1) == 1); /* The first save waits before its end while other saves run, some killed. */
     steps(s, GCKPT_SGD, 1);
     for (int i = 0; i < 3; i++) {
         CHECK_MSG(gckpt_store_save(s, "at once.st") == GCKPT_OK, "%s", gckpt_error_text(s));
@@ -847,13 +852,13 @@ static void test_at_once(void)
     for (int i = 0; i < 2; i++)
         CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
     CHECK(gckpt_store_save(s, "at once.st") == GCKPT_OK && loads("at once.st", 2));
-    remove("at once.st.gckpt-tmp1"); /* left by a killed save, when tmp0 was in use */
+    remove("at once.st.gckpt-tmp1"); /* left by a save that was killed while another save used tmp0 */
     CHECK(nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
 }
 
-/* fsync of the file, then of the folder: an operation that the file system does not support is no error, other
-   failures are. */
+/* A save calls fsync for the file and then for its folder. If the file system does not support fsync, the save
+ * succeeds; any other failure is an error. */
 static void test_flush(void)
 {
     static const int cannot[] = { EINVAL, ENOSYS, ENOTSUP, EOPNOTSUPP, EBADF }, real[] = { EIO, ENOSPC };
@@ -882,7 +887,7 @@ static void test_flush(void)
             CHECK(gckpt_store_save(s, "flush.st") == GCKPT_OK);
         }
     }
-    fsync_fails = 1; /* a first save: the error text cannot say that an old file is unharmed */
+    fsync_fails = 1; /* at a first save there is no old file, so the error text must not say that one is unharmed */
     fsync_calls = 0;
     CHECK(gckpt_store_save(s, "first.st") == GCKPT_E_FILE && nothing_like("first.st"));
     CHECK_MSG(strstr(gckpt_error_text(s), "No file was there, none is left: \"first.st\""), "%s", gckpt_error_text(s));
@@ -891,7 +896,8 @@ static void test_flush(void)
     gckpt_store_free(s);
 }
 
-/* stat and fstat fail, once or from then on: no temporary file is left, and the old file is complete. */
+/* If stat or fstat fails, once or from some call on, a save must leave no temporary file, and the old file must be
+ * complete. */
 static void test_unlooked(void)
 {
     gckpt_store *s = store_new();
@@ -918,9 +924,9 @@ static void test_unlooked(void)
     gckpt_store_free(s);
 }
 
-/* Other processes interfere between the creation of a temporary file and its lock: one removes it as a leftover,
- * another save's file takes its name, or a leftover cannot be removed. The save then takes the next name, and files of
- * others are not touched. */
+/* Other processes may interfere between the creation of a temporary file and its lock: one removes the file, another
+ * creates a file of the same name, or an old temporary file cannot be removed. The save must then take the next name
+ * and leave files of others unchanged. */
 static int meddle;
 static int meddling_stat(const char *path, struct stat *s)
 {
@@ -965,8 +971,8 @@ static void test_meddled(void)
 }
 
 #ifdef __linux__
-/* On FAT, the save keeps the file to be replaced open. If it may not be read, it is replaced all the same; any other
-   error is reported. */
+/* On a FAT file system, a save keeps the file that it replaces open. A file that may not be read is replaced anyway;
+ * any other error is reported. */
 static int flock_error;
 static int on_fat(const char *path, struct statfs *s)
 {

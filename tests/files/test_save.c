@@ -1,7 +1,7 @@
-/* test_save.c - tests of src/files: a load gives exactly the saved store.
+/* test_save.c - tests that loading a file gives exactly the store that was saved.
  *
- * A refused load must leave the store unchanged, bit for bit, and leak no memory; an accepted load
- * must follow the file. Both are checked after every single load below. */
+ * A refused load must leave the store unchanged, bit for bit, and leak no memory. An accepted load must have the file's
+ * values. The test checks both after every load. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _XOPEN_SOURCE 700
 #define TEST_POSIX 1
@@ -18,7 +18,7 @@
 #include "util.h"
 #include <time.h>
 
-/* ---- memory that counts, and files in it ---- */
+/* ---- a heap that counts, and files in memory ---- */
 static heap mem;
 
 static file write_all(gckpt_store *s)
@@ -31,7 +31,7 @@ static file write_all(gckpt_store *s)
 static gckpt_result read_size(gckpt_store *s, const unsigned char *bytes, size_t have, size_t size)
 {
     file b = { 0 };
-    b.bytes = (unsigned char *)malloc(have ? have : 1);     /* an exact allocation, so that overruns are detected */
+    b.bytes = (unsigned char *)malloc(have ? have : 1);     /* no spare bytes: sanitizers detect overruns */
     memcpy(b.bytes, bytes, have);
     b.size = have;
     gckpt_result result = gckpt_store_read(s, file_read, &b, size);
@@ -39,7 +39,8 @@ static gckpt_result read_size(gckpt_store *s, const unsigned char *bytes, size_t
     return result;
 }
 
-/* Reads a file with this header (its length is computed, without padding) and `data` bytes 0, 1, 2, ... */
+/* Reads a file of this header, whose length is computed and which is not padded, and `data` bytes of data: 0, 1, 2,
+ * ... */
 static gckpt_result read_text(gckpt_store *s, const char *header, size_t header_size, size_t data)
 {
     size_t size = 8 + header_size + data;
@@ -83,8 +84,8 @@ static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states,
             q->p.state[k][i] = float_of(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
 }
 
-/* Returns a store in which w and u have state, b and e have none; values include NaNs with payloads, -0 and
-   subnormals. */
+/* Returns a store in which w and u have optimiser state, b and `extra` have none. Values include NaNs with payloads, -0
+ * and subnormals. */
 static gckpt_store *store_full(const char *extra)
 {
     gckpt_store *s = store_new();
@@ -102,12 +103,12 @@ static gckpt_store *store_full(const char *extra)
     return s;
 }
 
-/* Returns a store with the same parameters, other values, no state, and another step and seed. */
+/* Returns a store with the parameters of `other`, but other values, step and seed, and no state. */
 static gckpt_store *store_like(const gckpt_store *other)
 {
     gckpt_store *s = store_new();
     s->step = 5;
-    for (int i = gckpt_store_count(other); i-- > 0;) {      /* created in the reverse order */
+    for (int i = gckpt_store_count(other); i-- > 0;) {      /* creates them in reverse order */
         gckpt_parameter p;
         gckpt_store_peek(other, i, &p);
         add(s, p.name, p.shape, 0, 0);
@@ -115,7 +116,7 @@ static gckpt_store *store_like(const gckpt_store *other)
     return s;
 }
 
-/* Returns a hash of everything in a store that loading could change. */
+/* Returns a hash of everything in a store that a load could change. */
 static uint64_t snapshot(const gckpt_store *s)
 {
     uint64_t h = gckpti_fnv(UINT64_C(0xcbf29ce484222325), &s->step, 8);
@@ -132,7 +133,7 @@ static uint64_t snapshot(const gckpt_store *s)
     return h;
 }
 
-static void replace(char *text, const char *from, const char *to)       /* both texts have the same length */
+static void replace(char *text, const char *from, const char *to)       /* `from` and `to` have the same length */
 {
     char *at = strstr(text, from);
     CHECK(at && strlen(from) == strlen(to));
@@ -145,7 +146,7 @@ static void test_layout(void)
 {
     static const char want[] =
         "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"20\",\"seed\":\"3\","
-        /* over all tensors, the sum of FNV-1a(name, FNV-1a(data)) */
+        /* data_fnv1a: the sum, over all tensors, of FNV-1a(name, FNV-1a(data)) */
         "\"optimiser\":\"0\",\"data_fnv1a\":\"12810142865672414875\"},"
         "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
         "\"w#state0\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
@@ -165,7 +166,7 @@ static void test_layout(void)
     CHECK(!memcmp(b.bytes + 8, want, n));
     for (size_t i = n; i < padded; i++)
         CHECK(b.bytes[8 + i] == ' ');
-    CHECK(!memcmp(b.bytes + 8 + padded, "\0\0\200\77", 4));                     /* 1.0f                  */
+    CHECK(!memcmp(b.bytes + 8 + padded, "\0\0\200\77", 4));                     /* 1.0f */
     CHECK(!memcmp(b.bytes + 8 + padded + 8, "\1\2\3\4", 4));
     gckpt_store *t = store_new();
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_OK && snapshot(s) == snapshot(t));
@@ -178,7 +179,8 @@ static void test_round_trip(void)
     uint64_t before = snapshot(s);
     file b = write_all(s), again;
     CHECK(snapshot(s) == before);
-    /* into a store in use: values are replaced in place, surplus state is set to 0, missing state is created */
+    /* A load into a store that is in use overwrites values in place, sets state that the file lacks to 0, and creates
+     * state that only the file has. */
     CHECK(gckpti_ensure_state(like, &like->params[gckpt_store_find(like, "b")], 2));
     like->params[gckpt_store_find(like, "b")].p.state[1][2] = 9;
     gckpt_parameter p, q;
@@ -199,13 +201,13 @@ static void test_round_trip(void)
     CHECK(read_size(like, b.bytes, b.size, b.size) == GCKPT_OK);
     gckpt_store_get(like, gckpt_store_find(like, "w"), &q);
     CHECK(values == q.values && state == q.state[1]);
-    /* into an empty store: the same order, the same hash, the same file */
+    /* A load into an empty store gives the same order of parameters, the same hash and, saved again, the same file. */
     CHECK(read_size(empty, b.bytes, b.size, b.size) == GCKPT_OK);
     CHECK(snapshot(empty) == before && gckpt_store_hash(empty) == gckpt_store_hash(s));
     again = write_all(empty);
     CHECK(same_file(&again, &b));
     free(again.bytes);
-    /* no parameters at all */
+    /* A store without parameters. */
     gckpt_store *none = store_new(), *none2 = store_new();
     none->step = 4;
     again = write_all(none);
@@ -245,8 +247,9 @@ static void test_truncation(void)
     CHECK(mem.live == 0);
 }
 
-/* The rule for a damaged file that is accepted: saved again, it gives the damaged file back. Exception: a damaged
- * __metadata__ may make it a file of another program, whose step and seed do not count, or a file without a hash. */
+/* If a damaged file is accepted, saving the store again must give the damaged file. The exception is damage in
+ * __metadata__ that makes the file one of another program, whose step and seed are ignored, or a file without a
+ * hash. */
 static void check_accepted(gckpt_store *s, const file *f, uint64_t step, uint64_t seed)
 {
     file b = write_all(s);
@@ -281,7 +284,7 @@ static void test_flips(void)
     for (size_t i = 0; i < 8 * header; i++) {
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
         if (loaded(read_size(like, b.bytes, b.size, b.size))) {
-            /* all names must match the store, so only __metadata__ can have changed */
+            /* names must match the store, so only a bit in __metadata__ can have changed */
             accepted++;
             CHECK(i / 8 < 166 && gckpt_store_hash(like) != 0);
             int ours = strstr((char *)b.bytes + 8, "\"format\":\"gradckpt\"") != NULL;
@@ -306,7 +309,7 @@ static void test_flips(void)
         CHECK(mem.live == live);
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
     }
-    /* the hash includes the names, so an empty store accepts no more files */
+    /* The hash covers names, so an empty store does not accept more damaged files than `like`. */
     CHECK_MSG(accepted > 10 && accepted < 300 && accepted_empty == accepted,
               "accepted %ld flips of %ld, %ld into an empty store", accepted, (long)(8 * header), accepted_empty);
     done(&b, like, s, NULL);
@@ -325,7 +328,7 @@ static void test_garbage(void)
         unsigned char bytes[1200];
         size_t size = b.size < sizeof bytes ? b.size : sizeof bytes;
         memcpy(bytes, b.bytes, size);
-        if (round % 3 == 0) {                           /* only noise */
+        if (round % 3 == 0) {                           /* random bytes only */
             size = below(1 << 24) % 100;
             for (size_t i = 0; i < size; i++)
                 bytes[i] = (unsigned char)(i < 8 ? 0 : below(1 << 24));
@@ -336,9 +339,9 @@ static void test_garbage(void)
                 size_t length = 1 + below(1 << 24) % 20;
                 length = at + length > header ? header - at : length;
                 length = from + length > header ? header - from : length;
-                if (round % 3 == 1)                     /* characters with a meaning in JSON */
+                if (round % 3 == 1)                     /* a byte is replaced by a character with a meaning in JSON */
                     bytes[at] = (unsigned char)letters[below(1 << 24) % (sizeof letters - 1)];
-                else                                    /* a part of the header copied over another part */
+                else                                    /* a part of the header is copied over another part */
                     memmove(bytes + at, bytes + from, length);
             }
         }
@@ -365,7 +368,7 @@ static void test_garbage(void)
 
 static const struct { const char *header; int data; gckpt_result want; const char *text;
 } evil[] = {
-    /* correct headers: any order, any spaces, any order of keys, escapes, unknown metadata */
+    /* valid headers: any order of tensors and keys, any spaces, escapes, unknown metadata */
     { "{" W "," B "}", 12, GCKPT_OK, "" },
     { "{" OURS W "," B "}", 12, GCKPT_OK, "" },
     { "{" B "," W "}  \n ", 12, GCKPT_OK, "" },
@@ -376,7 +379,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
       GCKPT_OK, "" },
     { "{" W "," B ",\"b#state0\":" T("1", 12, 16) ",\"b#state1\":" T("1", 16, 20) "}", 20, GCKPT_OK, "" },
     { "{\"w#state0\":" T("2", 0, 8) ",\"b\":" T("1", 8, 12) ",\"w\":" T("2", 12, 20) "}", 20, GCKPT_OK, "" },
-    /* JSON */
+    /* invalid JSON, or JSON that the format excludes */
     { "", 0, GCKPT_E_DATA, "safetensors" },
     { "{", 0, GCKPT_E_DATA, "safetensors" },
     { "[]", 0, GCKPT_E_DATA, "'{'" },
@@ -415,7 +418,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, GCKPT_E_DATA, "'{'" },
     { "{\"w\":null}", 0, GCKPT_E_DATA, "'{'" },
     { "{w:1}", 0, GCKPT_E_DATA, "'\"'" },
-    /* a tensor's fields */
+    /* fields of a tensor that are missing, doubled or invalid */
     { "{\"w\":{}}", 0, GCKPT_E_DATA, "dtype, shape" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2]}," B "}", 12, GCKPT_E_DATA, "data_offsets" },
     { "{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "shape" },
@@ -451,7 +454,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":" T("4294967296,4294967296", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
     { "{\"w\":" T("2,0", 0, 8) "," B "}", 12, GCKPT_E_DATA, "must hold the 0 bytes" },
     { "{\"w\":" T("0", 0, 0) ",\"b\":" T("1", 0, 4) "}", 4, GCKPT_E_DATA, "is missing in the file" },
-    /* offsets */
+    /* data_offsets that are invalid */
     { "{\"w\":" T("2", 8, 0) "," B "}", 12, GCKPT_E_DATA, "data_offsets" },
     { "{\"w\":" T("2", 0, 12) "," B "}", 12, GCKPT_E_DATA, "data_offsets" },
     { "{\"w\":" T("3", 0, 8) "," B "}", 12, GCKPT_E_DATA, "data_offsets" },
@@ -465,7 +468,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" W "," B "}", 16, GCKPT_E_DATA, "need 12" },
     { "{" W "," B "}", 11, GCKPT_E_DATA, "data_offsets" },
     { "{}", 12, GCKPT_E_DATA, "need 0" },
-    /* names */
+    /* names that are doubled, missing or unknown */
     { "{" W "," W "}", 8, GCKPT_E_DATA, "overlap" },
     { "{" W ",\"w\":" T("1", 8, 12) "}", 12, GCKPT_E_DATA, "twice" },
     { "{" W "," B ",\"\\u0077\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "twice" },
@@ -489,7 +492,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" W "," B ",\"#state0\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "reserved" },
     { "{" W "," B ",\"b#state0#state0\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "ends like" },
     { "{" W "," B ",\"b#state0\":" T("2", 12, 20) "}", 20, GCKPT_E_SHAPE, "its parameter is [1]" },
-    /* metadata */
+    /* __metadata__ that is invalid */
     { "{" META "1," W "," B "}", 12, GCKPT_E_DATA, "'{'" },
     { "{" META "{\"a\":1}," W "," B "}", 12, GCKPT_E_DATA, "'\"'" },
     { "{" META "{\"a\":{\"b\":\"c\"}}," W "," B "}", 12, GCKPT_E_DATA, "'\"'" },
@@ -532,7 +535,7 @@ static void test_evil(void)
             unsigned char w[8], first = strstr(evil[i].header, T("2", 12, 20)) ? 12
                                         : strstr(evil[i].header, "[4,12]")     ? 4
                                                                                : 0;
-            for (int k = 0; k < 8; k++) { /* little-endian, as in a file */
+            for (int k = 0; k < 8; k++) { /* the data are the bytes 0, 1, 2, .., read as little-endian floats */
                 uint32_t word;
                 memcpy(&word, &s->params[0].p.values[k / 4], 4);
                 w[k] = (unsigned char)(word >> 8 * (k % 4));
@@ -548,12 +551,12 @@ static void test_evil(void)
         }
         CHECK_MSG(snapshot(s) == before && mem.live == live, "%s", evil[i].header);
     }
-    /* header lengths */
+    /* Next, headers with NUL bytes and with wrong lengths. */
     static const char nul_inside[] = "{" W "," B "}\0 ", nul_escaped[] = "{\"w\\\0\":1}";
     CHECK(read_text(s, nul_inside, sizeof nul_inside - 1, 12) == GCKPT_E_DATA);
     CHECK(read_text(s, nul_escaped, sizeof nul_escaped - 1, 0) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "byte 5: a string with a wrong"));
-    /* a long name is truncated after a whole character */
+    /* A long name in an error text is cut off after a whole UTF-8 character. */
     char text[300];
     snprintf(text, sizeof text, "{" W "," B ",\"%059d\303\251tail\":" T("1", 12, 16) "}", 0);
     CHECK(read_text(s, text, strlen(text), 16) == GCKPT_E_DATA &&
@@ -573,7 +576,7 @@ static void test_evil(void)
         CHECK(strstr(gckpt_error_text(s), "header of"));
     }
     CHECK(snapshot(s) == before && mem.live == live);
-    /* escaped characters of two, three and four bytes in UTF-8, with digits in either case */
+    /* \u escapes of characters with two, three and four bytes in UTF-8, with hex digits in either case */
     static const char numbers[] = "{" META "{\"a\":\"\\u00e9\\u20AC\\uD83d\\uDe00\"}," W "," B "}";
     CHECK(read_text(s, numbers, sizeof numbers - 1, 12) == GCKPT_OK &&
           !strcmp(gckpt_store_note(s, "a"), "\303\251\342\202\254\360\237\230\200"));
@@ -581,7 +584,8 @@ static void test_evil(void)
     CHECK(mem.live == 0);
 }
 
-/* The n-th allocation fails, for every n. */
+/* The n-th allocation fails, for every n. The load must return GCKPT_E_MEMORY, leave the store unchanged and leak
+ * nothing. */
 static void test_memory(void)
 {
     gckpt_store *s = store_full("e");
@@ -600,10 +604,10 @@ static void test_memory(void)
             } else {
                 CHECK_MSG(gckpt_error(t) == GCKPT_E_MEMORY, "%s", gckpt_error_text(t));
                 CHECK(snapshot(t) == before && t->count == count);
-                CHECK(mem.live == live || (kind == 0 && t->capacity > 0));    /* the table may exist already */
+                CHECK(mem.live == live || (kind == 0 && t->capacity > 0));    /* an empty store may keep its table */
             }
             mem.fail_at = 0;
-            CHECK(done || read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);   /* and the store can still be used */
+            CHECK(done || read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);   /* the store must still be usable */
             CHECK(kind || snapshot(t) == snapshot(s));
             gckpt_store_free(t);
         }
@@ -611,7 +615,7 @@ static void test_memory(void)
     }
     gckpt_store_free(s);
     CHECK(mem.live == 0);
-    /* in a memory block: if no parameter had to be created, a load returns all memory that it took */
+    /* With a fixed block of memory, a load that creates no parameter must return all memory that it takes. */
     static double memory[1280];
     gckpt_store_desc desc = { .memory.memory = memory, .memory.size = sizeof memory };
     s = gckpt_store_new(&desc);
@@ -695,7 +699,7 @@ static void test_names(void)
     done(NULL, s, t, u);
     free(big);
     free(b.bytes);
-    /* many tensors: sorting and detecting duplicates is not quadratic */
+    /* With 20,000 tensors, sorting and finding doubled names must not take quadratic time. */
     size_t n = 20000;
     char *text = (char *)malloc(n * 96), *at = text;
     *at++ = '{';
@@ -728,7 +732,7 @@ static void test_external(void)
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);
     CHECK(other[0] == 5 && other[1] == 6 && t->params[1].p.values == other);
     other[0] = 9;
-    b.bytes[b.size - 4 * 6 + 3] ^= 0x80;                    /* -1 where the external memory has 1 */
+    b.bytes[b.size - 4 * 6 + 3] ^= 0x80;                    /* the file has -1 where the program's memory has 1 */
     uint64_t before = snapshot(t);
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_E_DATA && snapshot(t) == before && other[0] == 9);
     CHECK(strstr(gckpt_error_text(t), "\"flash\": is external"));
@@ -737,7 +741,8 @@ static void test_external(void)
     CHECK(mem.live == 0);
 }
 
-/* Written by Python's safetensors 0.8.0 with save({"layer.weight":.., "layer.bias":.., "größe": 7}, metadata=..) */
+/* A file that Python's safetensors 0.8.0 wrote with save({"layer.weight": .., "layer.bias": .., "größe": 7},
+ * metadata=..). */
 static const char python_file[] =
     "\000\001\000\000\000\000\000\000"
     "{\"__metadata__\":{\"format\":\"pt\",\"note\":\"tab\\there \\\"q\\\" \303\251\"},"
@@ -789,7 +794,7 @@ static void test_path(void)
     t->step = 99;
     CHECK(gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 99);
 #if !TEST_POSIX
-    /* without locks, an existing temporary file may belong to another save, so it is not touched */
+    /* Without file locks, an existing temporary file may belong to a running save, so a save must not touch it. */
     FILE *other = fopen(temporary, "wb");
     CHECK(other && fputc('x', other) == 'x' && !fclose(other) && gckpt_store_save(t, path) == GCKPT_OK);
     other = fopen(temporary, "rb");
@@ -802,12 +807,13 @@ static void test_path(void)
     const gckpt_file_desc values = { .values_only = 1 };
     CHECK(gckpt_store_save_as(t, path, &values) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK &&
           gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
-    /* a store of a build with a failed self-test: the call reports that and nothing else */
+    /* A store with a permanent error, as after a failed self-test: every call reports that error and does nothing
+     * else. */
     gckpti_error(t, GCKPT_E_BACKEND, "self-test");
     t->object.sticky = GCKPT_E_BACKEND;
     CHECK(gckpt_store_load(t, path) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
     t->object.sticky = GCKPT_OK;
-    /* no such file, no such folder, no memory */
+    /* Loading a missing file, saving into a missing folder, empty or missing paths, and no memory. */
     uint64_t before = snapshot(s);
     CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));
     CHECK(gckpt_store_save(s, "no such folder/x") == GCKPT_E_FILE && strstr(gckpt_error_text(s), "no such folder/x"));
@@ -818,7 +824,7 @@ static void test_path(void)
     CHECK(gckpt_store_save(s, path) == GCKPT_E_MEMORY);
     mem.fail_at = 0;
     CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK && snapshot(s) == before);
-    /* a damaged file: the reason and the path */
+    /* If a file is damaged, the error text has the reason and the path. */
     FILE *f = fopen(path, "ab");
     CHECK(f && fputc(0, f) == 0 && !fclose(f));
     CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), path) &&
@@ -826,7 +832,7 @@ static void test_path(void)
     CHECK(snapshot(s) == before);
     CHECK(gckpt_store_save(s, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
 #if TEST_POSIX
-    /* the disk is full after n bytes: the old file stays complete, and the temporary file is removed */
+    /* The disk is full after n bytes: the old file must stay complete, and the temporary file must be removed. */
     struct rlimit old, small;
     CHECK(!getrlimit(RLIMIT_FSIZE, &old));
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
@@ -847,7 +853,7 @@ static void test_path(void)
         gckpt_store_free(u);
     }
     signal(SIGXFSZ, handler);
-    /* the target is a folder; a read-only folder (which does not restrict root) */
+    /* Saving to a path that is a folder, and into a read-only folder (root may write there). */
     remove(path);
     CHECK(!mkdir(path, 0700));
     CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));
@@ -871,8 +877,8 @@ static void test_path(void)
 #endif
 
 #if !defined(GCKPT_NO_STDIO) && (TEST_POSIX || defined(_WIN32))
-/* A checkpoint saved by ranks, here by one: leftovers of earlier saves are removed, but no other files, on systems
- * where a folder can be listed (test_shards.c tests all POSIX cases). */
+/* Saves a checkpoint as the ranks of a process group do, here as a single rank. A save removes leftovers of earlier
+ * saves and no other file, on systems where a folder can be listed. test_shards.c tests all cases on POSIX systems. */
 static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
 {
     gckpti_rank_save x;
@@ -887,7 +893,8 @@ static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
 
 static void test_left(void)
 {
-    /* files that exist before the second save; part: nonzero if its number and its bytes are those of the first save */
+    /* Files that exist before the second save. stays: nonzero if the save must not remove the file. part: if nonzero,
+     * the file is a copy of the first save's part; if 0, it is another file. */
     static const struct {
         const char *name;
         int stays, part;
@@ -895,7 +902,7 @@ static void test_left(void)
                   { ".1-5.safetensors", 1, 0 },            { ".2-0.safetensors", 1, 0 },
                   { ".2-1.safetensors", 1, 1 },            { ".9-3.safetensors.gckpt-tmp4", 0, 0 },
                   { ".gckpt-tmp1", 0, 0 },                 { ".gckpt-tmp2.old", 1, 0 },
-                  { ".gckpt-tmp3", 2 * !TEST_POSIX, 0 } }; /* stays is 2 if the file is open, as in a running save */
+                  { ".gckpt-tmp3", 2 * !TEST_POSIX, 0 } }; /* `stays` of 2: the file is kept open */
     char path[64], name[120];
     sprintf(path, "test_save_%lx.ckpt", (unsigned long)time(NULL) * 1000003u + (unsigned long)(uintptr_t)path);
     gckpt_store *s = store_full("e"), *t = store_new();
@@ -930,7 +937,7 @@ static void test_left(void)
         sprintf(name, "%s%s", path, files[i].name);
         remove(name);
     }
-    sprintf(name, "%s.3-0.safetensors", path); /* the save skipped the number 2 */
+    sprintf(name, "%s.3-0.safetensors", path); /* the second save has number 3, since number 2 was taken */
     CHECK(!remove(name) && !remove(path));
     done(&f, s, t, NULL);
     CHECK(mem.live == 0);

@@ -1,7 +1,7 @@
-/* device.c - trains the model of model.h with the plan that host.c printed as PLAN (TABLE): no graph, no
- * planner, no heap. Everything is in two blocks of the sizes that the plan names, except some weights in
- * flash if QUANTISED is 1. Compiles as C99 and as C++11. several_plans.c includes it several times. */
-#ifndef GCKPT_SMALL /* implies these */
+/* device.c - trains the model of model.h with the plan that host.c printed as C (PLAN, in file TABLE): no graph, no
+ * planner, no heap. All memory is two blocks, whose sizes the printed plan defines; if QUANTISED is 1, some weights
+ * stay in flash. It compiles as C99 and as C++11; several_plans.c includes it several times. */
+#ifndef GCKPT_SMALL /* GCKPT_SMALL implies these switches */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #ifndef FAST
@@ -12,7 +12,7 @@
 #include "gradckpt.h"
 #include "model.h"
 #include TABLE
-#include <stdio.h> /* for this program's own lines */
+#include <stdio.h> /* for printf in this program; the library uses no stdio */
 
 #ifndef PLAN
 #define PLAN small
@@ -37,7 +37,7 @@ int main(void)
     bind.memory.memory = exec_block;
     bind.memory.size = sizeof exec_block;
 #ifdef GCKPT_SMALL
-    bind.debug = GCKPT_DEBUG_MEASURE; /* GCKPT_SMALL leaves it out */
+    bind.debug = GCKPT_DEBUG_MEASURE; /* a build with GCKPT_SMALL has no debugging modes: this must fail */
     if (gckpt_exec_new(&PLAN, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
         gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG) || gckpt_graph_new(s, NULL) ||
         gckpt_error(s) != GCKPT_E_ARG)
@@ -71,7 +71,7 @@ int main(void)
         return 5;
 #endif
     gckpt_exec_free(e);
-    gckpt_plan_free(&PLAN); /* harmless */
+    gckpt_plan_free(&PLAN); /* does nothing for a compiled plan, and must be harmless */
     gckpt_store_free(s);
     return 0;
 }

@@ -1,7 +1,7 @@
-/* flash.c - a training for a device, chosen by SET: tests/firmware/size.sh measures its flash, memory and
- * stack (docs/benchmarks/device.tsv).
- * Without DEVICE it prints its plan as C. With DEVICE it trains by that plan (TABLE), or by a plan that it reads (READS)
- * or makes (PLANS). With STACK it also prints the bytes of stack used. */
+/* flash.c - a small training or inference program for a device, chosen by SET. tests/firmware/size.sh measures its
+ * flash, memory and stack (docs/benchmarks/device.tsv). Without DEVICE, the program prints its plan as C. With DEVICE,
+ * it runs that plan (TABLE), or a plan that it reads from a file (READS) or makes itself (PLANS). With STACK, it also
+ * prints how many bytes of stack it used. */
 #if defined(DEVICE) && !defined(GCKPT_SMALL)
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR, CONVOLUTIONS, RECURRENT, AUTOENCODER };
-#define INFERS (SET == 3 || SET == 6) /* the generator and the autoencoder only infer */
+#define INFERS (SET == 3 || SET == 6) /* the generator and the autoencoder run inference only */
 enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32, SIDE = 8 };
 
 #if !defined(DEVICE) || defined(READS) || defined(PLANS)
@@ -55,7 +55,8 @@ static T *transformer(gckpt_graph *g, T *x, int64_t capacity)
     return gckpt_layernorm(gckpt_add(h, dense(n, "down", "down.b", 2 * C, C)), NULL, NULL, 0);
 }
 
-/* Images (ROWS,SIDE,SIDE,1) or signals (ROWS,TIME,C) to CLASSES. */
+/* Classifies images (ROWS,SIDE,SIDE,1) or, if SET is RECURRENT, signals (ROWS,TIME,C); returns logits of CLASSES
+ * classes. */
 static T *classify(gckpt_graph *g, T *x)
 {
     const gckpt_init normal = { 0.2f, 0, 0 };
@@ -135,14 +136,14 @@ int main(void)
     return gckpt_plan_c(p, "small", to_stdout, NULL) != GCKPT_OK;
 }
 #else
-static double zeros[512]; /* the data; their values do not matter here */
+static double zeros[512]; /* the inputs' data, since only sizes are measured */
 
 static int train(const gckpt_plan *p, gckpt_store *s, const gckpt_memory *memory, int x, int y)
 {
     static gckpt_exec_desc bind;
     const gckpt_feed feeds[2] = { { x, zeros }, { y, zeros } };
     bind.memory = *memory;
-#if INFERS /* a build without training cannot initialise weights; the others fetch nothing */
+#if INFERS /* a build without training cannot initialise weights; the training programs fetch nothing */
     gckpt_parameter weights;
     for (int i = 0; gckpt_store_get(s, i, &weights) == GCKPT_OK; i++)
         memset(weights.values, 0, (size_t)weights.elements * sizeof *weights.values);
@@ -194,7 +195,8 @@ static int run_training(void)
 #endif
 
 #ifdef STACK
-/* Fill the stack below this function with 0xa5, and later count the unchanged bytes from its end. */
+/* deepest(1) fills the stack below the function with 0xa5. deepest(0) returns how many bytes of that stack have been
+ * used since. */
 enum { DEEP = 1 << 16 };
 static __attribute__((noinline)) size_t deepest(int paint)
 {

@@ -1,5 +1,6 @@
-/* generate.c - generates with a model by a plan with caches, and prints a hash of the logits. With TABLE it uses the plan that
- * it printed without TABLE (argument c), and needs no heap, graph or planner. */
+/* generate.c - generates tokens with a plan whose attention has caches, and prints a hash of the logits. Without TABLE,
+ * the argument "c" prints the plan as C; with TABLE, that file, the program uses the printed plan and needs no heap,
+ * graph or planner. */
 #ifdef TABLE
 #define GCKPT_NO_HEAP
 #endif
@@ -10,7 +11,7 @@
 #ifdef TABLE
 #include TABLE
 #endif
-#include <stdio.h> /* for this program's own lines */
+#include <stdio.h> /* for printf in this program; the library uses no stdio */
 
 enum { ROWS = 2, T = 3, C = 8, V = 11, CAPACITY = 10 };
 
@@ -76,7 +77,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         return gckpt_plan_c(generator_plan, "small", to_stdout, NULL) != GCKPT_OK;
 #endif
-    gckpt_parameter p; /* as if they were loaded: a build without training cannot initialise them */
+    gckpt_parameter p; /* set as if loaded from a file: a build without training cannot initialise weights */
     for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
         for (int k = 0; k < (int)p.elements; k++)
             p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 120.0f;
@@ -92,7 +93,7 @@ int main(int argc, char **argv)
         printf("%d %lu %016llx\n", ok, (unsigned long)gckpt_position(e),
                (unsigned long long)hash_of(gckpt_fetch(e, say_logits, 0)));
     }
-    puts(gckpt_error_text(e)); /* the fourth had no room */
+    puts(gckpt_error_text(e)); /* the error of the fourth call, whose tokens did not fit into the caches */
     gckpt_exec_free(e);
     gckpt_plan_free(generator_plan);
     gckpt_store_free(s);

@@ -1,10 +1,10 @@
-/* host.c - plans the model of model.h.
- *     host c NAME     prints the plan as a C constant
- *     host file       writes it as a file to standard output
- *     host run        trains with it and prints what device.c prints
- *     host read       the same with the plan that standard input has
- * An optional last argument selects a variant: auto (that mode), quantised (weights in flash, model_flash),
- * virtual_ranks (four of them), bf16 (that precision). */
+/* host.c - plans the model of model.h on a host.
+ *     host c NAME     prints the plan as a C constant NAME
+ *     host file       writes the plan as a file to standard output
+ *     host run        trains with the plan and prints the same lines as device.c
+ *     host read       does the same with a plan file read from standard input
+ * An optional last argument changes the plan: auto (mode GCKPT_AUTO), quantised (weights in flash, by model_flash),
+ * virtual_ranks (four virtual ranks), bf16 (precision GCKPT_BF16). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"

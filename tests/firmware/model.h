@@ -1,11 +1,12 @@
-/* model.h - the network that host.c plans and device.c trains: a small one with a user op, a constant,
- * tied weights, dropout, a regulariser and a fetch. */
+/* model.h - a small network that host.c plans and device.c trains. It has a user-defined op, a constant, tied weights,
+ * dropout, a regulariser and a fetch. */
 #ifndef FIRMWARE_MODEL_H
 #define FIRMWARE_MODEL_H
 
 enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40, STEPS = 4, SEED = 99 };
 
-/* bend: y = x + factor x^2;  dx = g (1 + 2 factor x). Op and variable have the same name. */
+/* The user-defined op "bend": y = x + factor x^2; with g the gradient of y, dx = g (1 + 2 factor x). The C variable of
+ * the op has the op's name, "bend". */
 static gckpt_result bend_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -40,7 +41,7 @@ static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, 
                                { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL, NULL };
 
 #ifndef GCKPT_NO_QUANT
-/* Puts the weights "w" in flash, as int8 with a scale per row. */
+/* Stores the parameter "w" as int8 with a scale per row, in constants that stay in flash. */
 static gckpt_result model_flash(gckpt_store *s)
 {
     static int8_t w[C * 3 * C];
@@ -55,7 +56,7 @@ static gckpt_result model_flash(gckpt_store *s)
 #define model_flash(s) ((void)(s), GCKPT_E_ARG)
 #endif
 
-/* The data of all rows. */
+/* Fills tokens and targets of the whole batch for a step. */
 static int32_t model_tokens[BATCH * T], model_targets[BATCH * T];
 static void model_data(int step)
 {

@@ -1,7 +1,8 @@
-/* quantised.c - a forward whose products and embedding read quantised weights in flash, bytes with a scale per row: no
- * FORWARD instruction copies them into the arena.
+/* quantised.c - a forward whose products and embedding read int8 weights (with a scale per row) directly from flash: no
+ * FORWARD instruction copies weights into the arena.
  *     quantised       prints the results
- *     quantised c     prints the plan as C (TABLE); compiled with it for a device, this file prints the same results */
+ *     quantised c     prints the plan as C
+ * With DEVICE and TABLE, the file that "quantised c" printed, the program prints the same results on a device. */
 #ifdef DEVICE
 #define GCKPT_SMALL
 #define GCKPT_STATIC
@@ -16,7 +17,7 @@
 enum { ROWS = 3, V = 12, C = 8, N = 5 };
 static const int32_t tokens[ROWS] = { 7, 0, 11 };
 
-/* Adds the parameters (V,C) and (C,N), the second from the same bytes. */
+/* Adds quantised parameters of shapes (V,C) and (C,N); both use the same bytes. */
 static gckpt_result flash(gckpt_store *s)
 {
     static int8_t w[V * C];
@@ -31,7 +32,7 @@ static gckpt_result flash(gckpt_store *s)
     return result;
 }
 
-/* Runs the plan and prints tensor `y`, its last one. */
+/* Runs the plan on s and prints tensor y, the plan's last tensor. */
 static int forward(const gckpt_plan *p, gckpt_store *s, const gckpt_exec_desc *desc, int x, int y)
 {
     gckpt_exec *e = gckpt_exec_new(p, s, desc);

@@ -1,8 +1,8 @@
-/* several_plans.c - runs device.c for several printed plans in one program, selected by its argument. The implementation is
- * compiled once for all. "two" checks that two plans of one graph have the same hash. */
+/* several_plans.c - includes device.c once for each of several printed plans. The program's argument selects a plan;
+ * "two" checks that two plans of one graph have the same hash. The implementation is compiled once. */
 #define main   train_small
 #define TABLE  "small.h"
-#define QUANTISED 1 /* a plan for weights in memory */
+#define QUANTISED 1 /* weights in flash, although host.c made this plan for weights in memory */
 #include "device.c"
 #undef main
 #undef TABLE

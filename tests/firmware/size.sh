@@ -1,10 +1,10 @@
 #!/bin/sh
-# make size: prints a Markdown table of the flash (text), memory and stack that firmware takes (docs/benchmarks/device.tsv).
-# First the trainings of tests/firmware/flash.c, then the jobs of examples/mcu, if QEMU and a compiler for them are
-# installed. All are compiled for a Cortex-M4 with FPU at -Os and linked, including the C library and libgcc. qemu-arm
-# measures the stack of the trainings, with the same Thumb-2 code on a Cortex-A; the jobs measure their own. Needs
-# arm-none-eabi-gcc with newlib, or arm-linux-gnueabihf-gcc (then without C library and libgcc); for the stack
-# arm-linux-gnueabihf-gcc and qemu-arm.
+# make size: prints a Markdown table of the flash (text), memory and stack that firmware takes
+# (docs/benchmarks/device.tsv). The rows are the trainings of tests/firmware/flash.c, then the jobs of examples/mcu, if
+# QEMU and a compiler for them are installed. All are compiled for a Cortex-M4 with FPU at -Os and linked, including the
+# C library and libgcc. The stack of the trainings is measured by qemu-arm, with the same Thumb-2 code on a Cortex-A;
+# the jobs measure their own. The script needs arm-none-eabi-gcc with newlib, or arm-linux-gnueabihf-gcc (then without C
+# library and libgcc). For the stack it needs arm-linux-gnueabihf-gcc and qemu-arm.
 #
 #     sh tests/firmware/size.sh            the table
 #     sh tests/firmware/size.sh bytes SET  prints the bytes of gradckpt.h's code and constants in one training; writes
@@ -27,13 +27,13 @@ else
     exit 77
 fi
 
-# without TABLE: prints the options that leave out the parts which this plan does not need, from the comment in TABLE
+# without TABLE: prints the options that omit the features which the plan does not need, taken from the comment in TABLE
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
 }
 
-# compiled SET FILE option...: compiles and links that training
+# compiled SET FILE OPTION...: compiles and links flash.c's training SET
 compiled()
 {
     which=$1 file=$2
@@ -42,7 +42,7 @@ compiled()
         tests/firmware/flash.c -o "$file" 2> "$file.log" || { cat "$file.log" >&2 && exit 1; }
 }
 
-# device SET FILE option...: the same, also without the parts that its plan does not need
+# device SET FILE OPTION...: like compiled, but omits the features that the plan does not need
 device() { compiled "$@" $(without "$work/small$1.h"); }
 
 # sections FILE: prints the bytes of code and of constants
@@ -51,7 +51,7 @@ sections()
     "${cross}size" -A "$1" | awk '/^\.(text|ARM)/ { t += $2 } /^\.(rodata|data)/ { d += $2 } END { print t + 0, d + 0 }'
 }
 
-# table SET: prints its plan as C, compiled by LINKED if that is set
+# table SET: prints the plan of SET as C to small<SET>.h, by a program compiled with LINKED if that is set
 table()
 {
     [ -n "$LINKED" ] || [ -f "$work/gradckpt.o" ] || {
@@ -70,7 +70,7 @@ if [ "$1" = bytes ]; then
     exit 0
 fi
 
-# sums FILE: prints text, data and bss from `size`
+# sums FILE: prints text, data and bss, as the command `size` does
 sums() { "${cross}size" "$1" | awk 'NR == 2 { print $1 " | " $2 " | " $3 }'; }
 
 echo "| training, bytes | code | constants | of them the plan | text, all | data | bss | stack | text without GCKPT_SMALL |"
@@ -98,10 +98,10 @@ for how in "READS a plan from a file" "PLANS the planner"; do
     echo "| the first, with graph and ${how#* } | | | | | | | | $("${cross}size" "$work/more" | awk 'NR == 2 { print $1 }') |"
 done
 
-# The firmware.
+# The jobs of examples/mcu.
 [ ! -f tests/firmware/test_mcu.sh ] || sh tests/firmware/test_mcu.sh > "$work/mcu.log" 2>&1
 for elf in build/mcu/mps2-an386.*.elf; do
-    case $elf in *.O[0-9].elf) continue ;; esac # other levels are in the tables of make mcu
+    case $elf in *.O[0-9].elf) continue ;; esac # other optimisation levels are in the tables of make mcu
     job=${elf#build/mcu/mps2-an386.}
     [ -f "$elf" ] && echo "| examples/mcu, ${job%.elf} | $(sections "$elf" | sed 's/ / | /') | | $(sums "$elf") |" \
         "$(awk '$1 == "stack" { print $2 }' "${elf%.elf}.out") | |"

@@ -1,6 +1,6 @@
-/* subnormals.c - checks on a board that loops over rows of 1 to 17 floats give the results of scalar
- * instructions for subnormals, products that underflow, -0 and NaN. For a Cortex-M55, whose vector
- * instructions flush subnormals to 0 (test_mcu.sh). */
+/* subnormals.c - checks on a board that the library's loops over 1 to 17 floats give the results of scalar
+ * instructions, for subnormals, products that underflow, -0 and NaN. It is for a Cortex-M55, whose vector instructions
+ * flush subnormals to 0 (test_mcu.sh). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "board.h"
@@ -9,7 +9,7 @@ enum { N = 17, K = 3, ROW = 20 };
 
 static float a[K], b[N * ROW], d[N], want[N];
 
-static float value(uint32_t i) /* subnormals, small and usual numbers, -0, sometimes NaN */
+static float value(uint32_t i) /* returns a subnormal, a small or an ordinary number, -0, or sometimes NaN */
 {
     static const uint32_t some[8] = { 0x00000001, 0x80000123, 0x007fffff, 0x80000000,
                                       0x0d800000, 0xb1400000, 0x3f9d70a4, 0xbf000000 };
@@ -26,7 +26,7 @@ static void fill(uint32_t seed)
         d[i] = want[i] = value(seed * 3 + i);
 }
 
-/* want[j] = fma(a[p], b[j * row + p * step], want[j]), p ascending */
+/* Computes want[j] = fma(a[p], b[j * row + p * step], want[j]) for p = 0, 1, .., k - 1. */
 static void by_scalars(int n, int k, int row, int step)
 {
     for (int j = 0; j < n; j++)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs examples/mcu in QEMU: every job on every board whose tools are installed. Checks that losses and weights are those of
-# the same source on this machine, and that the stack suffices. Writes the tables build/mcu/tables.md, which make mcu records
-# in docs/benchmarks/device.tsv. LINKED is the command that compiles programs of public names (in make mcu, linked with
-# build/gradckpt.o).
+# Runs examples/mcu in QEMU: every job on every board whose tools are installed. Losses and weights must be those of the
+# same source compiled for this machine, and the stack must suffice. The script writes the tables build/mcu/tables.md,
+# which make mcu records in docs/benchmarks/device.tsv. LINKED is the command that compiles programs that use public
+# names only (in make mcu, linked with build/gradckpt.o).
 #
 #     sh tests/firmware/test_mcu.sh                         all
 #     sh tests/firmware/test_mcu.sh run BOARD JOB LEVEL     builds and runs one: build/mcu/BOARD.JOB.out, or
@@ -11,19 +11,19 @@ CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
 jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly mobilenet"
 boards=${BOARDS:-mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt}
-level=Os                              # of optimisation; others are tried
-levels=${LEVELS-O2 O3}                # here,
-level_boards="mps2-an386 mps3-an547"  # there,
-level_jobs=${SHOW:+${jobs% mobilenet}} # and with these jobs, for the table all whose weights leave flash for -O3's code
+level=Os                              # optimisation level of the main runs
+levels=${LEVELS-O2 O3}                # further optimisation levels,
+level_boards="mps2-an386 mps3-an547"  # tried on these boards
+level_jobs=${SHOW:+${jobs% mobilenet}} # and with these jobs; for the tables, all whose code at -O3 fits
 level_jobs=${level_jobs:-microgpt}
 work=build/mcu
-inference_budget=16384 # bytes of flash on a Cortex-M4F: the whole firmware of a job that trains nothing
-stack_budget=2700 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
-portable='^(loss|right|weights|normal|anomalous|outputs) ' # lines that are the same on every board
+inference_budget=16384 # bytes of flash on a Cortex-M4F for the whole firmware of a job that only infers
+stack_budget=2700 # bytes; the rest of mcu.ld's stack is for interrupts and for code that users add
+portable='^(loss|right|weights|normal|anomalous|outputs) ' # output lines that must be equal on every board
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
 in=examples/mcu
 
-ram()                   # ram JOB: what its linker is given
+ram()                   # ram JOB: prints the bytes of RAM that the job's linker script gets
 {
     case $1 in
     gpt64) echo 64K ;;
@@ -38,7 +38,7 @@ ram()                   # ram JOB: what its linker is given
     esac
 }
 
-here()                  # here BOARD JOB: whether it is run there; a step of mobilenet is a third of 1e9 instructions
+here()                  # here BOARD JOB: whether to run the job there; a step of mobilenet takes 3e8 instructions
 {
     case $2.$1 in
     mobilenet.mps2-an500 | mobilenet.mps3-an547) ;;
@@ -46,7 +46,7 @@ here()                  # here BOARD JOB: whether it is run there; a step of mob
     esac
 }
 
-board()                 # board NAME: its core, compiler, QEMU
+board()                 # board NAME: sets the board's core, compiler and QEMU command
 {
     cross="arm-none-eabi-gcc -mthumb -specs=nano.specs"
     qemu=qemu-system-arm start=cortex_m flash=0 ram=0x20000000 hz=25000000 watchdog=0x40008000 slow=25000000
@@ -67,26 +67,26 @@ board()                 # board NAME: its core, compiler, QEMU
         -semihosting-config enable=on,target=native"
 }
 
-# without TABLE: prints the options that leave out the parts which none of its plans needs, from their comments
+# without TABLE: prints the options that omit the features which no plan in TABLE needs, taken from the plans' comments
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort | uniq -c |
         awk -v plans="$(grep -c ', printed by gckpt_plan_c: ' "$1")" '$1 == plans { print "-D" $2 }'
 }
 
-build()                 # build JOB RAM OUTPUT options..
+build()                 # build JOB RAM OUTPUT OPTION...: compiles and links the firmware of a job
 {
     job=$1 size=$2 to=$3
     shift 3
     $cross $(without "$work/${job}_plan.h") "$@" -Wl,--defsym=ram_size="$size" "$in/$job.c" $in/semihosting.c $in/$start.c -o "$to"
 }
 
-named()                 # named BOARD JOB LEVEL: its files
+named()                 # named BOARD JOB LEVEL: prints the name of this run's files
 {
     echo "$1.$2$([ "$3" = Os ] || echo ".$3")"
 }
 
-run()                   # run BOARD JOB LEVEL
+run()                   # run BOARD JOB LEVEL: builds and runs a job
 {
     level=$3
     board "$1"
@@ -100,8 +100,8 @@ run()                   # run BOARD JOB LEVEL
     esac
 }
 
-# lean BOARD: checks that the firmware has neither heap nor stdio; on the M0 no instruction that an M0 lacks, and on the M55
-# no vector arithmetic, which would flush subnormals to 0
+# lean BOARD: checks that the firmware has neither heap nor stdio; for the M0, that it has no instruction that an M0
+# lacks; for the M55, that it has no vector arithmetic, which would flush subnormals to 0
 lean()
 {
     tools=${cross%%gcc *}
@@ -112,13 +112,13 @@ lean()
     esac
 }
 
-erased()                # flash.bin, all of it
+erased()                # writes flash.bin, the whole flash memory in its erased state
 {
     head -c 32768 /dev/zero | tr '\000' '\377' > flash.bin
 }
 
-# Cuts the power twice in a row at some of the points that tests/examples/test_power_cut.c tries in full, and kills QEMU at
-# arbitrary times. Training resumes each time, and the last run completes it.
+# cut_off: cuts the power twice in a row, at some of the points that tests/examples/test_power_cut.c tries completely,
+# and kills QEMU at arbitrary times. Training must resume each time, and the last run must complete it.
 cut_off()
 {
     qemu=$(echo "$qemu" | sed 's/-icount shift=0//')
@@ -139,14 +139,14 @@ cut_off()
     grep -h '^weights' end.*.out | sort | uniq -c | sed 's/^ */ends: /'
 }
 
-value()                 # value WHAT FILE..: of its line, the largest
+value()                 # value WHAT FILE..: prints the largest number in the files' lines that begin with WHAT
 {
     what=$1
     shift
     sed -n "s/^$what //p" "$@" | sort -n | tail -n 1
 }
 
-per_board()             # per_board WHAT TITLE: a table of it
+per_board()             # per_board WHAT TITLE: prints a table of WHAT with a column for each board
 {
     printf '\n### %s\n\n| %s |' "$2" "$2"
     for board in $found; do
@@ -166,7 +166,7 @@ per_board()             # per_board WHAT TITLE: a table of it
     echo
 }
 
-per_level()             # per_level WHAT TITLE: a table of it
+per_level()             # per_level WHAT TITLE: prints a table of WHAT with a column for each optimisation level
 {
     printf '\n### %s\n\n| %s |' "$2" "$2"
     rule='|---|'
@@ -212,7 +212,7 @@ if [ "$1" = run ]; then
 fi
 . tests/checks.sh
 
-# The boards whose tools are installed.
+# Finds the boards whose tools are installed.
 found=
 for board in $boards; do
     board "$board"
@@ -227,11 +227,11 @@ for board in $boards; do
 done
 [ -z "$BOARDS" ] || [ "$found" ] || exit 77
 
-# One limit for the stack of every job: the linker script's and the manual's.
+# The linker script and the manual must give the same limit for the stack of every job.
 check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stack_size = .*: 3K;' $in/mcu.ld &&
     tr -s '\\n *' '   ' < gradckpt.h | grep -q '3 KiB in firmware (GCKPT_SMALL'"
 
-# Prints the plans and runs them on the host.
+# Prints the plan of each job, then runs each job on the host.
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
@@ -242,25 +242,28 @@ done
 check "keyword recognises more than before it learned" awk '/^right before/ { before = $3 } /^right after/ { after = $3 }
     END { exit !(after > 2 * before) }' "$work/keyword.want"
 
-# gpt256 with all activations kept: the same weights, but more than 256 KB.
-check "gpt256 plans with all kept" sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
+# gpt256 with a plan that keeps all activations: the same weights, but it needs more than 256 KB.
+check "gpt256 with all activations kept: the plan is printed" \
+    sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
     $work/all.plan > $work/gpt256_all_plan.h"
-check "compiles here" $CC -O1 $warnings -DSTORE_ALL -I. -I$work $in/gpt256.c $in/host.c -o "$work/all"
-check "computes the same here" sh -c "$work/all | diff $work/gpt256.want -"
-overflows()             # overflows BOARD
+check "gpt256 with all activations kept compiles here" \
+    $CC -O1 $warnings -DSTORE_ALL -I. -I$work $in/gpt256.c $in/host.c -o "$work/all"
+check "gpt256 with all activations kept computes the same here" sh -c "$work/all | diff $work/gpt256.want -"
+overflows()             # overflows BOARD: checks that this firmware does not fit into 256 KB
 {
     board "$1"
     ! build gpt256 256K "$work/all.elf" -DSTORE_ALL 2> "$work/all.err" && grep "region .RAM. overflowed" "$work/all.err"
 }
 for board in $found; do
-    check "and does not fit $board" overflows "$board"
+    check "gpt256 with all activations kept does not fit $board" overflows "$board"
     [ -z "$SHOW" ] || sed -n "s/.*\(region .RAM. over.*\)/gpt256 with all kept, in 256 KB: \1/p" "$work/all.err"
     break
 done
 
-# The four files to copy: their plan equals the one that the library prints; copied, they build and give the same results.
+# examples/mcu/minimal, four files for users to copy: its plan must equal the plan that the library prints, and a copy
+# of the files must build and give the same results.
 minimal=$work/minimal
-copied()                # copied TARGET: as somebody makes it who has put the header elsewhere
+copied()                # copied TARGET: runs make in the copy, as a user does who has gradckpt.h in another folder
 {
     MAKEFLAGS= make -s -C "$minimal" GRADCKPT="$PWD" HOST="$CC -O1 -std=gnu99 -Wno-unused-function" \
         CFLAGS="-Os -std=gnu99 -Wall -Wextra -Werror -Wno-unused-function" "$@"
@@ -273,7 +276,7 @@ check "minimal's plan is today's (make -C $in/minimal plan)" sh -c "$LINKED -std
     -o $work/minimal.plan && $work/minimal.plan > $work/minimal.h && grep -v ' network of main.c: ' $in/minimal/plan.h |
     diff - $work/minimal.h"
 check "minimal learns here" learns_here
-forgets()               # forgets TARGET EDIT TEXT: what somebody sees who has forgotten something
+forgets()               # forgets TARGET EDIT TEXT: make TARGET must fail with TEXT after EDIT, a user's mistake
 {
     cp $in/minimal/*.[ch] $in/minimal/Makefile "$minimal" && (cd "$minimal" && eval "$2") &&
         ! copied $1 > "$work/minimal.says" 2>&1 && grep -- "$3" "$work/minimal.says"
@@ -281,7 +284,7 @@ forgets()               # forgets TARGET EDIT TEXT: what somebody sees who has f
 another="sed 's/HIDDEN = 12/HIDDEN = 13/' main.c > m && mv m main.c"
 check "minimal: another network, the old plan" forgets host "$another" "another network; run make plan"
 check "minimal: no plan" forgets host "rm plan.h" "plan.h is missing; run make plan"
-check "minimal: no header there" forgets "host GRADCKPT=/nowhere" true "/nowhere has no gradckpt.h; copy it"
+check "minimal: GRADCKPT without gradckpt.h" forgets "host GRADCKPT=/nowhere" true "/nowhere has no gradckpt.h; copy it"
 check "minimal: does not learn" forgets host "sed 's/lr(0.05f)/lr(1e-9f)/' main.c > m && mv m main.c" "^not learned"
 check "minimal: wrong feeds" forgets host "sed 's/feeds, 2, ROWS/feeds, 1, ROWS/' main.c > m && mv m main.c" \
     "^gckpt_result [1-9]"
@@ -290,8 +293,8 @@ case "$found " in
 *" mps2-an386 "*) check "minimal learns the same on the chip" learns_there ;;
 esac
 
-# A stack overflow is reported whether the job ends (it then used the whole stack) or not.
-runs_over()             # runs_over BOARD BYTES
+# A stack overflow must be reported, whether the job still reaches its end (having used the whole stack) or not.
+runs_over()             # runs_over BOARD BYTES: runs a job with a stack of BYTES, which is too small
 {
     board "$1"
     build microgpt "$(ram microgpt)" "$PWD/$work/over.elf" -Wl,--defsym=stack_size="$2" || return 1
@@ -299,7 +302,7 @@ runs_over()             # runs_over BOARD BYTES
     test $? = 98 && grep "the stack has run over" "$work/over.out"
 }
 
-# One line BOARD JOB LEVEL for each further optimisation level to try
+# Prints a line "BOARD JOB LEVEL" for each run with a further optimisation level.
 besides()
 {
     for board in $level_boards; do
@@ -322,7 +325,7 @@ besides()
     besides
 } | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}" -n 3 sh "$0" run
 
-same()                  # same BOARD JOB LEVEL: it ran, and what it computed is what the host did
+same()                  # same BOARD JOB LEVEL: checks that the job ran, and that its results are those of the host
 {
     out=$work/$(named "$1" "$2" "$3").out
     cat "$out"
@@ -339,14 +342,14 @@ for job in $jobs; do
         flash=$(value flash "$work/$board.$job.out")
         [ "$board $job" != "mps2-an386 anomaly" ] || check "$board $job takes ${flash:-?} bytes of flash, $inference_budget at most" \
             test "${flash:-$((inference_budget + 1))}" -le "$inference_budget"
-        [ $job != stream ] || check "$board $job hangs, is reset by the watchdog and ends so" \
+        [ $job != stream ] || check "$board $job hangs, is reset by the watchdog, and ends with the same weights" \
             sh -c "grep -q '^hung: reset by the watchdog' $work/$board.$job.out &&
                 grep -q '^hung: $(grep '^weights' "$work/$job.want")' $work/$board.$job.out"
         [ $job != power ] || check "$board $job ends so, whatever is cut off" \
             grep -q "^ends: 6 $(grep '^weights' "$work/$job.want")" "$work/$board.$job.out"
         [ $job = microgpt ] || continue
         all=$(((${stack:-0} + 15) / 16 * 16))
-        [ $board != mps2-an385 ] || all= # a minute, and nothing of the core in it
+        [ $board != mps2-an385 ] || all= # skips a run of a minute that uses no feature of this core
         for bytes in $all 2048 1024; do
             check "$board $job says so when its stack has only $bytes bytes" runs_over "$board" "$bytes"
         done
@@ -357,7 +360,7 @@ while read -r board job level; do
     check "$board $job by -$level" same "$board" "$job" "$level"
 done < "$work/besides"
 
-# Vector instructions of an M55 flush subnormals to 0, so gcc -O3 must not vectorise loops.
+# On an M55, vector instructions flush subnormals to 0, so gcc -O3 must not vectorise loops.
 keeps_subnormals()
 {
     level=O3

@@ -1,7 +1,9 @@
-/* weights.c - prints a store as C, with every storage, floats of all classes and unusual names.
+/* weights.c - a store with parameters in every storage, floats of all classes (NaN, subnormal ..) and unusual names,
+ * printed as C and restored.
  *     weights            prints the bits of the store's parameters
- *     weights c          prints the parameters as C (TABLE); compiled with it for a device, this file restores the same bits
- * With FLOATS, no parameter is quantised. */
+ *     weights c          prints the parameters as C
+ * With DEVICE and TABLE, the file that "weights c" printed, the program restores the parameters and prints the same
+ * bits. With FLOATS, no parameter is quantised. */
 #ifdef DEVICE
 #define GCKPT_NO_EXPORT
 #endif
@@ -27,7 +29,7 @@ static size_t rows_of(const gckpt_parameter *p)
     return (size_t)(p->elements / p->shape.d[p->shape.n - 1]);
 }
 
-/* Prints all fields and values of the store's parameters. */
+/* Prints all fields and values of all parameters of the store. */
 static void show(const gckpt_store *s)
 {
     for (int i = 0; i < gckpt_store_count(s); i++) {
@@ -62,7 +64,7 @@ static int in_block(const void *at, const char *block, size_t size)
     return (uintptr_t)at >= (uintptr_t)block && (uintptr_t)at < (uintptr_t)block + size;
 }
 
-/* Returns 1 if the restored parameters are wrong. */
+/* Restores the parameters into s. Returns 1 if any of them is wrong. */
 static int bound(gckpt_store *s, char *block, size_t size)
 {
     size_t flash = 0;
@@ -93,7 +95,7 @@ int main(void)
     if (bound(s, block, sizeof block))
         return 1;
     show(s);
-    for (int i = 0; i < gckpt_store_count(s); i++) { /* trained parameters are copies; the others stay frozen */
+    for (int i = 0; i < gckpt_store_count(s); i++) { /* trained parameters are copies; all others stay frozen */
         gckpt_store_get(s, i, &p);
         if (!p.frozen)
             memset(p.values, 0, 4 * (size_t)p.elements);
@@ -103,8 +105,8 @@ int main(void)
     const int count = gckpt_store_count(s);
     const uint64_t hash = gckpt_store_hash(s);
     if (small_bind(s) != GCKPT_E_ARG || gckpt_store_count(s) != count || gckpt_store_hash(s) != hash)
-        return 3; /* it is not empty */
-    for (other.memory.size = gckpt_store_need(NULL);; other.memory.size++) { /* all or nothing */
+        return 3; /* a second call must fail, since the store is not empty */
+    for (other.memory.size = gckpt_store_need(NULL);; other.memory.size++) { /* creates all parameters or none */
         t = gckpt_store_new(&other);
         if (!t || other.memory.size > sizeof again)
             return 4;
@@ -155,14 +157,14 @@ int main(int argc, char **argv)
     add(g, "f16", gckpt_shape2(1, 7), 1);
     add(g, "i8", gckpt_shape4(2, 1, 3, 5), 1);
     add(g, "i4", gckpt_shape2(3, 64), 1);
-    gckpt_shape few = gckpt_shape1(19); /* the sizes after its axes are too large for a device */
+    gckpt_shape few = gckpt_shape1(19); /* sizes beyond the rank must be ignored; these are too large for a device */
     few.d[1] = few.d[GCKPT_MAX_DIMS - 1] = INT64_MAX;
     add(g, "bias", few, 1);
     add(g, "drawn", gckpt_shape2(9, 11), 0.5f);
     if (fill(s, "trained", odd, 15) || fill(s, "flash", odd, 15) || gckpt_store_group(s, "d*", 0.1f, 0.3f) != GCKPT_OK)
         return 1;
     gckpt_store_freeze(s, "*", 1);
-    gckpt_store_freeze(s, "*r*n*", 0); /* trained, drawn */
+    gckpt_store_freeze(s, "*r*n*", 0); /* parameters with these names are trained and get random initial values */
     gckpt_store_freeze(s, "m*", 0);
 #ifndef FLOATS
     gckpt_parameter p;
@@ -172,7 +174,7 @@ int main(int argc, char **argv)
             gckpt_store_get(s, gckpt_store_find(s, names[i]), &p) != GCKPT_OK || (int)p.storage != i + 1)
             return 1;
 #endif
-    if (argc > 1 && argv[1][0] == 'c') /* "drawn" and others have no values yet */
+    if (argc > 1 && argv[1][0] == 'c') /* prints them while "drawn" and other parameters are not initialised yet */
         return gckpt_store_c(s, "small", to_stdout, NULL) != GCKPT_OK;
     for (int i = 0; i < gckpt_store_count(s); i++) {
         gckpt_parameter made;

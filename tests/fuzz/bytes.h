@@ -1,5 +1,5 @@
-/* bytes.h - shared by the fuzz targets that make decisions from the input's bytes: reading the
- * bytes, numbers out of range, the check MUST. Include after gradckpt.h. */
+/* bytes.h - shared by the fuzz targets that make decisions from the input's bytes: functions that read the bytes,
+ * numbers that may be out of range, the check MUST. Include after gradckpt.h. */
 #ifndef FUZZ_BYTES_H
 #define FUZZ_BYTES_H
 #include <math.h>

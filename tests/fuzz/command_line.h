@@ -1,6 +1,6 @@
-/* command_line.h - shared by fuzz_options.c, fuzz_gpt.c and fuzz_simulate.c, which parse any words
- * as the command line of a program of examples/. Include it first, with PROGRAM defined as the
- * program's file. `fresh` resets the program's variables. */
+/* command_line.h - shared by fuzz_options.c, fuzz_gpt.c and fuzz_simulate.c, which parse arbitrary words as the
+ * command line of a program of examples/. Define PROGRAM as the program's file, then include this file before any
+ * other; define `fresh`, which resets the program's variables. */
 #ifndef COMMAND_LINE_H
 #define COMMAND_LINE_H
 #define _GNU_SOURCE
@@ -30,8 +30,7 @@ static void reset_messages(void)
     rewind(messages);
 }
 
-/* Checks that a message ends in a newline. With status 0 there may be one or none; otherwise there
- * must be one. */
+/* Checks that the program has printed a message that ends in a newline; with status 0 it may also have printed none. */
 static void must_have_message(int status)
 {
     fflush(messages);
@@ -79,7 +78,7 @@ static uint64_t hash_of(void)
     return h;
 }
 
-/* Cuts `line` into words at line ends. Returns their number. */
+/* Cuts the text `line` into words at its line ends, and returns the number of words. */
 static int parse_line(char *line, char **argv)
 {
     int argc = 1;
@@ -99,8 +98,8 @@ static int parse_line(char *line, char **argv)
     return argc;
 }
 
-/* Returns whether the program accepts the words. Checks that the options then have the given
- * values, and the same ones if each is written the other way: "--name value" or "--name=value". */
+/* Returns whether the program accepts the words. If it does, checks that the options have the given values, and that
+ * each option has the same value whether it is written "--name value" or "--name=value". */
 static int parse_both_ways(int argc, char **argv)
 {
     static char joined[2 * TEXT];
@@ -141,8 +140,8 @@ static int parse_both_ways(int argc, char **argv)
     return 1;
 }
 
-/* Writes FILE as the checkpoint of a training with these notes: a line "name=value" is the note of
- * an option, ".name=value" another note. */
+/* Writes FILE as the checkpoint of a training with the notes of this text: a line "name=value" gives the note of an
+ * option, a line ".name=value" another note. */
 static void words_note(const char *from, size_t size)
 {
     static gckpt_store *kept;
@@ -169,8 +168,8 @@ static void words_note(const char *from, size_t size)
     must(gckpt_store_save(kept, file) == GCKPT_OK);
 }
 
-/* A mutator: inserts or removes an option of the table, with or without a value, or changes its
- * value. */
+/* A mutator for command lines: inserts or removes an option of the program's table, with or without a value, or
+ * changes an option's value. */
 static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned seed,
                            const char *const *values, size_t count)
 {
@@ -209,11 +208,11 @@ static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned se
     }
 }
 
-/* Called before the first input. If FUZZ_SEEDS is set, writes the seeds and exits. */
+/* Prepares the process before the first input. If FUZZ_SEEDS is set, writes the seeds and exits. */
 static void words_begin(const char *const *seeds, size_t count)
 {
     messages = fmemopen(message_text, sizeof message_text, "w");
-    /* for the text of --help */
+    /* --help prints to stdout, which is discarded */
     must(messages != NULL && freopen("/dev/null", "w", stdout) != NULL);
     snprintf(file, sizeof file, "%s", reader_path("file"));
     snprintf(missing, sizeof missing, "%s.none", file);

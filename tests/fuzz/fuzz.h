@@ -24,7 +24,7 @@ size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most);
 typedef struct {
     uint8_t *bytes;
     size_t size, capacity, at;
-    size_t fail_at; /* reading and writing fail from this offset on; if 0, never */
+    size_t fail_at; /* offset from which reading and writing fail; 0 for never */
 } fuzz_file;
 
 static inline size_t fuzz_write(void *user, const void *bytes, size_t size)
@@ -59,8 +59,7 @@ static inline void fuzz_file_end(fuzz_file *f)
 }
 
 /* ---- seeds ---- */
-/* If the environment variable FUZZ_SEEDS names a folder, writes `size` bytes as
- * FUZZ_SEEDS/NUMBER. */
+/* If the environment variable FUZZ_SEEDS names a folder, writes the bytes as a seed to FUZZ_SEEDS/NUMBER. */
 static inline void fuzz_seed(const char *folder, int number, const void *bytes, size_t size)
 {
     char path[4096];
@@ -82,12 +81,12 @@ static inline uint64_t fuzz_draw(fuzz_draws *d, uint64_t n) /* from 0 to n - 1 *
     return (z ^ (z >> 31)) % n;
 }
 
-/* ---- An allocator: sizes must be passed as they were requested; call number `fail` returns NULL.
- * ---- */
+/* ---- an allocator that checks that blocks are released with the sizes with which they were requested; its call
+ * number `fail` returns NULL ---- */
 typedef struct {
     long calls, fail; /* if fail is 0, no call fails */
     size_t live;
-    size_t most; /* larger requests return NULL; if 0, a request of more than 64 MB is a finding */
+    size_t most; /* larger requests return NULL; if 0, a request of more than 64 MB is reported as a finding */
 } fuzz_memory;
 
 static inline void *fuzz_resize(void *user, void *ptr, size_t old_size, size_t new_size)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fuzzes everything that reads bytes: runs the targets tests/fuzz/fuzz_NAME.c with clang's libFuzzer, under the address and
-# undefined behaviour sanitizers, which also check that numbers fit the type that they are converted to.
+# Fuzzes everything that reads bytes: runs the targets tests/fuzz/fuzz_NAME.c with clang's libFuzzer, under the
+# address and undefined behaviour sanitizers; these also report a number that does not fit the type to which it is
+# converted.
 #
 #     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for SECONDS; with 0, only the
 #                                                 inputs of earlier findings
@@ -14,18 +15,20 @@
 #                                                 provide words
 #
 # A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with the files of src/ that it uses, and begins with
-# a description of its input and rules. The present library makes its seeds: with FUZZ_SEEDS=DIR in the environment
-# LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
-# tests/fuzz/regressions/NAME has the inputs of earlier findings: they run first, each time. The corpus
-# build/fuzz/NAME grows from run to run; it starts from tests/fuzz/corpus/NAME.tar.xz, a corpus that was kept. The input of
-# a new finding is left in build/fuzz/NAME.found; add its minimal form to tests/fuzz/regressions/NAME, and a test of the fix.
-# A timeout is in wall-clock time: on a busy machine, use FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the environment is a
-# folder in memory, for this run.
+# a description of its input and of the rules that it checks. If the environment variable FUZZ_SEEDS names a folder, a
+# target's LLVMFuzzerInitialize writes seeds there, made by the present library, and exits. tests/fuzz/NAME.dict is
+# the dictionary of a target, if it has one. The inputs of earlier findings, tests/fuzz/regressions/NAME, run first,
+# each time. The corpus build/fuzz/NAME grows from run to run; it starts from the kept corpus
+# tests/fuzz/corpus/NAME.tar.xz. The input of a new finding is left in build/fuzz/NAME.found; add its smallest form to
+# tests/fuzz/regressions/NAME, and a test of the fix to the other tests. Timeouts are in wall-clock time: on a busy
+# machine, use FUZZ_OPTIONS=-timeout=300. The environment variable FUZZ_DIR names a folder in memory for the files of
+# this run.
 #
-# The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
-# covered at the begin and at the end, the execution of all that found the last new one, how many of the last 10^6
-# executions of all found one (of build/fuzz/NAME.SANITIZER.grew), features (ft), inputs of the corpus, findings.
-# The exit status is 1 where there is one, 77 where libFuzzer is missing.
+# The table at the end has for each target: executions of this run, and of all runs (build/fuzz/NAME.SANITIZER.runs);
+# executions a second; edges covered at the beginning and at the end; the number of the execution, counted over all
+# runs, that last covered a new edge; how many of the last 10^6 executions covered a new edge (from
+# build/fuzz/NAME.SANITIZER.grew); features (ft); inputs of the corpus; findings. The exit status is 1 if there are
+# findings, and 77 if libFuzzer is missing.
 B=build/fuzz
 CLANG=${CLANG:-clang}
 seconds=$1
@@ -39,7 +42,7 @@ shift
 san=${FUZZ_SAN:-address}
 case $san in
 address) sanitizers=address,undefined,float-cast-overflow kernels= ;;
-memory) sanitizers=memory kernels=-DGCKPT_NO_FAST ;; # it does not know what each vector instruction writes
+memory) sanitizers=memory kernels=-DGCKPT_NO_FAST ;; # it does not know which bytes vector code writes
 *)
     echo "fuzz.sh: FUZZ_SAN=$san is neither address nor memory"
     exit 2 ;;
@@ -61,20 +64,21 @@ rm -f $B/can.$$ $B/can.$$.c
     exit 77
 }
 
-# Compiles each file of src/ separately, so that a target is linked with those that it uses. Comparisons in these files are
-# never traced, since those of sums and products would be traced as well.
+# Compiles each file of src/ separately, so that a target is linked only with the files that it uses. Comparisons in
+# these files are never traced, since the comparisons within sums and products would be traced as well.
 libsrc=$B/$san/libsrc.a
 MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
     CFLAGS="$compiled -fsanitize=$sanitizers -fsanitize-coverage=inline-8bit-counters,pc-table" \
     $libsrc build/api/gradckpt.h || exit 1
 
 [ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_\(.*\)\.c,\1,')
-# Memory for data that a file only claims to have must not be allocated: 512 MB at once are a finding. A failing allocation
-# is an error. Freed blocks are soon reused, and stacks of allocations are not kept: that saves time and memory. If a
-# finding needs them: ASAN_OPTIONS=malloc_context_size=30.
+# A reader must not allocate memory for data that a file only claims to have, so an allocation of 512 MB is a finding.
+# A failed allocation is an error that the library must handle. Freed blocks are soon reused, and stacks of
+# allocations are not kept, which saves time and memory; to see these stacks for a finding, set
+# ASAN_OPTIONS=malloc_context_size=30.
 export ASAN_OPTIONS="allocator_may_return_null=1:malloc_context_size=1:quarantine_size_mb=4:${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-# FUZZ_DIR: where a target has its files, in memory if it can be
+# FUZZ_DIR: the folder for the files of targets; in memory if the system has such a folder
 FUZZ_DIR=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d) || exit 1
 export FUZZ_DIR
 trap 'rm -rf "$FUZZ_DIR"' EXIT
@@ -87,7 +91,7 @@ for name; do
     target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
     [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $libsrc -newer "$target")" ] || {
-        # functions of libc or the library that the target replaces: it declares __real_NAME
+        # functions of libc or of the library that the target replaces: those for which it declares __real_NAME
         wrapped=$("$CLANG" $options -DGRADCKPT_IMPLEMENTED -E "tests/fuzz/fuzz_$name.c" |
             sed -n 's/^[^ ].*__real_\([a-z_]*\)(.*);$/-Wl,--wrap=\1/p')
         once=$(sed -n 's,^#include "once.h",-Isrc tests/fuzz/once.c,p' "tests/fuzz/fuzz_$name.c")
@@ -107,7 +111,7 @@ for name; do
     mkdir "$at.kept"
     [ ! -f "$kept" ] || tar -C "$at.kept" -xJf "$kept" || exit 1
     if [ "$seconds" = keep ]; then
-        rm -rf "$at.fewest" # of one that did not end
+        rm -rf "$at.fewest" # of an earlier call that did not end
         mkdir -p "$at.fewest" tests/fuzz/corpus
         "$target" -set_cover_merge=1 $FUZZ_OPTIONS "$at.fewest" "$at" "$at.seeds" "$at.kept" > "$log" 2>&1 || {
             tail -n 40 "$log"
@@ -131,7 +135,7 @@ for name; do
             findings=$((findings + 1))
         }
     done
-    if [ "$seconds" -gt 0 ]; then # 72: an interrupt ended it
+    if [ "$seconds" -gt 0 ]; then # status 72: the user interrupted libFuzzer
         "$@" -max_total_time="$seconds" "$at" "$at.seeds" "$at.kept" ${past:+"tests/fuzz/regressions/$name"} > "$log" 2>&1 ||
             [ $? -eq 72 ] || {
             findings=$((findings + 1))
@@ -144,7 +148,7 @@ for name; do
         before=$(cat "$at.$san.runs" 2> /dev/null || echo 0)
         all=$((before + ${runs:-0}))
         echo "$all" > "$at.$san.runs"
-        # the number of the last execution that found edges which corpus and seeds do not cover
+        # the number of the last execution that covered an edge which neither corpus nor seeds cover
         awk -v before="$before" '
             /^#[0-9]/ {
                 for (i = 2; i < NF; i++)

@@ -1,10 +1,10 @@
-/* fuzz_adapters.c - reads any bytes as the folder of a peft adapter: adapter_config.json and the
- * header of adapter_model.safetensors.
+/* fuzz_adapters.c - reads any bytes as the folder of a peft adapter: adapter_config.json and the header of
+ * adapter_model.safetensors.
  *
- * The input is these two texts with the byte 0x1e between them, for a Llama-like model. A third
- * part of any content selects a GPT-2 instead. The target adds values. It calls adapters_load, and
- * for one input in four saves the adapter and loads it again. A refusal must have an error text,
- * and the saved adapter must equal the loaded one. */
+ * The input is these two texts with the byte 0x1e between them. The adapter is for a Llama-like model, or if the input
+ * has a third part of any content, for a GPT-2. The values of tensors are added here. Each input is read by
+ * adapters_load; for one input in four, the adapter is also saved and loaded again. The rules: a refused input has an
+ * error text, and the saved adapter equals the loaded one. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "adapters.h"
@@ -22,7 +22,7 @@ static void put_weights(const char *head, size_t size)
     memfs_file *f = memfs_new("adapter_model.safetensors");
     uint8_t length[8];
     size_t most = 0;
-    /* the end of the last tensor, as far as the header can be read */
+    /* position of the end of the last tensor's data, as far as the header can be read */
     for (size_t i = 0; i + 1 < size; i++)
         if (head[i] == ',' && head[i + 1] >= '0' && head[i + 1] <= '9') {
             const unsigned long end = strtoul(head + i + 1, NULL, 10);
@@ -35,7 +35,8 @@ static void put_weights(const char *head, size_t size)
     memfs_write(f, values, most);
 }
 
-/* Loads a folder. Returns a hash of the adapter, or 0 if it was refused. */
+/* Loads an adapter from a folder, and if `to` is not NULL, saves it there. Returns a hash of the adapter, or 0 if the
+ * folder was refused. */
 static uint64_t loaded(const model_any *model, const char *folder, const char *to)
 {
     adapters a;

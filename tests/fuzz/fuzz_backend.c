@@ -1,10 +1,10 @@
-/* fuzz_backend.c - a backend written against the public API, of which any function may be missing
- * or fail. Its memory is its own, poisoned except during its functions, or the host's. Steps are
- * taken at once, in pieces, row by row or profiled, with fetched or collected tensors.
+/* fuzz_backend.c - a backend written against the public API, of which any function may be missing or fail. The
+ * backend has separate memory, which is poisoned except while one of its functions runs, or uses the host's memory.
+ * Steps are taken at once, in pieces, row by row or profiled, with fetched or collected tensors.
  *
- * Sanitizers must report nothing and only the backend may touch its memory. Plan, executor and step
- * are refused with a text, or give the bits of the processor's store-all plan with its fast
- * kernels. All memory of the backend must be released. */
+ * The rules: sanitizers report nothing, so that only the backend touches its memory. Plan, executor and step are
+ * refused with an error text, or give the bits of a store-all plan on the processor with fast kernels. All memory of
+ * the backend is released. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "plans of backends have no files"
@@ -134,7 +134,7 @@ static void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 }
 static void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    (void)call; /* rounds to nearest even: this target plans no stochastic rounding */
+    (void)call; /* kernels here round to nearest even only, since this target plans no stochastic rounding */
     opened(1);
     for (int64_t i = 0; i < c->n; i++)
         switch (c->kind) {
@@ -145,7 +145,7 @@ static void convert(const gckpt_call *call, const gckpt_conversion *c)
         }
     opened(0);
 }
-/* The formulas of num/formulas, written from their documentation. */
+/* Updates one element by the formulas of num/formulas, written again from their documentation. */
 static void update_one(const gckpt_update_pass *p, int64_t i, float g)
 {
     const gckpt_update_constants *r = &p->rates;
@@ -183,7 +183,7 @@ static void update(const gckpt_call *call, const gckpt_update_pass *p)
     }
     opened(0);
 }
-/* A user's op, by its descriptor, with its kernels unchanged. */
+/* Runs a user-defined op by the functions of its descriptor. */
 static void forward_here(const gckpt_call *call)
 {
     opened(1);
@@ -266,7 +266,7 @@ static gckpt_backend table(bytes *b)
     const unsigned few = byte(b);
     const uint32_t left_out =
         few % 2 ? 0 : (uint32_t)byte(b) | (uint32_t)byte(b) << 8 | (uint32_t)byte(b) << 16;
-    /* with its own memory, it mostly has all required functions */
+    /* if the backend has separate memory, mostly keeps the functions that are required with it */
     const uint32_t out = few % 4 == 2 ? left_out & 0xff0000u : left_out;
     memset(&t, 0, sizeof t);
     t.name = few & 4 ? "fuzz" : "other";
@@ -295,12 +295,12 @@ static gckpt_backend table(bytes *b)
     ENTRY(22, wait_copies_until, join_but);
     ENTRY(23, find_fast, find_none);
 #undef ENTRY
-    if (!t.own_memory) { /* on the host's memory, the processor's copies are used */
+    if (!t.own_memory) { /* a backend that uses the host's memory needs no allocations and no copies */
         t.allocate = NULL, t.release = NULL;
         t.copy_in = t.copy_out = NULL;
         t.copy_async = NULL, t.host_get = NULL, t.host_release = NULL, t.wait_copies = NULL;
     }
-    t.writes_back = t.update != NULL; /* it writes the gradient divided by the count back */
+    t.writes_back = t.update != NULL; /* the update writes the gradient, divided by the count, back */
     return t;
 }
 
@@ -324,7 +324,7 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
         for (r = r == GCKPT_OK ? GCKPT_MORE : r; r == GCKPT_MORE;)
             r = gckpt_run_some(e, 3, report);
         return r;
-    case 2: /* rows are added one after the other */
+    case 2: /* the rows of the batch are added one after the other */
         if (of == rows)
             return gckpt_step(e, f, n, rows, h, report);
         r = gckpt_step_begin(e, h);

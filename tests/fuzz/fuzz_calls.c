@@ -5,16 +5,16 @@
  *
  * The rules:
  * - Sanitizers report nothing.
- * - A refused call returns the error that its object then reports, with a text, and all getters of the store return the
- *   same as before.
+ * - A refused call returns the error that its object then reports, with a text, and all getters of the store return
+ *   the same values as before the call.
  * - Two plans of one net, with any micro-batch, give the same bits in a step.
- * - The measured bytes are the plan's, and tests/plan_check.h accepts the plan.
+ * - The measured bytes equal those of the plan, and tests/plan_check.h accepts the plan.
  * - A store that is written and read is unchanged; a refused write leaves the existing file.
  * - After everything is freed, in any allowed order, no byte and no file is left.
  *
  *     FUZZ_SEEDS=DIR ./fuzz_calls      writes seeds
  *     FUZZ_TALK=1 ./fuzz_calls FILE    prints the result of each call
- *     FUZZ_COUNT=1 ./fuzz_calls ..     prints how often each was called, and how often it succeeded */
+ *     FUZZ_COUNT=1 ./fuzz_calls ..     prints how often each function was called, and how often it succeeded */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "it is called where the input says so"
@@ -34,9 +34,9 @@ enum {
     MAPS = 6
 };
 
-static bytes in; /* the part of the input that is not yet used */
+static bytes in; /* the rest of the input */
 static heap memory;
-static long calls[64], accepted[64]; /* for each command: calls, and those that succeeded */
+static long calls[64], accepted[64]; /* for each command: number of calls, and number of calls that succeeded */
 static int verbose;
 
 typedef struct {
@@ -51,25 +51,26 @@ typedef struct {
 } net_slot;
 typedef struct {
     gckpt_plan *p;
-    int store, net;           /* net: -1 after it was freed */
-    uint64_t built_from, frozen; /* hashes of the net with its options, and of the frozen parameters */
+    int store, net;           /* net: number of the net, or -1 after the net was freed */
+    uint64_t built_from, frozen; /* hashes of the net and the plan's options, and of the frozen parameters */
     gckpt_plan_desc d;
     gckpt_fetch_spec fetch[NET_FETCHES];
     int fetches, fetch_ids[NET_FETCHES];   /* tensors that `fetch` names */
-    int length, tensors, updates; /* updates: whether there are any */
+    int length, tensors, updates; /* updates: nonzero if the plan has updates */
     int feeds;
     gckpt_feed feed[FEEDS];
     int64_t in_batch;
-    void *block; /* memory that contains the plan, if given */
+    void *block; /* the block in which the plan was made, or NULL */
 } plan_slot;
 typedef struct {
     gckpt_exec *e;
-    plan_slot of; /* a copy of the plan's slot when the executor was made */
+    plan_slot of; /* a copy of the slot of the executor's plan, taken when the executor was made */
     unsigned debug;
-    /* number of the executor whose caches it shares, or -1; number of executors that share its caches */
+    /* caches_of: number of the executor whose caches this one shares, or -1; users: number of executors that share
+     * its caches */
     int caches_of, users;
-    int under_way, has_store; /* whether it is within a step; whether its store still exists */
-    int steps;             /* number of complete steps, if all succeeded with full batches */
+    int under_way, has_store; /* under_way: nonzero within a step; has_store: nonzero until the store is freed */
+    int steps;             /* number of complete steps with full batches; negative after another kind of step */
     void *block;
 } exec_slot;
 
@@ -84,11 +85,12 @@ static struct {
     size_t bytes; /* the store's bytes */
     gckpt_plan_desc d;
 } frontiers[FRONTIERS];
-/* counts changes to anything that plans depend on; a frontier is only valid in its generation */
+/* number of changes to anything that plans depend on; a frontier is only valid in the generation in which it was
+ * made */
 static long generation;
 static struct {
     long progress, offload, exchange, io;
-} fails; /* number of the call that fails; 0 means none */
+} fails; /* for each kind of callback, the number of the call that fails; 0 for none */
 static unsigned char host_memory[1 << 16];
 static void *maps[MAPS]; /* files that stores map */
 static const char *folder;
@@ -136,9 +138,10 @@ static uint64_t mix(uint64_t h, const void *at, size_t size)
     return mix_number(h, size);
 }
 
-/* If INITIALISED, only includes values that exist: writing may create values. */
+/* What a digest of a store includes: all values, or only those that exist already, since including a value
+ * initialises it. */
 enum { VALUES, INITIALISED };
-/* Returns the store's hash, or 0 if a parameter is too large to create its values. */
+/* Returns the store's hash, or 0 if some parameter is too large to initialise its values. */
 static uint64_t hash_of(const gckpt_store *s)
 {
     return gckpt_store_bytes(s) < (size_t)8 << 20 ? gckpt_store_hash(s) : 0;
@@ -313,7 +316,7 @@ static void free_net(int i)
     gckpt_graph_free(nets[i].g);
     nets[i].g = NULL;
 }
-/* Objects that belong to it may now only be freed. Some are freed later, some now. */
+/* Frees store i. Some of the objects that use it are freed at once; the others stay, and may then only be freed. */
 static void free_store(int i)
 {
     for (int k = 0; k < NETS; k++)
@@ -351,7 +354,7 @@ static int find_store(void)
     const int from = choose(&in, STORES);
     for (int k = 0; k < STORES; k++) {
         const int i = (from + k) % STORES;
-        /* creating the values of a huge parameter would take years */
+        /* initialising the values of a huge parameter would take too long */
         if (stores[i].s && gckpt_store_bytes(stores[i].s) < (size_t)8 << 20)
             return i;
     }
@@ -389,7 +392,7 @@ static gckpt_memory heap_or_block(void **block, size_t need)
     memset(&m, 0, sizeof m);
     m.size = need - (in.odd ? (size_t)choose(&in, 8) % need : 0);
     *block = malloc(m.size + 1);
-    m.memory = (char *)*block + 1; /* it may begin at any address */
+    m.memory = (char *)*block + 1; /* a memory block may begin at any address */
     return m;
 }
 static void new_store(int command)
@@ -534,12 +537,12 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     gckpt_plan_rank_rows(p, gckpt_plan_batch(p), 0, &first);
     MUST(gckpt_plan_step_cost(p) >= gckpt_plan_cost(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
          "step work");
-    if (g && choose(&in, 8) == 0) { /* this check takes longer than everything else */
+    if (g && choose(&in, 8) == 0) { /* a check that takes longer than all others, so only one plan in eight gets it */
         const char *problem = plan_check(p, g, d);
         MUST(!problem, "plan_check: %s", problem);
     }
 }
-/* Stores the options of the plan, and the net's feeds for later. */
+/* Records the options of a new plan in its slot, and feeds for its net. */
 static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
 {
     s->store = nets[net].store, s->net = net, s->d = *d;
@@ -554,7 +557,8 @@ static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
     s->frozen = frozen_of(stores[s->store].s);
     s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
 }
-/* If `like` is not NULL, the plan must give the same bits as a plan that was made with `like`. */
+/* Makes plan i of the net. If `like` is not NULL, with options with which the plan must give the same bits as a plan
+ * made with `like`. */
 static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
 {
     plan_slot fresh;
@@ -572,7 +576,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     const int terms = d.mode == GCKPT_INFERENCE && !like && choose(&in, 2) && d.fetches > 0 ? 0
                       : in.odd && !like ? whole(&in, n->net.terms + 1)
                                         : n->net.terms;
-    if (terms > NET_TERMS) /* a huge number of terms, which the array does not have */
+    if (terms > NET_TERMS) /* the array has fewer loss terms than this, which the library cannot detect */
         return;
     const uint64_t before = store_digest(s, VALUES);
     const size_t live = memory.live;
@@ -585,11 +589,11 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
              (long)(memory.live - live));
         return;
     }
-    /* and again within fewer bytes, so that ops are recomputed or values offloaded */
+    /* makes the plan once more for a smaller budget, so that ops are recomputed or values offloaded */
     const unsigned less = choose(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
-        if (less % 4 == 0) /* offloading at almost no cost */
+        if (less % 4 == 0) /* makes offloading almost free, so that the plan offloads */
             d.offload_bytes = 1 << 14, d.offload_cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
         if (check_object(command, smaller, n->g)) {
@@ -814,7 +818,8 @@ static void exec_of(int command, int i, int plan)
     static const gckpt_transport alone = { .size = 1, .exchange = exchange };
     memset(&d, 0, sizeof d);
     d.debug = a & 1 ? byte(&in) & 31 : 0;
-    /* choosing fast kernels takes as long as a step, since they are compared with the plain ones */
+    /* with fast kernels, creating an executor takes as long as a step, since fast kernels are compared with plain
+     * ones */
     d.isa = a & 2 ? (gckpt_isa)(byte(&in) % (in.odd ? 9 : GCKPT_ISA_COUNT)) : GCKPT_ISA_PLAIN;
     d.isa = in.odd || available[d.isa] ? d.isa : GCKPT_ISA_AUTO;
     d.copy_feeds = a >> 2 & 1;
@@ -846,7 +851,7 @@ static void exec_of(int command, int i, int plan)
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
-        /* values and state belong to the store, not to this block */
+        /* the block need not have space for values and state, which belong to the store */
         MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd ||
                  gckpt_store_bytes(s) > memory.limit / 4,
              "in a block of the bytes that it needs: %s", gckpt_error_text(s));
@@ -883,7 +888,7 @@ static void exec_of(int command, int i, int plan)
             break;
         }
     MUST(gckpt_exec_isa(e) != GCKPT_ISA_AUTO, "which instructions?");
-    /* properties that steps are compared by */
+    /* records the properties that decide whether two executors must give the same bits */
     x->of.d.mode = gckpt_plan_mode(plans[plan].p);
     x->of.d.batch = gckpt_plan_rows(plans[plan].p);
     x->of.d.as_built = gckpt_plan_split_exact(plans[plan].p, NULL);
@@ -919,7 +924,8 @@ static gckpt_hyper hyper_of(void)
         h.momentum = fraction(), h.eps = fraction();
     return h;
 }
-/* Returns a number of rows that the feeds have. Others are refused, but an inference plan accepts any. */
+/* Returns a number of rows for a call of the executor, at most the rows of the feeds: an inference plan accepts any
+ * number, while other plans refuse most. */
 static int64_t rows_of(const exec_slot *x)
 {
     const unsigned a = byte(&in);
@@ -928,7 +934,7 @@ static int64_t rows_of(const exec_slot *x)
     return a < 240 || x->of.d.mode == GCKPT_INFERENCE ? (int64_t)(a % NET_ROWS)
                                                       : number(&in, NET_ROWS);
 }
-/* Makes feeds, right or wrong ones. Returns their number. */
+/* Makes feeds for the executor, valid or with an error. Returns their number. */
 static int feeds_of(const exec_slot *x, gckpt_feed *f)
 {
     int n = x->of.feeds;
@@ -1001,7 +1007,7 @@ static void step(int command)
                 r = gckpt_run_some(x->e, choose(&in, 3) ? 1000 : 1 + whole(&in, 40), &report);
             while (r == GCKPT_MORE && --turns > 0);
             gckpt_next_instruction(x->e);
-            if (r == GCKPT_MORE) { /* the step stays unfinished: the next one abandons it */
+            if (r == GCKPT_MORE) { /* leaves the step unfinished; the next step of the executor abandons it */
                 x->steps = -1000, x->under_way = 1;
                 check_result(command, x->e, r);
                 return;
@@ -1040,7 +1046,7 @@ static int same_bits(const plan_slot *a, const plan_slot *b)
            a->d.precision != GCKPT_BF16_FAST &&
            (a->d.batch == b->d.batch || (a->d.as_built && b->d.as_built));
 }
-/* Makes another plan of the net of executor a, and an executor of it. Returns its number, or -1. */
+/* Makes another plan of the net of executor a, and an executor for the plan. Returns the executor's number, or -1. */
 static int other_exec(int a)
 {
     const plan_slot *of = &execs[a].of;
@@ -1053,7 +1059,7 @@ static int other_exec(int a)
     exec_of(3, i, plan);
     return execs[i].e ? i : -1;
 }
-/* Two executors of a net take the same step: the bits must be equal. */
+/* Takes the same step with two executors of a net; the bits must be equal. */
 static void compare_plans(int command)
 {
     const int a = find_exec();
@@ -1078,7 +1084,7 @@ static void compare_plans(int command)
     memset(report, 0, sizeof report);
     for (int k = 0; k < 2; k++) {
         file kept = { 0 };
-        gckpt_feed f[FEEDS]; /* both nets have the same ids */
+        gckpt_feed f[FEEDS]; /* these feeds are valid for both executors, since their graphs have equal ids */
         memcpy(f, x[0]->of.feed, sizeof f);
         const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
         before = store_digest(s, INITIALISED);
@@ -1196,13 +1202,13 @@ static void settings(int command)
         for (int64_t k = 0;
              r == GCKPT_OK && p.values && !p.frozen && k < p.count && k < 4 && in.odd; k++)
             p.values[k] = real(&in);
-        if (r == GCKPT_E_ARG) /* the end of the list, which is no error of the store */
+        if (r == GCKPT_E_ARG) /* the index is the end of the list, which the store does not report as an error */
             return;
         break;
     }
     default: {
         r = gckpt_store_ranks(s, whole(&in, 2), 1 << choose(&in, 2), (gckpt_shard)choose(&in, 4));
-        if (r == GCKPT_OK) /* from here on the store is one rank's */
+        if (r == GCKPT_OK) /* makes the store that of a single process again */
             r = gckpt_store_ranks(s, 0, 1, GCKPT_SHARD_NONE);
     }
     }
@@ -1239,7 +1245,7 @@ static void external(int command)
         snprintf(name, sizeof name, "p%d", choose(&in, 30));
     else
         net_param_name(name, sizeof name, choose(&in, 8), &shape);
-    /* sizes beyond the array would be the caller's error */
+    /* a shape with more elements than the array would be a mistake of the caller that the library cannot detect */
     if (store < 0 || (shape.d[0] > 8 && shape.d[1] > 0) || (shape.d[1] > 8 && shape.d[0] > 0))
         return;
     gckpt_store *s = stores[store].s;
@@ -1295,7 +1301,7 @@ static void files(int command)
     }
     free(f.bytes);
 }
-/* Maps a file into a store. The file may be damaged and lie at any address. */
+/* Maps a file into a store. The file may be damaged, and may begin at any address. */
 static void map(int command)
 {
     const int from = find_store(), to = find_store(), slot = choose(&in, MAPS);
@@ -1351,7 +1357,7 @@ static uint64_t file_hash(const char *path)
     fclose(f);
     return h;
 }
-/* Files by path: names of any characters and lengths, folders, missing files. */
+/* Saves and loads files by path: names of any characters and lengths, folders, missing files. */
 static void by_path(int command)
 {
     static const char *const names[] = { "plain",
@@ -1376,7 +1382,7 @@ static void by_path(int command)
     int at = snprintf(path, 600, "%s/", folder);
     if (which < NAMES) {
         snprintf(path + at, 64, "%s", names[which]);
-    } else { /* lengths near the limits of names and paths */
+    } else { /* names whose lengths are near the limits of names and paths */
         const int n = which == NAMES ? 230 + choose(&in, 28) : 4000 + choose(&in, 200);
         for (int i = 0; i < n; i++)
             path[at++] = which > NAMES && i % 2 ? '/' : which > NAMES ? '.' : 'n';
@@ -1387,7 +1393,7 @@ static void by_path(int command)
     d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORAGE_F32;
     d.rename = a & 8 ? net_rename : NULL;
     const int before_entries = entries(folder);
-    FILE *was = a & 16 ? fopen(path, "wb") : NULL; /* another file exists under that name */
+    FILE *was = a & 16 ? fopen(path, "wb") : NULL; /* creates another file under that name first */
     if (was)
         MUST(fputs("another", was) >= 0 && fclose(was) == 0, "%s", path);
     const uint64_t old = file_hash(path);
@@ -1417,7 +1423,7 @@ static void by_path(int command)
         MUST(remove(path) == 0, "%s is not there", path);
     MUST(entries(folder) == before_entries, "a save leaves something beside %s", path);
 }
-/* Calls that are allowed on any object at any time. */
+/* Calls functions that are allowed on any object at any time. */
 static void getters(int command)
 {
     const int net = find_net(), plan = find_plan(), exec = find_exec(), i = whole(&in, 64);
@@ -1547,7 +1553,7 @@ static const struct {
     { failing, 21, NOTHING, "" },
     { freeing, 22, NOTHING, "free" },
 };
-/* Creates objects that a command needs and that do not exist. */
+/* Creates the objects that a command needs, as far as they do not exist. */
 static void prepare(int needs)
 {
     int there[5] = { 1, 0, 0, 0, 0 };

@@ -1,17 +1,17 @@
-/* fuzz_chat.c - reads any bytes as a model's chat template, as a template given by the user, and as
- * chats to train on.
+/* fuzz_chat.c - reads any bytes as a model's chat template, as a template given by the user, and as chats to train
+ * on.
  *
- * The input is tokenizer_config.json, chat_template.jinja, three lines with the texts around turns
- * of system, user and assistant (or a line with the name of a format), and JSON lines with chats,
- * with the byte 0x1e between them. The tokenizer is SmolLM2's or, for inputs with an odd number of
- * bytes, Llama 2's, which puts a space before texts. The target calls chat_open, chat_turns,
- * chat_encode of each chat, and dataset_open_as and dataset_open_pairs of all chats.
+ * The input is tokenizer_config.json, chat_template.jinja, three lines with the texts around turns of system, user
+ * and assistant (or a line with the name of a format), and JSON lines with chats, with the byte 0x1e between these
+ * parts. The tokenizer is SmolLM2's or, for inputs with an odd number of bytes, Llama 2's, which puts a space
+ * before texts. The functions under test are chat_open, chat_turns, chat_encode of each chat, and dataset_open_as
+ * and dataset_open_pairs of all chats.
  *
- * A refusal must have an error text and leave the tokens unchanged. The rendered text must equal
- * the decoded tokens, apart from those spaces and from white space that a token strips. Only
- * answers are trained on, and rows are complete for every length. One input in eight tries all ways
- * to encode and open, the rest one each. Among the rest, one in four checks the tokens of its
- * turns, the rest only render them. */
+ * The rules: A refusal has an error text and leaves the tokens unchanged. The rendered text equals the decoded
+ * tokens, apart from the spaces of Llama 2's tokenizer and from white space that a token strips. Only answers are
+ * trained on, and rows are complete for every length. One input in eight is encoded and opened in all ways, any
+ * other in one way. One in four of these other inputs has the tokens of its turns checked, while the rest are only
+ * rendered. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -24,7 +24,7 @@ static bpe tokenizers[2];
 typedef struct {
     char *text;
     size_t size;
-    int cut; /* a part begins within a UTF-8 character, which has no token then */
+    int cut; /* nonzero if a text was cut within a UTF-8 character, for whose parts there may be no token */
 } rendered;
 
 static int put(void *user, chat_part part, const char *text, size_t n)
@@ -40,9 +40,9 @@ static int put(void *user, chat_part part, const char *text, size_t n)
     return 0;
 }
 
-/* Removes spaces from a text in place, since Llama 2's tokenizer adds one after each special token,
- * and the character that it writes for them. If `white` is nonzero, removes all white space.
- * Returns the new size. */
+/* Removes from a text, in place, spaces and the character that Llama 2's tokenizer writes for them, since this
+ * tokenizer adds a space after each special token. If `white` is nonzero, removes all white space. Returns the new
+ * size. */
 static size_t spaceless(char *text, size_t n, int white)
 {
     size_t kept = 0, size;
@@ -68,8 +68,8 @@ static int is_stripped(const bpe *b, const char *text, size_t n)
     return 0;
 }
 
-/* Tries the chats in JSON lines, as far as the dataset's reader accepts them, and turns of any
- * roles made of any of their strings. */
+/* Encodes the chats in JSON lines, as far as the dataset's reader accepts them, and turns whose roles and texts are
+ * any strings of these lines. */
 static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, uint64_t chosen)
 {
     chat_turn turns[TURNS];
@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* Writes a seed, and the same with one more empty line, which selects the other tokenizer. */
+/* Writes a seed, and the same seed with one empty line more, which selects the other tokenizer. */
 static void end_seeds(reader_seed *s, const char *name)
 {
     reader_seed more = { NULL, 0 };
@@ -213,7 +213,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         reader_add_part(&s, i % 2 == 0 ? said : chats, i % 2 == 0 ? sizeof said - 1 : line);
         end_seeds(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
     }
-    /* each has one more empty line: the bytes choose how an input is opened */
+    /* variants of a seed with different numbers of empty lines, since the bytes choose how an input is opened */
     for (int i = 0; i < 8; i++) {
         char name[16];
         reader_add_part(&s, config, sizeof config - 1);

@@ -1,12 +1,12 @@
-/* fuzz_config.c - reads any bytes as a model's folder: config.json, generation_config.json, the
- * index of its weights and the headers of one or two weight files.
+/* fuzz_config.c - reads any bytes as a model's folder: config.json, generation_config.json, the index of its weights
+ * and the headers of one or two weight files.
  *
- * The input is these texts with the byte 0x1e between them. Without an index the first header is
- * model.safetensors', otherwise they are those of a.safetensors and b.safetensors. The target adds
- * as many values as a header claims, up to a limit. It calls model_load; one input in sixteen is
- * mapped, and one in sixteen with few layers is quantised. One loaded model in four generates a
- * text, is saved and loaded again. A refusal must have an error text, tokens must be in the
- * vocabulary, and the saved model must equal the loaded one. */
+ * The input is these texts with the byte 0x1e between them. Without an index, the first header is that of
+ * model.safetensors; with an index, the headers are those of a.safetensors and b.safetensors. Values are added
+ * here, as many as a header claims, up to a limit. Each input is read by model_load; one input in sixteen is
+ * mapped, and one in sixteen with few layers is quantised. One loaded model in four generates a text, is saved and
+ * loaded again. The rules: a refusal has an error text, tokens are in the vocabulary, and the saved model equals
+ * the loaded one. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "generate.h"
@@ -17,7 +17,7 @@
 
 enum { VALUES_MOST = 1 << 18 };
 
-/* Writes a weight file: the header's length, the header, small numbers. */
+/* Writes a weight file: the header's length, the header, and small numbers as values. */
 static void put_weights(const char *name, const char *head, size_t size)
 {
     static float values[VALUES_MOST / sizeof(float)];
@@ -88,7 +88,7 @@ static void try_saved(model_any *m, gckpt_store *s)
     reader_remove("saved");
 }
 
-/* Returns whether quantising is quick: it searches all parameters once for each. */
+/* Returns whether quantising the model is quick enough; the time grows with the square of the number of parameters. */
 static int is_shallow(const char *folder)
 {
     model_any m;
@@ -132,7 +132,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     for (int i = 3; i < 5 && i < p.count; i++)
         if (sharded || i == 3)
             put_weights(names[i + sharded], p.at[i], p.size[i]);
-    /* only files on disk can be mapped */
+    /* a mapped file must be on disk */
     const char *folder = memfs_folder(chosen % 16 == 1 ? 0 : chosen / 64);
     const model_source *source = chosen % 16 == 1                          ? &mapped
                                  : chosen % 16 == 0 && is_shallow(folder) ? &packed
@@ -177,7 +177,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         add_head(&s, path);
         reader_end_seed(&s, models[i]);
     }
-    /* two files: the second has the whole header, the first an empty one */
+    /* with an index of two weight files: the second has the whole header, the first an empty one */
     reader_add_file(&s, "tests/golden/llama/gqa/config.json");
     reader_add_part(&s, "", 0);
     const char index[] = "{\"weight_map\": {\"x\": \"a.safetensors\", \"y\": \"b.safetensors\"}}";

@@ -1,11 +1,10 @@
 /* fuzz_dataset.c - reads any bytes as training data: a text, a file of tokens, JSON lines.
  *
- * The first byte selects the kind: t a text, b a file of tokens, j JSON lines. The tokenizer is
- * SmolLM2's, for texts also Llama 2's. The target calls dataset_open_as and dataset_open_pairs with
- * rows of three lengths, and batches of similar length. A refusal must have an error text and leave
- * nothing allocated. Tokens must be in the vocabulary, an epoch must have each row once, accepted
- * lines must have a target, and written tokens must be read back. One input in eight tries all ways
- * and lengths, the others one each. */
+ * The first byte selects the kind: t for a text, b for a file of tokens, j for JSON lines. The tokenizer is
+ * SmolLM2's, for texts also Llama 2's. The functions under test are dataset_open_as and dataset_open_pairs, with
+ * rows of three lengths and batches of similar length. The rules: a refusal has an error text and leaves nothing
+ * allocated; tokens are in the vocabulary; an epoch has each row once; each accepted line has a target; written
+ * tokens can be read back. One input in eight is tried in all ways and lengths, any other in one way and length. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -33,7 +32,7 @@ static void try_tokens(const uint8_t *bytes, size_t size)
             if (bpe_read_bin(to, 50000, &again) == 0)
                 must(again.count == t.count &&
                      (t.count == 0 || memcmp(again.ids, t.ids, t.count * sizeof *t.ids) == 0));
-            else /* the tokens happen to begin like a file of llm.c */
+            else /* a file without a header whose tokens are, by chance, the beginning of a header of llm.c */
                 must(!header && t.count > 1 && t.ids[0] == (BPE_BIN_MAGIC & 0xffff));
             bpe_tokens_free(&again);
         }
@@ -94,7 +93,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         return 0;
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         reader_add(&s, seeds[i].text, seeds[i].size);
-        if (strcmp(seeds[i].name, "llm.c") == 0) { /* the rest of its header, and two tokens */
+        if (strcmp(seeds[i].name, "llm.c") == 0) { /* adds the rest of llm.c's header, and two tokens */
             static const char zeros[BPE_BIN_HEADER + 4];
             reader_add(&s, zeros, 1 + BPE_BIN_HEADER + 4 - seeds[i].size);
         }

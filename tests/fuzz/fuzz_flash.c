@@ -1,13 +1,12 @@
-/* fuzz_flash.c - the image of a flash chip, examples/mcu/host.c's file, with any bytes: tests what
- * flash_load of examples/mcu/flash.h reads from it, and what flash_save leaves if the power fails.
+/* fuzz_flash.c - the image of a flash chip (the file of examples/mcu/host.c) with any bytes: tests what flash_load of
+ * examples/mcu/flash.h reads from the image, and what flash_save leaves if the power fails.
  *
- * Six bytes say whether the file ends after the given bytes (otherwise the rest of the chip is
- * erased), when the power fails and where the second slot's bytes begin. The slots follow. The
- * rules:
- * - A state is read only from a slot with a valid header and checksums, from the newer one if two
- *   are valid. The store is then a new one with that slot's state; otherwise it is unchanged.
- * - The state of a successful save is read next. After a save that failed or was cut off, either
- *   the earlier state or the new one is read, and the next save succeeds.
+ * The first six bytes say whether the file ends after the given bytes (if not, the rest of the chip is erased),
+ * when the power fails, and where the bytes of the second slot begin. The slots follow. The rules:
+ * - A state is read only from a slot with a valid header and checksums; if both slots are valid, from the newer
+ *   one. The store is then like a new one with the state of that slot. If no state is read, the store is unchanged.
+ * - After a successful save, the next load reads the saved state. After a save that failed or was cut off, the next
+ *   load reads the earlier state or the new one, and the next save succeeds.
  *
  * One input in four saves. */
 #define _GNU_SOURCE
@@ -82,7 +81,7 @@ static gckpt_store *new_store(void)
     return s;
 }
 
-/* Returns everything in a store as the bytes of a saved file. */
+/* Returns the bytes of a saved file with everything that the store contains. */
 static fuzz_file all_of(gckpt_store *s)
 {
     fuzz_file f = { NULL, 0, 0, 0, 0 };
@@ -95,7 +94,7 @@ static int same(const fuzz_file *a, const fuzz_file *b)
     return a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
 }
 
-/* Reads the slot's header. Returns whether it is that of a stored state. */
+/* Reads the header of a slot. Returns whether it is the header of a stored state. */
 static int slot_head(int slot, flash_header *h)
 {
     const size_t at = (size_t)slot * SLOT;
@@ -109,7 +108,8 @@ static int slot_head(int slot, flash_header *h)
            h->state_sum == flash_sum(sum, image + at + sizeof *h, h->size);
 }
 
-/* Returns a new store after flash_load, and in *loaded whether it read a state. */
+/* Returns a new store into which flash_load has read a state, if there is one; stores whether there was one in
+ * *loaded. */
 static gckpt_store *booted(int *loaded)
 {
     gckpt_store *s = new_store();
@@ -117,7 +117,7 @@ static gckpt_store *booted(int *loaded)
     return s;
 }
 
-/* Returns the slot with the newest state and its header, or -1 if no slot has one. */
+/* Returns the slot with the newest valid state and copies its header to *newest, or returns -1 if no slot has one. */
 static int newest_slot(flash_header *newest)
 {
     flash_header h[2];
@@ -150,7 +150,8 @@ static void try_load(void)
     gckpt_store_free(alone);
 }
 
-/* cut: as in chip.h. Sequence numbers run out after 2^32 saves, more than a chip endures. */
+/* Saves with a power failure as `cut` says (see chip.h), and then again. Does nothing if the sequence numbers would
+ * run out, which takes 2^32 saves, more than a chip endures. */
 static void try_save(int cut)
 {
     flash_header h;
@@ -158,7 +159,7 @@ static void try_save(int cut)
     const int there = image_size >= (size_t)(slot + 1) * SLOT;
     if (h.sequence > UINT32_MAX - 4)
         return;
-    static gckpt_store *s, *next; /* static, like everything that is read after longjmp */
+    static gckpt_store *s, *next; /* variables that are read after longjmp must be static */
     static fuzz_file was, is, found;
     static int saved, loaded;
     gckpt_parameter w;
@@ -226,8 +227,7 @@ static void put_right(uint8_t *bytes, size_t at, size_t end, fuzz_draws *d)
     memcpy(bytes + at, &h, sizeof h);
 }
 
-/* Changes any bytes, or a slot's state as a safetensors file; mostly corrects the checksums
- * afterwards. */
+/* Mutates any bytes, or a slot's state as a safetensors file; afterwards mostly corrects the checksums. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed)
 {
     fuzz_draws d = { seed };
@@ -235,13 +235,13 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
         return LLVMFuzzerMutate(bytes, size, most);
     size_t first = HEAD + (size_t)(bytes[3] | bytes[4] << 8);
     first = first < size ? first : size;
-    if (fuzz_draw(&d, 6) == 0) { /* the power failure, and where the second slot begins */
+    if (fuzz_draw(&d, 6) == 0) { /* changes the bytes that say when the power fails and where the second slot begins */
         bytes[fuzz_draw(&d, HEAD)] = (uint8_t)fuzz_draw(&d, 256);
     } else if (first < size && fuzz_draw(&d, 2) == 0) { /* the second slot */
         const size_t state = first + sizeof(flash_header);
         if (state < size)
             size = state + st_mutate(bytes + state, size - state, most - state, &d);
-    } else { /* the first slot; the bytes after it move */
+    } else { /* changes the first slot; the bytes after it move */
         const size_t rest = size - first, state = HEAD + sizeof(flash_header);
         uint8_t *copy = (uint8_t *)malloc(most);
         MUST(copy != NULL);
@@ -265,7 +265,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     return size;
 }
 
-/* ---- seeds: without a save, and with one, two and three ---- */
+/* ---- seeds: an image without a saved state, and images after one, two and three saves ---- */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     const char *folder = getenv("FUZZ_SEEDS");

@@ -1,10 +1,10 @@
 /* fuzz_gguf.c - reads any bytes as a GGUF file: its keys, a model, a tokenizer, an adapter.
  *
- * A refusal must have an error text. The values that keys and tensors claim must exist. If the keys
- * of a tokenizer are accepted, the text made from them must be accepted by the tokenizer, and
- * tokens must be in the vocabulary. A file that cannot be opened is tried with one of the readers
- * of models, adapters and tokenizers, one that can be opened with two, and one input in eight with
- * all. The mutator changes numbers of the header (lengths, counts, types, offsets) as numbers. */
+ * The rules: A refusal has an error text. The values that keys and tensors claim exist in the file. If the keys of
+ * a tokenizer are accepted, the tokenizer accepts the text that is made from them, and tokens are in the
+ * vocabulary. The readers are those of models, adapters and tokenizers: a file that cannot be opened is tried with
+ * one of them, a file that can be opened with two, and one input in eight with all. The mutator changes the
+ * lengths, counts, types and offsets in the header as whole numbers, not byte by byte. */
 #define _GNU_SOURCE
 #define BPE_CACHE 256 /* as in fuzz_tokenizer.c */
 #include "gradckpt.h"
@@ -24,7 +24,7 @@ static int try_keys(void)
     gguf g;
     const int opened = gguf_open(&g, path) == 0;
     if (opened) {
-        uint64_t sum = 0; /* a sum, so that all values are read */
+        uint64_t sum = 0; /* the sum depends on every value, so that all of them are read */
         for (size_t i = 0; i < g.key_count; i++) {
             gguf_items all = gguf_array(&g, g.keys[i].name, g.keys[i].item_type);
             while (gguf_next(&all))
@@ -68,7 +68,7 @@ static void try_tokenizer(void)
     bpe_tokens t = { NULL, 0, 0, "" };
     must(gguf_open_chat(&c, path, NULL) == 0 || c.error[0] != 0);
     if (gguf_open_tokenizer(&b, path) != 0) {
-        /* "PATH: line 1" would be an error in the text made from the keys */
+        /* an error at "PATH:1:" would blame the text that the library made from the keys, which must be valid */
         const size_t n = strlen(path);
         must(b.error[0] != 0 &&
              (strncmp(b.error, path, n) != 0 || strncmp(b.error + n, ":1:", 3) != 0));
@@ -149,7 +149,7 @@ static void small_seed(void)
                                            0 };
             if (type == GGUF_ARRAY)
                 continue;
-            /* then the type; for an array also the type and number of its items */
+            /* the type of the value; for an array also the type and the number of its items */
             reader_add(&s, name, 10);
             reader_add(&s, array ? name + 10 : name + 14, array ? 16 : 4);
             for (int i = 0; i < 1 + array; i++)
@@ -209,8 +209,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     exit(0);
 }
 
-/* Mostly changes some bytes of the header, or a number of 4 or 8 bytes to one that is small, huge
- * or close to the old one. Or changes a text and its length, or cuts the file off. */
+/* A mutator. Mostly changes some bytes of the header, or replaces a number of 4 or 8 bytes by a small one, a huge
+ * one, or one close to the old one; sometimes changes a text together with its length, or cuts the file off. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const uint64_t odd[] = { 0,

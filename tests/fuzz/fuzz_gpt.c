@@ -1,13 +1,13 @@
-/* fuzz_gpt.c - any words as the command line of examples/gpt.c, and any file to resume from or to
- * train on.
+/* fuzz_gpt.c - any words as the command line of examples/gpt.c, and any file from which to resume or on which to
+ * train.
  *
  * The input has parts: the words, one a line (FILE is the file, GONE does not exist); notes of
  * options, "name=value", for FILE as a checkpoint; or, in a third part, the bytes of FILE: an index
  * of ranks, a checkpoint, a text. In addition to the rules of command_line.h:
  * - An index of ranks is recognised by its first eight bytes alone.
- * - A file from which training cannot resume gives a line on stderr; otherwise its options are
- *   allowed ones.
- * - An accepted text has a window for training and one for validation, made of bytes. */
+ * - A file from which training cannot resume gives a line on stderr; from another file, resumed options have
+ *   allowed values.
+ * - An accepted text has a window for training and one for validation, both made of its bytes. */
 #define PROGRAM "examples/gpt.c"
 #include "command_line.h"
 

@@ -1,10 +1,9 @@
-/* fuzz_images.c - reads any bytes as image files: CIFAR-10's, MNIST's, folders of pictures.
+/* fuzz_images.c - reads any bytes as image files: those of CIFAR-10 and MNIST, and folders of pictures.
  *
- * The input is a series of files: a byte that selects one of NAMES, two bytes with the length,
- * lowest first, and the contents. The target calls images_read_u8 on a folder of these files, crops
- * and mirrors rows at random as a training does, and calls images_read. A refusal must have an
- * error text. Accepted data must have rows, labels below the number of classes and finite values.
- * Memory may only be allocated for pixels that exist. */
+ * The input is a series of files. Each has a byte that selects one of NAMES, two bytes with the length, lowest
+ * first, and the contents. The functions under test are images_read_u8 on a folder of these files, cropping and
+ * mirroring of random rows as in a training, and images_read. The rules: a refusal has an error text; accepted data
+ * have rows, labels below the number of classes and finite values; memory is only allocated for pixels that exist. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "images.h"
@@ -121,8 +120,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     exit(0);
 }
 
-/* Puts a large number in place of a number in a header, mutates the bytes of a file and corrects
- * its length, or adds or removes a file. */
+/* A mutator. Replaces a number in a header by a large one; mutates the bytes of a file and corrects its length; or
+ * adds or removes a file. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const char *const numbers[] = { "0",     "1",      "2",     "16384", "16385", "1000000",

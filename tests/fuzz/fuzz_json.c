@@ -1,9 +1,9 @@
 /* fuzz_json.c - reads any bytes as JSON and as JSON lines.
  *
- * The target calls json_parse on all bytes, json_read_line on their lines, and every getter on
- * every value. A refusal must have an error text. Values must lie within the text and know their
- * neighbours. Every key must be found, or occur twice. A written value must be JSON again with the
- * same values, and writing that again must give the same bytes. */
+ * The functions under test are json_parse on all bytes, json_read_line on their lines, and every getter on every value.
+ * The rules: A refusal has an error text. Values lie within the text, and their links lead to the neighbouring values.
+ * Every key is found, unless it occurs twice. A written value is JSON again with the same values, and writing that JSON
+ * again gives the same bytes. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "json.h"

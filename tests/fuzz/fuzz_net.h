@@ -1,6 +1,6 @@
-/* fuzz_net.h - builds a graph from bytes: any op, shapes that mostly fit, sometimes wrong ones. The same bytes with
- * another number of rows give the same net for another micro-batch. Also the allocator of targets that use nets.
- * Include after bytes.h. */
+/* fuzz_net.h - builds a graph from bytes: any op, with shapes that mostly fit and are sometimes wrong. With another
+ * number of rows, the same bytes give the same net for another size of micro-batches. Also has the allocator of the
+ * targets that use nets. Include after bytes.h. */
 #ifndef FUZZ_NET_H
 #define FUZZ_NET_H
 #include "util.h"
@@ -34,10 +34,10 @@ static size_t net_used;
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
-    /* limits how long sanitizers keep freed blocks of malloc (of temporary graphs and libFuzzer) */
+    /* sanitizers keep only a few MB of freed blocks of malloc, which temporary graphs and libFuzzer use */
     return "quarantine_size_mb=4:malloc_context_size=8";
 }
-/* Starts an input, before its first block. */
+/* Prepares the memory for an input; must come before the first allocation. */
 static inline void net_memory(heap *h)
 {
     memset(h, 0, sizeof *h);
@@ -93,11 +93,11 @@ typedef struct {
     int terms;
     gckpt_fetch_spec fetch[NET_FETCHES]; /* tensors that plans may fetch */
     int fetches;
-    int user_op; /* id of a user's op whose runs are counted */
+    int user_op; /* id of a user-defined op whose runs are counted */
     int caches, policies;
 } fuzz_net;
 
-/* ---- user ops: 2x with a saved tensor, and ops that refuse ---- */
+/* ---- user-defined ops: y = 2 x with saved data, and ops that refuse their inputs ---- */
 static gckpt_result user_op_shape(gckpt_call *call)
 {
     const int mode = *(const int *)call->attributes;
@@ -142,7 +142,7 @@ static T *net_add(fuzz_net *n, T *t)
         n->t[n->count++] = t;
     return t;
 }
-/* Returns a tensor, mostly one of the newest, or NULL for a wrong one. */
+/* Returns a tensor of the net, mostly one of the newest; or NULL, to test a wrong argument. */
 static T *net_any(fuzz_net *n, bytes *b)
 {
     const unsigned x = byte(b);
@@ -151,7 +151,8 @@ static T *net_any(fuzz_net *n, bytes *b)
     return n
         ->t[n->count - 1 - (int)(x >= 128 ? x % 3 % (unsigned)n->count : x % (unsigned)n->count)];
 }
-/* Returns a tensor with that many axes (if 0, any number) and, if `like` is given, of its shape; or `like` itself. */
+/* Returns a tensor with `axes` axes (if 0, with any number) and, if `like` is not NULL, with the shape of `like`; or
+ * `like` itself. */
 static T *net_like(fuzz_net *n, bytes *b, int axes, T *like)
 {
     const int from = byte(b);
@@ -196,7 +197,7 @@ static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
     if (x % 16 == 2)
         init.uniform = real(b);
     const int i = x % 32 == 3 && n->params ? choose(b, n->params) : n->params++;
-    /* parameters of the same name in one store are shared; mostly their shapes agree */
+    /* parameters with the same name in one store are the same parameter, so their shapes must mostly agree */
     if (b->odd)
         snprintf(name, sizeof name, "p%d", i);
     else
@@ -214,7 +215,7 @@ static T *net_constant(fuzz_net *n, bytes *b, gckpt_type type, gckpt_shape s)
     int64_t size = 1;
     for (int i = 0; i < s.n && i < GCKPT_MAX_DIMS; i++)
         size = s.d[i] > 0 && s.d[i] <= 16 ? size * s.d[i] : INT32_MAX;
-    /* more elements than the data would be the caller's error */
+    /* a constant larger than the data would be a mistake of the caller that the library cannot detect */
     if (size > NET_ROWS * NET_ELEMENTS)
         return NULL;
     char name[32];
@@ -482,8 +483,8 @@ static int net_leads(const gckpt_graph *g, int from, int to)
 }
 
 enum { NET_OPS = 24, NET_OP_BYTES = 10 };
-static int net_with_caches = 1; /* if nonzero, one net in eight has caches and can only run forward */
-/* Builds the net without the ops of `left_out`. Returns the first refused op, or -1. */
+static int net_with_caches = 1; /* if nonzero, one net in eight has caches, and can only be used for inference */
+/* Builds the net, except for the ops in `left_out`. Returns the number of the first op that was refused, or -1. */
 static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
 {
     bytes b = all;
@@ -495,7 +496,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     b.odd = first % 8 == 7;
     T *begins =
         net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + choose(&b, 3), rows)));
-    if (!b.odd) { /* mostly there is a parameter to train */
+    if (!b.odd) { /* mostly adds a parameter, so that there is one to train */
         T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + choose(&b, 6)));
         begins = net_add(n, gckpt_linear(begins, w, NULL));
     }
@@ -542,7 +543,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
         case 12:
         case 13: t = net_pair(n, &b, x); break;
         case 14: net_term(n, &b, net_loss(n, &b, x)); break;
-        case 15: { /* a regulariser, or a loss that is wrongly declared as one */
+        case 15: { /* adds a regulariser, or a loss that is wrongly declared as one */
             T *w = net_weight(n, &b, gckpt_shape2(2, 2));
             const int was = n->terms;
             if (was > 0)
@@ -596,7 +597,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     }
     while (segments-- > 0)
         gckpt_segment_end(g);
-    /* the first term determines the counts: it depends on an input and on a parameter */
+    /* the first loss term determines the counts, so it must depend on an input and on a parameter */
     int counts = n->terms > 0;
     if (!b.odd && counts) {
         const int id = gckpt_id(n->term[0].loss);
@@ -628,12 +629,12 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     }
     return -1;
 }
-/* Builds the net of these bytes in an empty graph. Finds ops that do not fit with a temporary graph of 3 rows, and
- * leaves them out unless odd numbers are allowed. */
+/* Builds the net of these bytes in an empty graph. Unless odd numbers are allowed, first finds ops that do not fit by
+ * building a temporary graph of 3 rows, and leaves these ops out. */
 static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
 {
     static struct {
-        uint64_t of; /* a hash of the bytes, or 0 */
+        uint64_t of; /* hash of a net's bytes, or 0 in an unused entry */
         uint32_t left_out;
     } known[4096];
     uint64_t of = 14695981039346656037u;
@@ -654,7 +655,8 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
     net_built(n, g, b, rows, left_out);
 }
 
-/* Makes feeds of `rows` rows for all inputs of a graph. Returns -1 if an input is larger than the data. */
+/* Makes feeds of `rows` rows for all inputs of a graph and returns their number, or -1 if an input is larger than the
+ * data. */
 static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int most)
 {
     const int from = choose(b, 64), wild = b->odd && byte(b) > 200;
@@ -690,7 +692,7 @@ typedef struct {
     uint64_t hash;
 } net_run;
 
-/* Opens store and graph; net_make comes next. */
+/* Opens store and graph; net_make must be called next. */
 static inline void net_run_open(net_run *l, heap *memory)
 {
     const gckpt_memory m = net_heap(memory);

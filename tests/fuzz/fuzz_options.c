@@ -1,14 +1,13 @@
-/* fuzz_options.c - any words as the command line of examples/finetune.c, which has the longest
- * table of options; with --resume, a checkpoint whose notes name any options; and an event log to
- * append to.
+/* fuzz_options.c - any words as the command line of examples/finetune.c, which has the longest table of options;
+ * with --resume, a checkpoint whose notes give any options; and an event log to which the program appends.
  *
- * The input has parts: the words, one a line (FILE is a checkpoint with the notes, GONE does not
- * exist); notes, one a line, "name=value"; and the event log. The rules:
+ * The input has parts: the words, one a line (FILE is a checkpoint with the notes, GONE does not exist); notes, one
+ * a line, "name=value"; and the event log. The rules:
  * - Refused words give a nonzero status and a complete line on stderr.
- * - Accepted values are within the limits of their row in the table, and the same for "--name
- *   value" and "--name=value". If an option is given twice, the last value counts.
- * - Resuming cuts the log at the end of a line, before events of later steps. Another kind of file
- *   stays unchanged. */
+ * - Accepted values are within the limits of the option's row in the table, and equal for "--name value" and
+ *   "--name=value". If an option is given twice, the last value counts.
+ * - Resuming cuts the log at the end of a line, before events of later steps. A file that is no event log is
+ *   unchanged. */
 #define PROGRAM "examples/finetune.c"
 #include "command_line.h"
 

@@ -1,14 +1,14 @@
 /* fuzz_plans.c - reads any bytes as a plan: gckpt_plan_read for graphs of several kinds.
  *
- * The first 4 bytes choose the graph, the allocation that fails, where the file ends and whether
- * the plan runs. The rest is the file, a sequence of 64-bit numbers. A file that is refused only
- * for its hash is read again with the right hash, so that mutations need not find it. The rules:
- * - No crash. A refusal is the graph's error, with a text without control characters.
- * - Whatever is in the file, an accepted plan is right: tests/plan_check.h, which shares no code
- *   with the reader, finds no fault, a step gives exactly the loss and weights of a plan that keeps
- *   everything, and the measured bytes are within the arena.
- * - A plan that is read is written, read and written again to the same bytes.
- * - All blocks are freed, with their sizes. */
+ * The first 4 bytes choose the graph, the allocation that fails, where the file ends and whether the plan runs. The
+ * rest is the file, a sequence of 64-bit numbers. A file that is refused only for its hash is read again with the
+ * right hash, so that mutations need not find the hash. The rules:
+ * - No crash. A refusal is reported as the graph's error, with a text without control characters.
+ * - Whatever is in the file, an accepted plan is right: tests/plan_check.h, which shares no code with the reader,
+ *   finds no fault; a step gives exactly the loss and weights of a store-all plan; and the measured bytes are
+ *   within the arena.
+ * - A plan that was read can be written, read and written again, to the same bytes.
+ * - All blocks are freed with the sizes with which they were allocated. */
 #include "gradckpt.h"
 #include "fuzz.h"
 #include "plan_check.h"
@@ -23,7 +23,7 @@ typedef struct {
     gckpt_term terms[TERMS];
     int term_count, feed_count;
     gckpt_feed feeds[FEEDS];
-    gckpt_tensor *middle, *first; /* tensors to fetch, and with a policy */
+    gckpt_tensor *middle, *first; /* middle: a tensor to fetch; first: a tensor with a policy */
 } net;
 
 static float floats[2 * ROWS][256], targets[2 * ROWS][64];
@@ -50,9 +50,9 @@ static void minimise(net *n, gckpt_tensor *loss, float weight, int regulariser)
     n->terms[n->term_count++] = term;
 }
 
-/* Builds a graph by kind: 0 layers; 1 two losses, a regulariser, policies, a segment; 2 attention;
- * 3 images; 4 larger layers, for which micro-batches pay off; 5 gates; 6 ops over (B, T, C) without
- * gradients, which run in row tiles when memory is short. */
+/* Builds the graph of a kind. Kind 0 has layers; 1 two losses, a regulariser, policies and a segment; 2 attention;
+ * 3 images; 4 larger layers, for which micro-batches save memory; 5 gates; 6 ops over (B, T, C) without gradients,
+ * which run in row tiles when memory is short. */
 static void net_begin(net *n, int kind)
 {
     memset(n, 0, sizeof *n);
@@ -128,8 +128,8 @@ static void net_end(net *n)
     MUST(n->memory.live == 0);
 }
 
-/* ---- parts of a file that bits depend on, and the result of a step ---- */
-/* Offsets of the numbers of a file, as in export/export.h, after the numbers of the tensors. */
+/* ---- the parts of a plan file on which the bits of a step depend, and the result of a step ---- */
+/* Offsets of the numbers of a plan file (see export/export.h) that follow the numbers of the tensors. */
 enum {
     LEAST_WORK,
     PROVEN_WORK,
@@ -155,10 +155,11 @@ enum {
     TERM_COUNT,
     NUMBERS
 };
-/* After these come five numbers for each term, fetches and instructions. */
+/* Returns the index at which those numbers begin. They are followed by five numbers for each loss term, then fetches,
+ * then instructions. */
 static size_t numbers_at(const uint64_t *words) { return 4 + 3 * (size_t)words[3]; }
 
-/* Returns the index of the number of instructions, or 0 if it is not within `count` words. */
+/* Returns the index of the number of instructions in the file, or 0 if it is not within the first `count` words. */
 static size_t list_at(const uint64_t *words, size_t count)
 {
     if (count < 8 || words[3] > 200 || numbers_at(words) + NUMBERS >= count)
@@ -194,7 +195,7 @@ static void any_order(void *user, int64_t n, void (*body)(void *context, int64_t
         body(context, n);
 }
 
-/* Takes a step of a plan in a new store. Arenas are painted, so that reading unwritten bytes
+/* Takes a step of the plan in a new store. The arena is filled with a pattern, so that reading unwritten bytes
  * changes the result. */
 static outcome run(net *n, const gckpt_plan *p, int64_t rows, int train, unsigned debug)
 {
@@ -228,8 +229,8 @@ static float float_of(uint64_t bits)
     return x;
 }
 
-/* Returns the result of a plan that is made here, keeps everything, and agrees with the file in
- * everything that bits depend on. Remembers earlier results. */
+/* Returns the result of a store-all plan that agrees with the file in everything that the bits depend on. Keeps
+ * results for later calls. */
 static outcome wanted(int kind, const uint64_t *words, int64_t rows)
 {
     static struct {
@@ -317,7 +318,7 @@ static void check_plan(net *n, const gckpt_plan *p, int kind, const uint8_t *o)
 {
     static uint64_t words[WORDS];
     const char *problem = plan_check(p, n->graph, NULL);
-    /* a schedule may run a loss after its backward, as no plan made here does; its bits are still
+    /* a loss may run after its backward in a file, though never in a plan made by the library; its bits are still
      * compared */
     if (problem && strstr(problem, "backward of") && strstr(problem, "comes before its forward"))
         problem = NULL;
@@ -380,7 +381,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     return 0;
 }
 
-/* ---- mutations: of any number, and of the list of instructions ---- */
+/* ---- mutations of any number of a plan file, and of its list of instructions ---- */
 #define ONE_OF(list, d) (list)[fuzz_draw(d, sizeof(list) / sizeof *(list))]
 static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
 {
@@ -417,17 +418,17 @@ static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
         memmove(w + i, w + i + 1, (count - i - 1) * sizeof *w);
         w[at]--;
         return count - 1;
-    case 4: /* changes its kind or tensor */
+    case 4: /* changes the instruction's kind or tensor */
         w[i] = fuzz_draw(d, 2) ? word ^ (1 + fuzz_draw(d, 7)) : word + 8 * fuzz_draw(d, 5) - 16;
         return count;
-    case 5: { /* changes an offset, the number of offsets, or a number of the parameters */
+    case 5: { /* changes an offset of the instruction, the number of its offsets, or a number of the parameters */
         const size_t behind = at + 1 + length;
         const size_t j = behind + (size_t)fuzz_draw(d, count - behind);
         w[j] = fuzz_draw(d, 2) ? w[j] + 64 * fuzz_draw(d, 9) - 256
                                : w[behind + (size_t)fuzz_draw(d, count - behind)];
         return count;
     }
-    case 6: { /* changes one of the numbers, terms and fetches */
+    case 6: { /* changes a number of the plan, of a loss term or of a fetch */
         const size_t from = count > 4 && w[3] < 200 && numbers_at(w) < count ? numbers_at(w) : 0;
         const size_t j = from + (size_t)fuzz_draw(d, NUMBERS + 8);
         if (j < count)
@@ -508,7 +509,7 @@ static void seed(const char *folder, int kind, int way, int *number)
         terms = way % 2;
     }
     gckpt_plan *p = gckpt_plan_new(n.graph, n.terms, terms, &desc);
-    for (int k = 0; p && way >= 4 && k < 3; k++) { /* within as few bytes as possible */
+    for (int k = 0; p && way >= 4 && k < 3; k++) { /* plans with as few bytes as possible */
         desc.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) / (size_t)(4 + way);
         gckpt_plan *smaller = gckpt_plan_new(n.graph, n.terms, terms, &desc);
         if (!smaller)

@@ -1,12 +1,12 @@
 /* fuzz_ranks.c - two or four threads as ranks train a net made from the input, save it and load it, with any shards,
- * virtual ranks, modes and kinds of steps. A transport fails, hangs or loses a rank at any call, or an allocation
- * fails. Before the save there may be an index, damaged or of other ranks, and leftover shard files and temporary
- * files.
+ * virtual ranks, modes and kinds of steps. In some runs a transport fails, hangs or loses a rank at any call, or an
+ * allocation fails. Before the save there may be an index, damaged or of other ranks, and leftover shard files and
+ * temporary files.
  *
- * Sanitizers must report nothing, and the transport's rules must be kept. Without a fault the steps give the bits of
- * one process with as many virtual ranks, any number of ranks loads the checkpoint to the same bits, and a save leaves
- * other programs' files alone. With a fault, calls end, errors have a text, and the old or the new checkpoint can be
- * loaded. */
+ * The rules: Sanitizers report nothing, and the ranks keep the transport's rules. Without a fault, the steps give
+ * the bits of one process with the same number of virtual ranks, any number of ranks loads the checkpoint to the
+ * same bits, and a save changes no files of other programs. With a fault, all calls return, errors have a text, and
+ * the old or the new checkpoint can be loaded. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "plans of several ranks are not printed"
@@ -95,7 +95,7 @@ static gckpt_store *store_of(heap *memory, int rank, int ranks, gckpt_shard shar
     return s;
 }
 
-/* Makes store, graph, plan and executor. Returns 0 if one of them cannot be made. */
+/* Makes store, graph, plan and executor of a rank. Returns 0 if one of them cannot be made. */
 static int prepare(trial *t, int rank, gckpt_shard shard, bytes net, int64_t rows,
                    const gckpt_plan_desc *desc, gckpt_exec_desc x, bytes in)
 {
@@ -106,7 +106,8 @@ static int prepare(trial *t, int rank, gckpt_shard shard, bytes net, int64_t row
     d.memory = x.memory = heap_memory(&r->memory);
     r->g = gckpt_graph_new(r->s, &d.memory);
     net_make(&r->net, r->g, net, rows);
-    if (t->table && r->net.terms < NET_TERMS) { /* a parameter of two blocks, so that it is sharded */
+    /* adds a parameter of two blocks, which is large enough to be sharded */
+    if (t->table && r->net.terms < NET_TERMS) {
         T *w = gckpt_param(r->g, "table", gckpt_shape2(1050, 4), small);
         gckpt_term *term = &r->net.term[r->net.terms++];
         term->loss = gckpt_sum_loss(gckpt_mul(w, w)), term->weight = 0.01f, term->regulariser = 1;
@@ -150,7 +151,7 @@ static void empty_folder(void)
     closedir(d);
 }
 
-/* Names like those of shard files, with or without the first bytes of a shard file. */
+/* Files with names like those of shard files; their contents begin like a shard file or not. */
 typedef struct {
     char name[64];
     int stays;
@@ -190,7 +191,8 @@ static int is_there(const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* Loads the checkpoint into stores of `ranks` ranks and returns their hash, or 0 if it is refused with a text. */
+/* Loads the checkpoint into stores of `ranks` ranks and returns their common hash, or 0 if the load is refused with
+ * an error text. */
 static int load(const trial *t, int ranks, gckpt_shard shard, gckpt_result *result)
 {
     uint64_t h = 0;
@@ -251,7 +253,8 @@ static void try_one(bytes in)
     byte(&in), byte(&in);
     const char *index = indices[c / 4 % 2 ? 0 : c / 8 % 7];
     const unsigned before = byte(&in), f = byte(&in);
-    if (f % 2 && f & 2 && f >> 4 & 2) /* a thread that ends within a save does not free its names */
+    /* no saves with this fault: a thread that ends within a save does not free its names */
+    if (f % 2 && f & 2 && f >> 4 & 2)
         t.saves = 0;
     const int planted_there = t.saves ? plant(&in, index, left) : 0;
     snprintf(t.path, sizeof t.path, "%s/%s", folder, index);
@@ -263,7 +266,7 @@ static void try_one(bytes in)
         x.transport = &w.rank[i].transport;
         ready = prepare(&t, i, shard, net, rows, &d, x, feeds);
     }
-    if (ready && t.saves && before & 1) { /* an index of as many ranks, which may be damaged */
+    if (ready && t.saves && before & 1) { /* first lets the ranks save an index, which may then be damaged */
         old = t;
         ranks_world other;
         ranks_open(&other, t.ranks);
@@ -295,7 +298,7 @@ static void try_one(bytes in)
         sound_before = 0;
     } else if (before & 4 && t.saves && !is_there(index))
         write_file(index, "{\"gckpt\":[1,7,8],\"files\":{", before & 8 ? 10 : 26);
-    /* a fault of the transport or of memory */
+    /* chooses the fault of this run: of the transport, or of memory */
     const int faulty = f % 2;
     if (faulty && f & 2) {
         const ranks_fault fault = { (int)(f >> 2) % t.ranks, f & 8 ? RANKS_DONE : RANKS_EXCHANGE,
@@ -323,7 +326,7 @@ static void try_one(bytes in)
                          r->report[k].count == alone.rank[0].report[k].count,
                      "rank %d: loss %.17g, not %.17g", i, u, v);
             }
-            /* names that are not UTF-8 are refused, and names of temporary files may be */
+            /* a save to a name that is not UTF-8 is refused, even if only the names of temporary files are not */
             if (t.saves)
                 MUST(r->saved == GCKPT_OK || index[0] == '\xff', "save: %s",
                      gckpt_error_text(r->e));

@@ -1,18 +1,17 @@
-/* fuzz_safetensors.c - reads any bytes as a file of parameters: gckpt_store_read, _read_as and _map
- * with every option, into stores of every kind.
+/* fuzz_safetensors.c - reads any bytes as a file of parameters: gckpt_store_read, _read_as and _map with every
+ * option, into stores of every kind.
  *
- * The first 8 bytes choose the store (empty; with or without values, trained, quantised, external,
- * read by a convolution), the call, its options, the allocation that fails and where the file ends.
- * The rest is the file. The rules:
+ * The first 8 bytes choose the store (empty; with or without values, trained, quantised, external, read by a
+ * convolution), the call, its options, the allocation that fails and where the file ends. The rest is the file. The
+ * rules:
  * - No crash. No byte beyond the file's end is read or requested.
- * - An error is the call's result and the store's error, with a text without control characters.
- *   The store is unchanged: parameters and their addresses, values, state, step, seed, notes.
- * - Loaded values are those of the file (found without the library). Writing and reading them
- *   again, into this store and an empty one, gives the same bytes. Training can take a step with
- *   them (only for some inputs, chosen by their bytes, since a step takes as long as hundreds of
- *   loads).
+ * - An error is the call's result and the store's error, with a text without control characters. After an error the
+ *   store is unchanged: parameters and their addresses, values, state, step, seed, notes.
+ * - Loaded values are those of the file, which this target reads without the library. Writing the store and reading
+ *   the result, into this store and an empty one, gives the same bytes. Training can take a step with the loaded
+ *   values (tested for a few inputs only, chosen by their bytes, since a step takes as long as hundreds of loads).
  * - A mapped file that is not writable is unchanged.
- * - All blocks are freed, with their sizes. */
+ * - All blocks are freed with the sizes with which they were allocated. */
 #include "gradckpt.h"
 #include "input_hash.h"
 #include "once.h"
@@ -21,7 +20,7 @@
 enum { OPTIONS = 8, KINDS = 9, ROWS = 4 };
 enum { EMPTY, UNINITIALISED, TRAINED, PACKED_I8, PACKED_I4, EXTERNAL, EXTERNAL_I8, CONVOLUTION, FROZEN };
 
-/* a file with optimiser state; for each kind, the file that its store writes */
+/* trained: a file with optimiser state; before: for each kind of store, the file that the store writes */
 static fuzz_file trained, before[KINDS];
 
 /* ---- stores ---- */
@@ -33,7 +32,7 @@ typedef struct {
     int8_t packed[128];
 } subject;
 
-static const gckpt_init ones = { 0, 0, 1 }; /* drawing random values takes long */
+static const gckpt_init ones = { 0, 0, 1 }; /* ones, since random initial values would take long to draw */
 
 static gckpt_shape shape_of(const char *name)
 {
@@ -105,7 +104,7 @@ static void subject_end(subject *s)
     MUST(s->memory.live == 0);
 }
 
-/* Takes a step of AdamW or momentum of a linear layer of a and b. Returns 0 if they cannot be
+/* Takes a step with AdamW or momentum of a linear layer with the parameters a and b. Returns 0 if these cannot be
  * trained. */
 static int step(gckpt_store *s, gckpt_optimiser optimiser)
 {
@@ -202,8 +201,8 @@ static void list(const gckpt_store *s, listed *l)
         MUST(gckpt_store_peek(s, i, &l->of[i]) == GCKPT_OK);
 }
 
-/* Parameters in the program's memory stay where they are; so does everything of a parameter that a
- * file does not have. */
+/* Checks that external parameters are still at their addresses, and that nothing changed in a parameter that the file
+ * does not contain. */
 static void check_places(const listed *was, const gckpt_store *s, int failed)
 {
     listed now;
@@ -221,8 +220,8 @@ static void check_places(const listed *was, const gckpt_store *s, int failed)
     }
 }
 
-/* For a file that was loaded without options: names occur once, data is disjoint and within the
- * file, and floats that stay floats have the file's bits. */
+/* Checks a file that was loaded without options: each name occurs once, the data of tensors are disjoint and within
+ * the file, and floats that are stored as floats have the file's bits. */
 static void check_values(gckpt_store *s, const uint8_t *bytes, size_t size, int values_only)
 {
     static st_file f;
@@ -296,7 +295,7 @@ static gckpt_result load(subject *s, const uint8_t *o, const uint8_t *bytes, siz
         memcpy(mapped, bytes, size);
         result = gckpt_store_map(s->store, mapped, size, desc);
     } else {
-        /* a separate block, so that reading beyond the end is found */
+        /* a block of exactly the file's size, so that sanitizers find reads beyond its end */
         f.bytes = (uint8_t *)malloc(size + 1);
         memcpy(f.bytes, bytes, size);
         if (o[6] >= 192)
@@ -433,7 +432,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         }
         subject_end(&s);
     }
-    subject_begin(&s, UNINITIALISED); /* state of momentum, for some parameters */
+    subject_begin(&s, UNINITIALISED); /* with optimiser state of momentum for some parameters */
     MUST(step(s.store, GCKPT_MOMENTUM));
     fuzz_file f = written(s.store);
     if (folder) {

@@ -1,11 +1,11 @@
-/* fuzz_schedule.c - any list of instructions as desc.schedule. The list is taken from a plan of any mode, also under a
- * budget; or from a store-all plan in which everything that a backward reads is recomputed or reloaded before it; or
- * consists of any numbers. Then forwards are repeated, removed or moved, and foreign instructions, reloads and waits
- * for offload copies are inserted.
+/* fuzz_schedule.c - any list of instructions as desc.schedule. The list is that of a plan of any mode, with or
+ * without a budget; or that of a store-all plan in which everything that a backward reads is recomputed or reloaded
+ * before the backward; or a list of arbitrary numbers. Then forwards are repeated, removed or moved, and other
+ * instructions, reloads and waits for offload copies are inserted.
  *
- * The list must be refused with a text and nothing allocated, or accepted. Then tests/plan_check.h accepts the plan,
- * and its steps, with dead bytes painted and recomputed values compared, give the losses, norm and weights of the
- * store-all plan to the bit. */
+ * The rules: The list is either refused, with an error text and nothing allocated, or accepted. If it is accepted,
+ * tests/plan_check.h accepts the plan, and steps with the plan give the losses, norm and weights of the store-all
+ * plan to the bit, while unused bytes of the arena are filled with a pattern and recomputed values are compared. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "it is called on each plan that was accepted"
@@ -57,11 +57,12 @@ static void steps(net_run *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f
     l->e = gckpt_exec_new(l->p, l->s, &d);
     for (int i = 0; i < 2 && l->e; i++)
         l->result[i] = gckpt_step(l->e, f, n, rows, h, &l->report[i]);
-    l->hash = l->e ? gckpt_store_hash(l->s) : 0; /* parameters may be too large to hash */
+    /* no hash if the executor could not be made, since parameters may then be too large */
+    l->hash = l->e ? gckpt_store_hash(l->s) : 0;
 }
 
-/* Inserts before each backward the outputs of its op and of its inputs' ops, reloaded or recomputed from their inputs,
- * as the bits of `how` say. */
+/* Inserts before each backward the outputs of its op and of the ops of its inputs, reloaded or recomputed from their
+ * inputs as the bits of `how` say. Returns the new length of the list. */
 static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruction *from, int length,
                     gckpt_instruction *list)
 {
@@ -82,7 +83,7 @@ static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruc
         }
         list[n++] = from[i];
     }
-    /* a node that is not an op has no forward */
+    /* removes instructions of inputs, parameters and constants, which have no forward */
     int kept = 0;
     for (int i = 0; i < n; i++) {
         gckpt_node node;
@@ -94,7 +95,7 @@ static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruc
     return kept;
 }
 
-/* Makes the list from a plan's list, or from nothing. Returns its length. */
+/* Makes the list of instructions, from the list of plan p or from nothing. Returns its length. */
 static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_instruction *list)
 {
     static gckpt_instruction plain[MOST];
@@ -201,7 +202,7 @@ static void try_one(bytes in)
         d.overlap_offload = q >> 6 & 1;
         d.fetch = c.net.fetch;
         const unsigned from = byte(&in);
-        gckpt_plan *by = NULL; /* the plan whose list is changed */
+        gckpt_plan *by = NULL; /* the plan whose list of instructions is changed */
         d.mode = modes[from % 8];
         if (d.mode != GCKPT_STORE_ALL) {
             d.offload_cost = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
@@ -223,13 +224,13 @@ static void try_one(bytes in)
             MUST(memory.live == live, "what was refused left %ld bytes",
                  (long)(memory.live - live));
         } else {
-            /* this check takes longer than everything else, so only some inputs get it, chosen by their bytes */
+            /* a check that takes longer than all others, so only some inputs, chosen by their bytes, get it */
             const char *problem = o / 16 % 4 == q % 4 ? plan_check(c.p, c.g, &d) : NULL;
             const gckpt_isa isa = q % 16 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
             accepted++;
             again += gckpt_plan_recompute(c.p) > 0;
             offloads += gckpt_plan_offloaded(c.p) > 0;
-            /* a loss may run after its backward, which does not read it; no plan made here does so */
+            /* a backward does not read its loss, so the loss may run after it, though no plan of the library does so */
             if (problem && strstr(problem, "backward of") &&
                 strstr(problem, "comes before its forward"))
                 problem = NULL;

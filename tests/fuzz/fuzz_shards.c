@@ -1,16 +1,15 @@
-/* fuzz_shards.c - reads any bytes as a checkpoint of several ranks: gckpt_ranks_load of an index
- * and its files, into stores of any rank of any number and any kind of shard.
+/* fuzz_shards.c - reads any bytes as a checkpoint of several ranks: gckpt_ranks_load of an index and its files, into
+ * stores of any rank of any number of ranks and any kind of shard.
  *
- * The first 8 bytes choose the number of files, the store, the damage and the allocation that
- * fails. The rest is the index's "tensors", a header in JSON. The target writes index and files
- * around it as the format says (src/files/ranks_load.c), with right data and checksums, so that any
- * header is read as far as possible. Or the rest is the whole index, with its checksum right or
- * not. The rules:
- * - No crash. An error is the call's result and the store's error, with a text without control
- *   characters. The store is unchanged: parameters and their addresses, values, state, step.
- * - Files that are damaged, cut off, missing or different from the index are not loaded where they
- *   are read. Loaded values have the bits of this rank's shard.
- * - All blocks are freed, with their sizes. */
+ * The first 8 bytes choose the number of files, the store, the damage and the allocation that fails. The rest is
+ * the "tensors" of the index, a header in JSON. This target writes an index and files for the header in the
+ * library's format (src/files/ranks_load.c), with right data and checksums, so that as much as possible of any
+ * header is read. For some inputs, the rest is the whole index instead, with a right or wrong checksum. The rules:
+ * - No crash. An error is the call's result and the store's error, with a text without control characters. After an
+ *   error the store is unchanged: parameters and their addresses, values, state, step.
+ * - A load that reads a file which is damaged, cut off, missing or different from the index is refused. Loaded
+ *   values have the bits of this rank's shard.
+ * - All blocks are freed with the sizes with which they were allocated. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "input_hash.h"
@@ -32,8 +31,8 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* Returns a rank's elements: blocks of 4096 are halved by the bits of the rank's number, the larger
- * half first. */
+/* Finds a rank's shard of a tensor: blocks of 4096 elements are halved once for each bit of the rank's number, and
+ * the larger half comes first. */
 static void shard_of(uint64_t elements, int rank, int ranks, uint64_t *first, uint64_t *count)
 {
     uint64_t low = 0, high = (elements + 4095) / 4096;
@@ -55,8 +54,8 @@ static int by_offset(const void *a, const void *b)
                                 : (x->end > y->end) - (x->end < y->end);
 }
 
-/* Returns the bytes of a rank's shard of a tensor within all data, or 0 if it has none. Blocks of
- * int4 are 18 bytes for 32 elements. */
+/* Returns the number of bytes of a rank's shard of a tensor, or 0 if the rank has none; stores their offset within
+ * the data of all tensors in *begin. A block of int4 has 18 bytes for 32 elements. */
 static uint64_t shard_bytes(const st_tensor *e, int rank, int ranks, uint64_t *begin)
 {
     const int blocks = strcmp(e->type, "U8") == 0;
@@ -76,7 +75,7 @@ typedef struct {
     uint64_t bytes, sum;
 } part;
 
-/* Writes the file of a rank. */
+/* Writes the shard file of a rank. */
 static part write_part(const st_file *f, int rank, int ranks, const char *name)
 {
     char head[128];
@@ -126,8 +125,8 @@ static void damage_part(const char *name, uint64_t bytes, damage how, uint8_t wh
         f->bytes[at] ^= 16;
 }
 
-/* Writes index and files of the header in `text` into the folder. Returns whether they are what the
- * library would write, as far as this target can tell. */
+/* Writes the index and the shard files for the header in `text` into the folder. Returns whether they are like files
+ * that the library writes, as far as this target can tell. */
 static int compose(const char *text, size_t size, int ranks, damage how, const uint8_t *o)
 {
     static char index[ST_HEADER + 4096];
@@ -171,7 +170,7 @@ static int compose(const char *text, size_t size, int ranks, damage how, const u
 }
 
 /* ---- stores ---- */
-static const gckpt_init ones = { 0, 0, 1 }; /* drawing random values takes long */
+static const gckpt_init ones = { 0, 0, 1 }; /* ones, since random initial values would take long to draw */
 static const struct {
     const char *name;
     int n;
@@ -203,7 +202,7 @@ static gckpt_store *store_new(fuzz_memory *memory, const uint8_t *o)
     return s;
 }
 
-/* Returns a hash of everything that a load could change; values that do not exist are skipped. */
+/* Returns a hash of everything in the store that a load could change; values that do not exist yet are skipped. */
 static uint64_t snapshot(const gckpt_store *s)
 {
     const uint64_t step = gckpt_store_step(s);
@@ -228,7 +227,7 @@ static int held_by(const gckpt_parameter *p, gckpt_shard shard)
     return p->elements <= 4096 || shard != GCKPT_SHARD_VALUES;
 }
 
-/* Checks the floats of this rank's shard against those that the header stores as floats. */
+/* Checks the float values of this rank's shard against those tensors of the header whose type is float. */
 static void check_values(gckpt_store *s, const char *text, size_t size, gckpt_shard shard)
 {
     static st_file f;
@@ -278,8 +277,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     } else {
         MUST(result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT);
         MUST(how != BAD_CHECK && how != ODD_NAME && ranks != 3);
-        /* a load into an empty store checks size and checksum of every file, and reads one rank's
-         * completely */
+        /* a load into an empty store must have detected such damage: it checks size and checksum of every file, and
+         * reads all files of one rank */
         MUST(o[2] % KINDS != EMPTY || (how != CUT && how != MISSING && how != OTHER_SUM));
         MUST(o[2] % KINDS != EMPTY || o[1] % 4 > 0 || how != FLIPPED ||
              memmem(text, size, "num_batches_tracked", 19));
@@ -344,7 +343,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     fuzz_draws d = { 1 };
-    for (size_t i = 0; i < DATA; i++) /* finite, small floats, binary16s and scales */
+    /* bytes that are finite, small numbers whether they are read as floats, as f16 or as scales */
+    for (size_t i = 0; i < DATA; i++)
         data[i] = (uint8_t)(i % 2 ? 0x3c : fuzz_draw(&d, 256));
     if (!to)
         return 0;

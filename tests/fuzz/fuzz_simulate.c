@@ -1,15 +1,14 @@
-/* fuzz_simulate.c - any words as the command line of examples/simulate.c, which takes a list of
- * numbers of ranks, and simulated steps with these options.
+/* fuzz_simulate.c - any words as the command line of examples/simulate.c, which accepts a list of numbers of ranks;
+ * and simulated steps with these options.
  *
- * The input is words, one a line. In addition to the rules of command_line.h: an accepted list has
- * only powers of two, and is the same after it is printed and parsed again. A simulated step of a
- * small model is printed as JSON lines, or there is a line on stderr. Its time is computing plus
- * waiting, and a single rank sends nothing. One input in four with few ranks and micro-batches is
- * simulated. */
+ * The input is words, one a line. In addition to the rules of command_line.h: an accepted list has only powers of
+ * two, and is the same after it is printed and parsed again. A simulated step of a small model is printed as JSON
+ * lines, or an error is printed to stderr. The time of the step is the time of computing plus the time of waiting,
+ * and a single rank sends nothing. One in four of the inputs with few ranks and micro-batches is simulated. */
 #define PROGRAM "examples/simulate.c"
 #include "command_line.h"
 
-/* Limits for simulated steps; more take seconds. */
+/* limits of the steps that this target simulates, since larger ones take seconds */
 enum { RANKS = 64, MICRO_BATCHES = 256 };
 
 static void fresh(void)
@@ -36,7 +35,7 @@ static int try_ranks(int *ranks)
     return count;
 }
 
-/* Simulates a step of a model with tensors smaller and larger than a block of updates. */
+/* Simulates a step of a model that has tensors smaller and larger than a block of 4096 elements. */
 static void try_step(int ranks, uint64_t chosen)
 {
     const model small = { "small", "small", 1, 2, 64, chosen % 2 ? 96 : 0, 8, 96, 64, 2, 4e6 };
@@ -65,7 +64,7 @@ static void try_step(int ranks, uint64_t chosen)
         const uint32_t all = json_require(&line, JSON_ROOT, "ranks", JSON_NUMBER);
         must(all != 0 && json_int_of(&line, all) == ranks);
         if (json_find(&line, JSON_ROOT, "seconds") == 0)
-            continue; /* there is no plan within these bytes */
+            continue; /* no plan fits into this budget */
         const double seconds = json_real(&line, JSON_ROOT, "seconds", -1);
         const double sum =
             json_real(&line, JSON_ROOT, "compute", -1) + json_real(&line, JSON_ROOT, "exposed", -1);

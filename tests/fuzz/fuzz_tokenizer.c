@@ -1,13 +1,12 @@
-/* fuzz_tokenizer.c - reads any bytes as a tokenizer's files, and encodes any text with it.
+/* fuzz_tokenizer.c - reads any bytes as the files of a tokenizer, and encodes any text with the tokenizer.
  *
- * The input is tokenizer.json and a text, or vocab.json, merges.txt and a text, with the byte 0x1e
- * between them. The target reads the files, encodes the text in each way, also in pieces, and
- * decodes it. A refusal must have an error text and leave nothing allocated. Tokens must be in the
- * vocabulary, the same text must give the same tokens again, and decoded text must be UTF-8. If
- * each byte has a token and nothing normalises the text, decoding must return it. One input in
- * eight tries all ways and all tokens, the others one way and some tokens. */
+ * The input is tokenizer.json and a text, or vocab.json, merges.txt and a text, with the byte 0x1e between them.
+ * The files are read, and the text is encoded in each way, also in pieces, and decoded. The rules: a refusal has an
+ * error text and leaves nothing allocated; tokens are in the vocabulary; the same text gives the same tokens again;
+ * decoded text is UTF-8; if each byte has a token and nothing normalises the text, decoding returns the text. One
+ * input in eight is tried in all ways and with all tokens, any other in one way and with some tokens. */
 #define _GNU_SOURCE
-/* number of remembered words: clearing 1 MB for each input took a quarter of the time */
+/* number of words whose tokens are remembered; few, since clearing 1 MB for each input took a quarter of the time */
 #define BPE_CACHE 256
 #include "gradckpt.h"
 #include "tokenizer.h"
@@ -26,7 +25,8 @@ static int is_utf8(const char *s, size_t n)
     return length > 0;
 }
 
-/* Returns whether decoding returns every text: bytes have tokens, and texts are only split. */
+/* Returns whether decoding must return any encoded text: each byte has a token, and texts are only split, not
+ * normalised. */
 static int is_lossless(const bpe *b)
 {
     int is = b->byte_level && b->normalizers == 0 && b->strip == 0;
@@ -39,13 +39,13 @@ static int is_lossless(const bpe *b)
             const bpe_added *a = &b->added[list][i];
             is = is && !a->lstrip && !a->rstrip;
             for (size_t k = 0; k < a->name_size;
-                 k++) /* other tokens are decoded as the bytes that they are named after */
+                 k++) /* tokens that are not characters decode to the bytes after which they are named */
                 is = is && a->name[k] > 32 && a->name[k] < 127;
         }
     return is;
 }
 
-/* ways: a bit for each of the eight ways to encode it. */
+/* Encodes and decodes the text; bit i of `ways` selects way i of the eight ways to encode it. */
 static void try_text(bpe *b, const char *text, size_t n, unsigned ways)
 {
     size_t size, replaced;
@@ -133,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 static const char said[] = "The  quick\n\n brown 1234 fox's <|im_start|>x<s> e\xcc\x81\xef\xbf\xbd"
                            "\xf0\x9f\x98\x80\xff\xe2\x96\x81 \t don't";
 
-/* A small tokenizer of each kind that the golden ones, of some KB, combine. */
+/* Small tokenizers, one for each kind that the golden tokenizers, which have some KB, combine. */
 static const char small[] =
     "{\"added_tokens\": [{\"id\": 6, \"content\": \"<s>\", \"special\": true, \"lstrip\": true,"
     " \"rstrip\": true, \"normalized\": true}], \"normalizer\": {\"type\": \"Sequence\","

@@ -1,14 +1,14 @@
-/* fuzz_train.c - resumes a training of examples/train.h from a log of any bytes and a checkpoint
- * with any notes, whose best weights are there, those of another training, or missing.
+/* fuzz_train.c - resumes a training of examples/train.h from a log of any bytes and a checkpoint with any notes. The
+ * file of the best weights exists, is that of another training, or is missing.
  *
- * The input has parts: options, a log, and the notes "train", "train.each", "train.values" and
- * "train.within". A part "=" stands for the text that the training wrote. The rules:
- * - A log is refused with a text and unchanged, or cut to its header and the complete lines of
- *   finished epochs; new lines follow them.
- * - A checkpoint is refused with a text, or the training resumes at an epoch and a step that it
- *   has, and ends after at most as many pieces as it has steps and validation batches.
- * - The training's notes are accepted, and it ends with the weights of an uninterrupted
- * training. */
+ * The input has parts: options, a log, and the notes "train", "train.each", "train.values" and "train.within". A
+ * part "=" stands for the text that the training itself has written. The rules:
+ * - A log is either refused, with an error text, and unchanged; or it is cut to its header and the complete lines of
+ *   finished epochs, and new lines follow these.
+ * - A checkpoint is either refused with an error text, or the training resumes at an epoch and a step that exist,
+ *   and ends after at most as many calls as there are steps and validation batches.
+ * - The notes that the training itself has written are accepted, and the training ends with the weights of an
+ *   uninterrupted one. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "reader.h"
@@ -65,7 +65,7 @@ static train_data data_of(void)
     return d;
 }
 
-/* Trains for `steps` steps (if 0, to the end). Returns the hash of its weights. */
+/* Trains for `steps` steps (if 0, to the end) and returns the hash of the weights. */
 static uint64_t begun(const char *save, int steps)
 {
     const train_data d = data_of();
@@ -148,7 +148,7 @@ static void try_notes(const reader_parts *p, unsigned how)
     reader_write_to(best, base_best, base_size);
     if (how & 8)
         remove(best), unchanged = 0;
-    if (how & 16) { /* best weights of another training */
+    if (how & 16) { /* best weights of another training than that of the checkpoint */
         s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_param(g, "v", gckpt_shape1(3), ones);
@@ -195,7 +195,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* Changes a number of a note or the log, or lets libFuzzer change bytes. */
+/* A mutator. Changes a number of a note or of the log, or lets libFuzzer change bytes. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const char *const numbers[] = { "0",

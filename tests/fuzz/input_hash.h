@@ -1,13 +1,13 @@
-/* input_hash.h - chooses by an input's bytes which of the slow checks it gets, so that the choice
- * is the same each time. An input with one byte changed gets other checks, so that mutations reach
- * all of them. */
+/* input_hash.h - chooses, by the bytes of an input, which slow checks are made for this input, so that the choice is
+ * the same each time. An input in which one byte is changed gets other checks, so that mutations reach all of them. */
 #ifndef TESTS_FUZZ_INPUT_HASH_H
 #define TESTS_FUZZ_INPUT_HASH_H
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Mixes the input in words of 8 bytes. Callers take several draws from the result with / and %. */
+/* Returns a hash of the input, computed from words of 8 bytes. Callers divide the hash for several independent
+ * draws. */
 static inline uint64_t input_hash(const void *bytes, size_t size)
 {
     const uint8_t *at = (const uint8_t *)bytes;

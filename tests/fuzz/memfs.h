@@ -29,7 +29,7 @@ enum {
     MEMFS_OPEN = 16, /* open at the same time */
     MEMFS_NAME = 64,
     MEMFS_BUFFER = 1024,
-    MEMFS_FIRST_FD = 1 << 20, /* first file descriptor; larger than any real one */
+    MEMFS_FIRST_FD = 1 << 20, /* the first file descriptor of a file in memory, which is larger than any real one */
     MEMFS_DISK_EVERY = 64        /* one input in this many uses real files */
 };
 
@@ -102,13 +102,13 @@ static inline void memfs_remove(memfs_file *f)
 {
     const memfs_file last = memfs[--memfs_count], gone = *f;
     *f = last;
-    memfs[memfs_count] = gone; /* with its memory, which is reused */
+    memfs[memfs_count] = gone; /* the freed entry keeps its memory, which is reused */
 }
 
 /* ---- real files ---- */
 static void memfs_rmdir(void) { memfs_must(rmdir(memfs_home) == 0 || errno == ENOTEMPTY); }
 
-/* If `made` is nonzero, creates every folder above a file; if 0, removes those that are empty. */
+/* Creates every folder above the file `name`, or if `made` is 0, removes those that are empty. */
 static void memfs_parents(const char *name, int made)
 {
     char path[256];
@@ -125,7 +125,7 @@ static void memfs_parents(const char *name, int made)
         }
 }
 
-/* Returns the folder of the files: MEMFS, or the folder of real files. */
+/* Returns the folder in which an input's files are: MEMFS, or for one input in 64 the folder of real files. */
 static const char *memfs_folder(uint64_t chosen)
 {
     memfs_on_disk = chosen % MEMFS_DISK_EVERY == 0;
@@ -183,8 +183,8 @@ struct dirent *__wrap_readdir(DIR *folder);
 int __real_closedir(DIR *folder);
 int __wrap_closedir(DIR *folder);
 
-/* Writes the name of a path within the table, without "." and empty components. Returns 0 if the path is not below
- * MEMFS. */
+/* Writes the part of the path below MEMFS to `name`, without "." and empty components. Returns 0 if the path is not
+ * below MEMFS. */
 static int memfs_name(char name[MEMFS_NAME], const char *path)
 {
     size_t n = 0;
@@ -234,7 +234,7 @@ static ssize_t memfs_stream_read(void *user, char *to, size_t n)
 static ssize_t memfs_stream_write(void *user, const char *from, size_t n)
 {
     memfs_stream *s = (memfs_stream *)user;
-    memfs_must(s->at == s->file->size); /* files are only written at their end */
+    memfs_must(s->at == s->file->size); /* writing is only supported at the end of a file */
     memfs_write(s->file, from, n);
     s->at += n;
     return (ssize_t)n;
@@ -349,7 +349,7 @@ DIR *__wrap_opendir(const char *path)
     return (DIR *)(void *)&memfs_listing;
 }
 
-/* Returns a file or, for the first file in a folder, that folder. */
+/* Returns the next entry of a folder: a file, or the name of a folder for the first file in it. */
 struct dirent *__wrap_readdir(DIR *folder)
 {
     memfs_list *list = &memfs_listing;

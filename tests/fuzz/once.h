@@ -1,7 +1,8 @@
-/* once.h - runs two slow checks once in a process, since their results never change: the self-test of the build and
- * processor, which the library runs for each store (once.c), and the comparison of fast kernels with plain ones, which
- * it runs for each executor. This saves readers of small files a seventh of their time, and targets with executors a
- * third. fuzz.sh links a target that includes this file so that the function at the end replaces the library's. */
+/* once.h - makes two slow checks run once in a process, since their results never change: the self-test of the build
+ * and processor, which the library runs for each store (once.c), and the comparison of fast kernels with plain ones,
+ * which the library runs for each executor. This saves a seventh of the time of targets that read small files, and a
+ * third of the time of targets with executors. fuzz.sh links a target that includes this file in such a way that the
+ * function at the end replaces the library's. */
 #ifndef TESTS_FUZZ_ONCE_H
 #define TESTS_FUZZ_ONCE_H
 #include "gradckpt.h"

@@ -38,7 +38,7 @@ static void reader_remove(const char *name)
 
 static void reader_rmdir(void) { must(rmdir(reader_home) == 0 || errno == ENOTEMPTY); }
 
-/* Returns HOME/NAME. The string is valid until the second next call. */
+/* Returns the path HOME/NAME. The string is overwritten by the second call after this one. */
 static const char *reader_path(const char *name)
 {
     static char paths[2][256];
@@ -66,7 +66,7 @@ static void reader_write(const char *name, const void *bytes, size_t size)
     reader_write_to(reader_path(name), bytes, size);
 }
 
-/* Returns the whole file with a terminating 0, which the caller frees. */
+/* Returns the bytes of the whole file, with a 0 after them; the caller frees them. */
 static char *reader_read(const char *path, size_t *size)
 {
     FILE *f = fopen(path, "rb");
@@ -81,7 +81,8 @@ static char *reader_read(const char *path, size_t *size)
 }
 
 /* ---- an input of several files ---------------------------------------------------------------- */
-/* The files follow each other with this byte between them, which none of their texts contains. */
+/* An input consists of several files, one after the other with the byte READER_BETWEEN between them, which no text
+ * contains. */
 enum { READER_PARTS = 8, READER_BETWEEN = 0x1e };
 
 typedef struct {
@@ -110,7 +111,7 @@ static reader_parts reader_split(const uint8_t *bytes, size_t size)
 }
 
 /* ---- seeds ----------------------------------------------------------------------------------- */
-/* Returns the folder for seeds, or NULL if none are wanted. */
+/* Returns the folder into which seeds are to be written, or NULL if the target runs normally. */
 static const char *reader_seeds(void)
 {
     const char *to = getenv("FUZZ_SEEDS");
@@ -184,8 +185,8 @@ static size_t reader_draw(size_t n) /* Returns a random number below n > 0 (spli
     return (size_t)((z ^ (z >> 31)) % n);
 }
 
-/* Replaces [from, to) of a text by n bytes. Returns the new size, or the old one if the result does
- * not fit. */
+/* Replaces the bytes from `from` to `to` - 1 of a text by n others. Returns the new size, or the old size if the
+ * result does not fit. */
 static size_t reader_splice(uint8_t *text, size_t size, size_t most, size_t from, size_t to,
                             const void *bytes, size_t n)
 {
@@ -201,15 +202,15 @@ typedef struct {
     int key;
 } reader_span;
 
-/* Excludes a function from sanitizers and coverage. The functions that search for a place to mutate otherwise took
- * a quarter of the time of texts of 12 KB. */
+/* Excludes a function from sanitizers and coverage: the functions that search for a place to mutate would otherwise
+ * take a quarter of the time for texts of 12 KB. */
 #if defined(__has_attribute) && defined(__has_feature)
 #define READER_PLAIN __attribute__((no_sanitize("address", "memory", "undefined", "coverage")))
 #else
 #define READER_PLAIN
 #endif
 
-/* Characters of numbers and of words such as true. */
+/* Nonzero for characters of numbers and of words such as true. */
 static const unsigned char reader_in_word[256] = {
     ['0'] = 1, ['1'] = 1, ['2'] = 1, ['3'] = 1, ['4'] = 1, ['5'] = 1, ['6'] = 1, ['7'] = 1,
     ['8'] = 1, ['9'] = 1, ['a'] = 1, ['b'] = 1, ['c'] = 1, ['d'] = 1, ['e'] = 1, ['f'] = 1,
@@ -253,8 +254,8 @@ READER_PLAIN static size_t reader_scan(const uint8_t *s, size_t size, reader_spa
     return n;
 }
 
-/* Changes one value, key or member. `words` is a NULL-terminated list of other values that it may
- * become. */
+/* Changes one value, key or member of a JSON text. `words` is a NULL-terminated list of further values that can
+ * replace one. */
 static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const char *const *words)
 {
     static const char *const values[] = { "0",
@@ -308,8 +309,8 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
     size_t from = one.from, to = one.to, length;
     switch (reader_draw(5)) {
     case 0: return reader_splice(s, size, most, from, to, value, strlen(value));
-    case 1: /* replaces it by another value */
-    case 2: /* or inserts it before another one, with a comma between */
+    case 1: /* replaces the value by another value of the text */
+    case 2: /* inserts another value of the text before this one, with a comma between */
         length = spans[other].to - spans[other].from;
         copy = (uint8_t *)malloc(length + 2);
         must(copy != NULL);
@@ -328,7 +329,7 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
         size = reader_splice(s, size, most, from, to, copy, length);
         free(copy);
         return size;
-    case 3: /* removes it, a key with its value, and the comma after it */
+    case 3: /* removes the value (a key with its value) and the comma after it */
         if (one.key && at + 1 < n)
             to = spans[at + 1].to;
         while (to < size && s[to] == ' ')
@@ -347,7 +348,7 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
     }
 }
 
-/* A custom mutator of inputs that are JSON or consist of parts in JSON. */
+/* A mutator for inputs that are JSON or consist of several JSON texts. */
 static size_t reader_mutate_json(uint8_t *bytes, size_t size, size_t most, unsigned seed,
                                  const char *const *words)
 {

@@ -5,8 +5,8 @@
 #include "input_hash.h"
 #include "memfs.h"
 
-/* Checks rows of T tokens: each token and target is in the vocabulary, or padding and -1, and the
- * batches of an epoch have each row once. */
+/* Checks the rows of T tokens of a dataset: each token and each target is in the vocabulary or padding (target -1),
+ * and the batches of an epoch contain each row once. */
 static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
 {
     enum { ROWS_MOST = 512 };
@@ -50,7 +50,7 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
     dataset_batches_free(&b);
 }
 
-/* Tries one of three lengths of rows, selected by `chosen`, or, for one input in eight, all. */
+/* Opens rows of one of three lengths, selected by `chosen`, or for one input in eight, of all three lengths. */
 static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
 {
     const int all = chosen % 8 == 0, one = (int)(chosen / 8 % 3);
@@ -70,8 +70,8 @@ static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
         try_rows(d, dataset_longest(d), vocabulary);
 }
 
-/* Writes a file of this name with these bytes and opens it in one of the possible ways, or, for one
- * input in eight, in all. `chats` is a template or NULL. */
+/* Writes a file and opens it as a dataset in one of the possible ways, or for one input in eight, in all ways.
+ * `chats` is a chat template, or NULL. */
 static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer,
                         chat *chats)
 {

@@ -1,6 +1,6 @@
-/* safetensors.h - a file's header as a table, for targets that mutate files or read them without
- * the library: reads it from bytes, mutates it so that more than the first check is reached, and
- * writes it with right length and offsets. */
+/* safetensors.h - the header of a safetensors file as a table, for targets that mutate such files or read them
+ * without the library: functions that read the table from bytes, mutate it so that more than the reader's first check
+ * is reached, and write it with right length and offsets. */
 #ifndef TESTS_FUZZ_SAFETENSORS_H
 #define TESTS_FUZZ_SAFETENSORS_H
 #include "fuzz.h"
@@ -21,7 +21,7 @@ typedef struct {
     size_t data_bytes;
 } st_file;
 
-/* ---- reading: as far as it fits the table, with strings as written ---- */
+/* ---- reading a header into the table, as far as the table has space; strings stay as they are written ---- */
 typedef struct {
     const char *at, *end;
 } st_text;
@@ -90,7 +90,7 @@ static inline int st_entry(st_text *t, st_tensor *e)
     return seen == 7 && st_take(t, '}');
 }
 
-/* Reads the header's tensors and keys. Returns 0 if it is invalid or does not fit the table. */
+/* Reads the header's tensors and keys into the table. Returns 0 if the header is invalid or does not fit the table. */
 static inline int st_read_header(st_file *f, const char *text, size_t size)
 {
     st_text t = { text, text + size };
@@ -150,7 +150,7 @@ static inline int st_read(st_file *f, const uint8_t *bytes, size_t size)
 }
 
 /* ---- writing ---- */
-/* Returns the bytes of a tensor of this type and shape, or UINT64_MAX if there are too many. */
+/* Returns the number of bytes of the tensor, or UINT64_MAX if it exceeds the limits of this target. */
 static inline uint64_t st_bytes(const st_tensor *e)
 {
     const char *types = "F64 8 I64 8 F32 4 I32 4 BF16 2 F16 2 ", *found = strstr(types, e->type);
@@ -164,7 +164,7 @@ static inline uint64_t st_bytes(const st_tensor *e)
     return n;
 }
 
-/* Assigns offsets one after the other, in the order of the table. */
+/* Assigns the tensors offsets one after the other, in the order of the table. */
 static inline void st_place(st_file *f)
 {
     uint64_t at = 0;
@@ -194,13 +194,13 @@ static inline size_t st_put_numbers(char *out, size_t n, const uint64_t *v, int 
     return n;
 }
 
-/* Writes the JSON without padding. Returns its length, or 0 if it is too long. */
+/* Writes the table as a JSON header without padding. Returns the header's length, or 0 if it is too long. */
 static inline size_t st_write_header(const st_file *f, char out[ST_HEADER])
 {
     size_t n = st_put(out, 0, "{");
     if (f->keys > 0) {
         for (int i = 0; i < f->keys; i++) {
-            /* the checksum is of the old data and is only a note now */
+            /* "data_fnv1a" is a checksum of the data before the mutation, so it is written as an ordinary note */
             const int hash = !strcmp(f->key[i], "data_fnv1a");
             n = st_put(out, n, i > 0 ? ",\"" : "\"__metadata__\":{\"");
             n = st_put(out, n, hash ? "data_fnv1b" : f->key[i]);
@@ -220,8 +220,8 @@ static inline size_t st_write_header(const st_file *f, char out[ST_HEADER])
     return n < ST_HEADER ? n : 0;
 }
 
-/* Writes the file: length, header, and the existing data, cut or extended with zeros to the size
- * that the offsets need. Returns its size, or 0 if it does not fit. */
+/* Writes the file: the header's length, the header, and the data, cut off or extended with zeros to the size that the
+ * offsets need. Returns the file's size, or 0 if it does not fit. */
 static inline size_t st_write(const st_file *f, uint8_t *out, size_t capacity)
 {
     static char text[ST_HEADER];
@@ -234,7 +234,7 @@ static inline size_t st_write(const st_file *f, uint8_t *out, size_t capacity)
     if (n == 0 || 8 + n + all > capacity)
         return 0;
     const size_t have = f->data_bytes < all ? f->data_bytes : all;
-    memmove(out + 8 + n, f->data, have); /* the data may overlap this place */
+    memmove(out + 8 + n, f->data, have); /* the source may overlap the destination */
     memset(out + 8 + n + have, 0, all - have);
     memcpy(out + 8, text, n);
     st_put_little(out, n);
@@ -263,7 +263,7 @@ static inline void st_change_name(st_tensor *e, fuzz_draws *d)
     static const char *const names[] = { "a", "b", "c", "d", "m.a", "n", "h.0.w", "" };
     static const char *const ends[] = { "",        "#scale",  "#state0", "#state1",
                                         "#state2", "#state3", "#state4", ".num_batches_tracked" };
-    if (fuzz_draw(d, 2)) /* a related name with another suffix */
+    if (fuzz_draw(d, 2)) /* another name with the same beginning and another suffix */
         e->name[strcspn(e->name, "#")] = 0;
     else
         strcpy(e->name, ST_ONE_OF(d, names));
@@ -347,7 +347,7 @@ static inline void st_change(st_file *f, fuzz_draws *d)
     }
 }
 
-/* Mutates the file in bytes[0..size): its table; the bytes of the JSON or of the data, with the
+/* Mutates the file in bytes[0..size): the table of its header; the bytes of the header or of the data, with the
  * header's length corrected; or any bytes. */
 static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_draws *d)
 {
@@ -380,7 +380,7 @@ static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_dr
             return 8 + n + behind;
         }
     }
-    /* bytes of the data, keeping their number */
+    /* mutates the data without changing their number of bytes */
     if (kind == 6 && size >= 10 && length < size - 8) {
         LLVMFuzzerMutate(bytes + 8 + length, size - 8 - (size_t)length, size - 8 - (size_t)length);
         return size;

@@ -73,12 +73,12 @@ VALUES = {  # unusual values that cannot be derived from the default
     "scale_attn_weights": [False], "add_cross_attention": [True], "rms_norm_eps": [0.1],
     "layer_norm_epsilon": [0.1], "vocab_size": [80], "num_hidden_layers": [2], "n_layer": [2],
 }
-# keys whose effect does not show in the logits of a new model: which files from_pretrained reads and
-# how, and sizes that differ between layers
+# Keys without an effect on the logits of a new model: they say which files from_pretrained reads and how, or are
+# sizes that differ between layers.
 FILES = {"transformers_weights": ["other.safetensors"],
          "per_layer_config": [{"1": {"intermediate_size": 40}}],
          "quantization_config": [{"quant_method": "awq", "bits": 4}]}
-# keys of transformers in general, not of models: Python objects, and arguments of calls
+# Keys that belong to transformers in general and not to models: Python objects, and arguments of calls.
 MACHINERY = re.compile(
     r"^(_.*|sub_configs.*|base_model_.*|model_type|attribute_map|get_.*|to_.*|from_.*|validate.*|"
     r"convert_.*|standardize_.*|is_heterogeneous|default_theta|nested_.*|base_config_key|"

@@ -23,7 +23,7 @@ def show(name, t):
 
 print("/* attention.h - written by make_attention.py with PyTorch %s; do not edit. */" % torch.__version__)
 D = 3
-# B, T, S, heads, key_heads, causal, lengths
+# each case: B, T, S, heads, key_heads, causal, lengths
 for name, b, t, s, heads, key_heads, causal, lengths in (
         ("shared", 2, 3, 5, 4, 2, False, None),
         ("shared_causal", 1, 4, 4, 3, 1, True, None),
@@ -43,7 +43,8 @@ for name, b, t, s, heads, key_heads, causal, lengths in (
     for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
         show("attention_%s_%s" % (name, what), x)
 
-# B, T, S, heads, key_heads, causal, window, cap, scale: as in transformers' eager attention of Gemma 2
+# each case: B, T, S, heads, key_heads, causal, window, cap, scale; computed as in transformers' eager attention of
+# Gemma 2
 for name, b, t, s, heads, key_heads, causal, window, cap, scale in (
         ("window", 1, 6, 6, 2, 1, True, 3, None, None),
         ("capped", 1, 3, 5, 2, 2, False, None, 1.5, None),

@@ -8,7 +8,8 @@ torch (1.13 was used)."""
 import torch
 import torch.nn.functional as F
 
-# x (B,H,W,I) or (B,T,I); I, O; kernel; stride, padding, dilation, groups, output_padding (None: not transposed)
+# each case: shape of x, (B,H,W,I) or (B,T,I); O; kernel; stride, padding, dilation, groups, output_padding (None if
+# not transposed)
 CASES = [
     ((2, 5, 6, 3), 4, (3, 2), (2, 2), (1, 1), (1, 1), 1, None),
     ((1, 7, 5, 4), 6, (2, 3), (1, 2), (2, 1), (2, 1), 2, None),

@@ -46,9 +46,9 @@ def shape_words(tensor):
 
 
 # == one case per op ===============================================================================
-# Inputs are (kind, tensor): 'x' has a batch axis (2 rows), 'p' is a parameter, 'i' int32 with a
-# batch axis. Gradients are those of sum(out * r); losses return (sum, count), with
-# the gradient of the sum.
+# A case has inputs (kind, tensor): kind 'x' has a batch axis (2 rows), 'p' is a parameter, 'i' is int32 with a batch
+# axis. The gradients printed are those of sum(out * r); a loss returns (sum, count), and its gradients are those of
+# the sum.
 B = 2
 
 
@@ -193,7 +193,7 @@ def print_case(name, inputs, function):
 
 for case in cases:
     print_case(*case)
-# Later cases draw from another seed, so that the values of all earlier ones stay the same.
+# The cases below draw from another seed, so that they do not change the values of the cases above.
 rest = random.get_state()
 random.manual_seed(20261121)
 seen = torch.arange(7)[None, :] <= torch.arange(3)[:, None] + 4  # the last query sees all keys
@@ -218,7 +218,7 @@ def weighted(rows, w):
     return (rows * w.reshape(w.shape + (1,) * (rows.dim() - w.dim()))).sum(), rows.numel()
 
 
-# Losses with weights. Those of elements also at their kinks, where the difference is delta or 0.
+# Losses with weights. Elementwise losses are also tested at their kinks, where the difference is delta or 0.
 random.manual_seed(20261122)
 one = torch.ones(B)
 apart, near = normal(B, 3, 4), normal(B, 3, 4)
@@ -247,7 +247,7 @@ for case in [
      lambda x, y, w: weighted(F.binary_cross_entropy_with_logits(x, y, reduction="none"), w)),
 ]:
     print_case(*case)
-# PyTorch's mean with class weights divides by the sum of the rows' weights.
+# PyTorch's mean with class weights divides by the sum of the weights of the rows, not by their number.
 classes = (normal(7) ** 2 + 0.25).float().double()
 logits = normal(B, 3, 7, scale=3).requires_grad_()
 mean = F.cross_entropy(logits.reshape(-1, 7), targets.reshape(-1).long(), weight=classes,
@@ -257,7 +257,7 @@ for name, values in (("logits", logits), ("classes", classes), ("gradient", logi
     print_array("float", "golden_weighted_mean_" + name, values)
 print_array("int32_t", "golden_weighted_mean_targets", targets)
 print(f"static const double golden_weighted_mean = {mean.item():.17g};")
-# Norms with another epsilon; rotary of a part of each head, by given frequencies.
+# Norms with another epsilon than the default, and rotary positions on a part of each head with given frequencies.
 random.manual_seed(20261123)
 
 

@@ -29,7 +29,7 @@ def show(name, t):
 
 print("/* gradients.h - written by make_gradients.py with PyTorch; do not edit. */")
 
-# Rows of 8 values and 5 classes; targets below 0 do not count; k is a constant.
+# A classifier of rows of 8 values in 5 classes; targets below 0 are not counted; k is a constant.
 x, k = leaf(numbers(37, 6, 8)), leaf(numbers(13, 8))
 w1, b1, gain, w2 = numbers(29, 8, 10), numbers(5, 10), 1 + numbers(7, 10), numbers(31, 10, 5)
 h = F.gelu(F.layer_norm((x * k + k) @ w1 + b1, (10,), gain), approximate="tanh")
@@ -39,7 +39,8 @@ show("classes_loss", loss.reshape(1))
 show("classes_dx", x.grad)
 show("classes_dk", k.grad)
 
-# Two rows of 5 positions with 6 columns: attention with two heads of one input, with another as keys.
+# Causal self-attention with two heads over x (two rows of 5 positions with 6 columns), and a squared error of x plus
+# its result against y.
 x, y = leaf(numbers(19, 2, 5, 6)), leaf(numbers(11, 2, 5, 6))
 w = numbers(3, 6, 18)
 q, key, v = [t.reshape(2, 5, 2, 3).transpose(1, 2) for t in (x @ w).split(6, dim=2)]

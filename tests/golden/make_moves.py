@@ -51,8 +51,8 @@ for how in range(3):
     case("one%d" % how, x, lambda x: upsample(x, (1, 4), how))
     case("twice%d" % how, x, lambda x: upsample(x, (6, 8), how))
 
-# Source positions: an upsampled line 0, 1, .. gives them. For the first two sizes, float32 and whole numbers
-# give different nearest pixels.
+# The source positions of upsampling: upsampling the line 0, 1, .. returns them. For the first two sizes, the nearest
+# pixels depend on whether positions are computed in float32 or in integers.
 pairs = [(26, 22), (4, 166), (7, 3), (100, 33)]
 for k, (m, n) in enumerate(pairs):
     line = torch.arange(m).float().reshape(1, 1, m, 1)

@@ -37,7 +37,7 @@ def last(t):
 
 print("/* norms.h - written by make_norms.py with PyTorch; do not edit. */")
 
-# Prints y of an op of x (and gain, bias), and the gradients of sum(y r).
+# Prints the result y of an op of x (and of gain and bias), and the gradients of sum(y r).
 def case(name, x, f, *leaves):
     y = last(f(first(x), *leaves))
     (y * numbers(17, *y.shape)).sum().backward()
@@ -57,8 +57,8 @@ case("batch", leaf(numbers(19, 2, 5, 6, 8)),
      lambda x, g, b: F.batch_norm(x, None, None, g, b, training=True), gain(8), bias(8))
 case("batch_none", leaf(numbers(19, 6, 4)), lambda x: F.batch_norm(x, None, None, training=True))
 
-# Three steps of SGD for a net with two batch norms, with 6 rows as 4 and 2. Running statistics move once a
-# step, towards the mean over micro-batches, weighted by rows. Then the loss in inference.
+# Three steps of SGD with a net of two batch norms; a step has 6 rows, in micro-batches of 4 and 2. Running statistics
+# change once a step, towards the mean over micro-batches, weighted by rows. Then prints the loss in inference.
 B, H, W, I, C = 6, 4, 5, 3, 4
 x, t = numbers(37, 3, B, H, W, I), numbers(11, 3, B, C)
 p = [leaf(numbers(29, I, C)), leaf(1 + numbers(7, C)), leaf(numbers(5, C)), leaf(numbers(3, C, C))]

@@ -1,6 +1,6 @@
-/* test_graph.c - getters of a graph (gckpt_graph_node) and its picture (examples/pictures.h). The
- * picture has every tensor, name, shape, value and gradient; boxes do not overlap, and lines end at
- * boxes, for any graph, names and writer. */
+/* test_graph.c - getters of a graph (gckpt_graph_node) and the picture of a graph that examples/pictures.h draws. For
+ * any graph, names and writer, the picture has every tensor with its name, shape, value and gradient; its boxes do
+ * not overlap, and its lines end at boxes. */
 #include "store/store.h"
 #include "check.h"
 #include "examples/pictures.h"
@@ -15,7 +15,8 @@ static int is(const gckpt_node *n, const char *op, const char *name, int dims, i
            n->inputs == inputs;
 }
 
-/* Every kind of tensor once: two inputs, a constant, a tied parameter, a view, a loss. */
+/* Tests gckpt_graph_node on a graph that has every kind of tensor: two inputs, a constant, a tied parameter, a view,
+ * a loss. */
 static void nodes(void)
 {
     static const float two[2] = { 1, 2 };
@@ -26,7 +27,7 @@ static void nodes(void)
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(6));
     (void)y;
     g = gckpt_graph_of(x);
-    CHECK(y == NULL); /* another batch size: the graph has an error, but its nodes can still be read */
+    CHECK(y == NULL); /* an input with another batch size sets the graph's error; the graph's nodes can still be read */
     CHECK(gckpt_graph_size(g) == 1);
     gckpt_graph_free(g);
 
@@ -66,7 +67,7 @@ static void nodes(void)
     CHECK(gckpt_graph_node(g, gckpt_graph_size(g), &n) == GCKPT_E_ARG);
     CHECK(gckpt_graph_node(NULL, 0, &n) == GCKPT_E_ARG);
     CHECK(gckpt_graph_node(g, 0, NULL) == GCKPT_E_ARG);
-    for (int id = 0; id < gckpt_graph_size(g); id++) { /* all nodes are there, each after its inputs */
+    for (int id = 0; id < gckpt_graph_size(g); id++) { /* all nodes are in the list, each one after its inputs */
         CHECK(gckpt_graph_node(g, id, &n) == GCKPT_OK);
         for (int i = 0; i < n.inputs; i++)
             CHECK(n.input[i] >= 0 && n.input[i] < id);
@@ -85,8 +86,8 @@ static double number_after(const char *s, const char *what)
     return strtod(find(s, what) + strlen(what), NULL);
 }
 
-/* Reads the boxes and checks that they are on the page and do not overlap. Returns their number, or -1
-   on an error. */
+/* Reads the boxes of a picture and checks that they are on the page and do not overlap. Returns their number, or -1
+ * on an error. */
 static int boxes_of(const text *svg, box_area *box)
 {
     const double width = number_after(svg->bytes, "width=\""),
@@ -141,7 +142,7 @@ static int ends_at_tops(const text *svg, const box_area *box, int n) /* the ends
     return arrows;
 }
 
-/* Draws the picture and makes the checks for all pictures: boxes and arrows match the graph. */
+/* Draws the picture and makes the checks that hold for every picture: boxes and arrows match the graph. */
 static void check_picture(const gckpt_graph *g, const pictures_overlay *shown, text *svg)
 {
     static box_area box[BOXES];
@@ -165,7 +166,8 @@ static void check_picture(const gckpt_graph *g, const pictures_overlay *shown, t
               ends_at_tops(svg, box, boxes), arrows);
 }
 
-/* A neuron computed by hand: each box has its value and gradient, to three decimals. */
+/* Tests the picture of a neuron whose values and gradients are computed by hand: each box must show both to three
+ * decimals. */
 static void numbers(void)
 {
     static const char *const says[] = {
@@ -205,14 +207,14 @@ static void numbers(void)
     for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
         CHECK_MSG(find(svg.bytes, says[i]) != NULL, "no %s", says[i]);
     check_picture(g, NULL, &svg); /* only shapes */
-    /* and the values of constants, which are part of the graph */
+    /* without a plan, the picture shows the values of constants, which are part of the graph */
     CHECK(find(svg.bytes, ">value 0.5<") != NULL);
     CHECK(!find(svg.bytes, ">value 2") && !find(svg.bytes, "gradient"));
     free(svg.bytes);
     util_free(e, plan, g, s);
 }
 
-/* Blocks with skips, `width` side by side and `depth` one below the other. */
+/* Builds a graph of blocks with skip connections, `width` next to each other and `depth` below each other. */
 static gckpt_graph *blocks(gckpt_store *s, int depth, int width, const char *name)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -232,7 +234,8 @@ static gckpt_graph *blocks(gckpt_store *s, int depth, int width, const char *nam
     return g;
 }
 
-/* A frozen layer below a trained one: only nodes above it have a gradient, among them a view. */
+/* Tests the marks of a picture with a frozen layer below a trained one: only nodes above the frozen layer have a
+ * gradient; one of them is a view. */
 static void marks(void)
 {
     text svg = { 0 };
@@ -244,7 +247,8 @@ static void marks(void)
     gckpt_tensor *h = gckpt_linear(gckpt_tanh(gckpt_linear(x, w, NULL)), v, NULL);
     h = gckpt_reshape(h, gckpt_shape2(4, 2));
     const gckpt_term loss = { gckpt_sum_loss(h), 1, 0 };
-    const int bars[2] = { 5 * 2 + 2, 3 * 2 + 1 }; /* two lines in each box, one in a parameter's */
+    /* number of bars: two in each box of an op, one in the box of a parameter */
+    const int bars[2] = { 5 * 2 + 2, 3 * 2 + 1 };
     for (int frozen = 0; frozen < 2; frozen++) {
         int seen = 0;
         gckpt_store_freeze(s, "w", frozen);
@@ -282,7 +286,7 @@ static void sizes_and_names(void)
     CHECK(pictures_graph(NULL, NULL, write_text, &svg) == GCKPT_E_ARG);
     CHECK(pictures_graph(g, NULL, write_text, &svg) == GCKPT_E_ARG); /* an empty graph */
     gckpt_graph_free(g);
-    g = blocks(s, 1, 1400, "h"); /* too many tensors; then too many lines */
+    g = blocks(s, 1, 1400, "h"); /* a graph with more tensors than a picture can have; then one with more lines */
     CHECK(gckpt_graph_size(g) > PICTURES_NODES);
     CHECK(pictures_graph(g, NULL, write_text, &svg) == GCKPT_E_MEMORY);
     gckpt_graph_free(g);

@@ -1,7 +1,7 @@
-/* test_alloc.c - allocation number n fails, for every n, in a complete use of the library: store, graph, plans, step,
- * gradient check, save and load.
- * Each time the call must return an error, nothing may leak and the weights must be intact. The same use then runs with
- * all objects in blocks of memory that are a little too small, and in blocks that suffice, without any heap. */
+/* test_alloc.c - a complete use of the library (store, graph, plans, step, gradient check, save and load), once for
+ * every n, while allocation number n fails. Each time the call must return an error, nothing may leak and the weights
+ * must be unchanged. The same use then runs without any heap, with all objects in blocks of memory that are a little
+ * too small, and in blocks that suffice. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -13,8 +13,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return gckpt_add(x, gckpt_gelu(gckpt_linear(x, w, NULL)));
 }
 
-/* Uses the library from the first call to the last with the given memory. Returns 1 if every call succeeded; otherwise
- * an error was reported. */
+/* Uses the library from the first call to the last with the given memory. Returns 1 if every call succeeded, 0 if one
+ * returned an error. */
 static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
 {
     static float x[4 * 6], y[4 * 6];
@@ -25,7 +25,7 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_plan_desc pd = { 0 };
     gckpt_exec_desc ed = { 0 };
     sd.memory = ed.memory = pd.memory = memory[0];
-    if (memory->memory) {                               /* one block for each object                     */
+    if (memory->memory) {                               /* without a heap, each object has a separate block */
         pd.memory = memory[1];
         ed.memory = memory[2];
     }
@@ -52,7 +52,7 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
     CHECK(p || !g || gckpt_error(g) != GCKPT_OK);
     size_t bytes = gckpt_store_bytes(s);
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &ed) : NULL;
-    CHECK(e || gckpt_store_bytes(s) == bytes);          /* a failed call leaves no state in the store */
+    CHECK(e || gckpt_store_bytes(s) == bytes);          /* a failed call must leave no optimiser state in the store */
     CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
     gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_hyper hyper = { .lr = 0.01f };
@@ -89,7 +89,8 @@ static void every_allocation(gckpt_mode mode)
     CHECK(worked);
 }
 
-/* Without a heap: each object is in its own block of memory; one of the blocks shrinks until the call fails. */
+/* Runs lifecycle() without a heap: each object is in a separate block of memory, one of which shrinks until a call
+ * fails. */
 static void blocks(void)
 {
     static union { double align; unsigned char bytes[4][1 << 17]; } room;
@@ -116,9 +117,9 @@ static void blocks(void)
     }
 }
 
-/* Makes a plan under a budget, a frontier and a plan of the frontier, each while its allocation number n fails (every n
- * at first, then in steps of a 17th). Checks that the error is GCKPT_E_MEMORY, that nothing leaks, and that the same
- * call succeeds afterwards. */
+/* Makes a plan under a budget, a frontier, and a plan of the frontier, each while its allocation number n fails (for
+ * every n at first, then in steps of a 17th). Checks that the error is GCKPT_E_MEMORY, that nothing leaks, and that
+ * the same call succeeds without the failure. */
 static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const gckpt_term *term, int what,
                      size_t budget, const gckpt_frontier *front)
 {
@@ -149,7 +150,8 @@ static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const 
     gckpt_frontier_free(f);
 }
 
-/* With few layers the search tries every single move; with more it perturbs schedules; with many it does neither. */
+/* Tests plans of a chain of layers. With few layers the search tries every single move; with more layers it perturbs
+ * schedules; with many layers it does neither. */
 static void every_planning(int layers)
 {
     gckpt_init init = { 0.3f, 0, 0 };

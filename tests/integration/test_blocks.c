@@ -1,6 +1,6 @@
-/* test_blocks.c - blocks of memory instead of a heap. The bytes that gckpt_store_need and gckpt_exec_need return
- * suffice at every alignment of the block, and one byte less fails at the worst alignment; over random graphs, plans
- * and options. */
+/* test_blocks.c - objects in blocks of memory instead of on a heap, for random graphs, plans and options. The bytes
+ * that gckpt_store_need and gckpt_exec_need return suffice at every alignment of the block, and one byte less fails
+ * at the worst alignment. */
 #include "store/internal.h"
 #include "plan/plan.h"
 #include "run/run.h"
@@ -24,7 +24,7 @@ static gckpt_memory block_at(size_t past, size_t size)
     return m;
 }
 
-/* Returns whether the bytes around the block are unchanged. */
+/* Returns whether the bytes before and after the block are unchanged. */
 static int untouched(const gckpt_memory *m)
 {
     const unsigned char *first = (const unsigned char *)m->memory;
@@ -46,8 +46,8 @@ static size_t reload_in(void *user, size_t at, void *to, size_t bytes)
 }
 
 /* ---- stores ---- */
-/* Whether a store with the plan's parameters fits into a block of `size` bytes. If graph is nonzero, the graph is built
- * in that store; if 0, the parameters come from gckpt_plan_params. */
+/* Returns whether a store with the plan's parameters fits into a block of `size` bytes. If graph is nonzero, the
+ * parameters are created by building the graph in that store; if 0, by gckpt_plan_params. */
 static int store_fits(const gckpt_plan *p, size_t past, size_t size, int graph)
 {
     gckpt_memory m = block_at(past, size);
@@ -135,8 +135,8 @@ static gckpt_tensor *some_param(gckpt_graph *g, int i)
     return gckpt_param(g, name, gckpt_shape2(5, 7), (gckpt_init){ 1, 0, 0 });
 }
 
-/* In a block one byte too small, and in larger ones up to the need, each error names a number of bytes that
- * suffices. */
+/* Tests the errors for blocks that are one byte too small, and for larger ones up to the need: each error text names
+ * a number of bytes that suffices. */
 static void test_reported(const gckpt_plan *p)
 {
     gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
@@ -182,7 +182,7 @@ static void test_texts(void)
     CHECK(gckpt_store_set_note(s, "a", "b") == GCKPT_E_MEMORY &&
           strstr(gckpt_error_text(s), "so far it takes "));
     gckpt_graph_free(g);
-    /* a full block of a graph or plan: the error names the bytes taken so far */
+    /* if the block of a graph or plan is full, the error text names the bytes taken so far */
     static double other[1 << 12];
     gckpt_memory m = { .memory = other, .size = 100 };
     gckpt_store *other_store = gckpt_store_new(NULL);
@@ -204,7 +204,7 @@ static void test_texts(void)
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
     CHECK_MSG(strstr(gckpt_error_text(g), "; the plan's block has 1000 bytes, so far it takes "),
               "%s", gckpt_error_text(g));
-    /* values that do not fit into the block */
+    /* a store's block without space for the parameter's values */
     gckpt_parameter q;
     gckpt_store_desc small = { block_at(0, gckpt_store_need(NULL) + sizeof(gckpti_param) + 20), 0 };
     gckpt_store *values = gckpt_store_new(&small);
@@ -216,8 +216,8 @@ static void test_texts(void)
     gckpt_store_free(other_store);
 }
 
-/* Returns the bytes that an expression in a printed plan amounts to with this compiler's sizes, or 0 if the expression
- * has another form or does not count the structures of the plan correctly. */
+/* Returns the value of the expression for the needed bytes in the C code of a printed plan, with this compiler's
+ * sizes; returns 0 if the expression has another form or does not count the plan's structures correctly. */
 static size_t printed_bytes(const gckpt_plan *p, const char *text)
 {
     size_t kept = 0, bytes = 0, n, i;
@@ -249,8 +249,8 @@ static size_t printed_bytes(const gckpt_plan *p, const char *text)
     return sscanf(text, "%zu)", &n) == 1 ? bytes + n : 0;
 }
 
-/* The bytes that a printed plan states suffice on a device that does not copy the plan. Inputs whose names would
- * collide with these macros get others. */
+/* Tests that the bytes in the C code of a printed plan suffice on a device that reads the plan in place. Inputs whose
+ * names would collide with these macros get other names. */
 static void test_printed(int more)
 {
     file f = { 0 };
@@ -261,7 +261,7 @@ static void test_printed(int more)
     const gckpt_fetch_spec fetch = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
     gckpt_term term = { gckpt_mean_squared_error(fetch.tensor, y, NULL), 1, 0 };
     gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .custom_state = 2 };
-    if (more) /* a plan with more kinds of structures */
+    if (more) /* with `more`, the plan has further kinds of structures */
         d = (gckpt_plan_desc){ .batch = 6, .virtual_ranks = 2, .precision = GCKPT_BF16, .bf16_weights = 1,
                                .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
@@ -281,7 +281,7 @@ static void test_printed(int more)
     util_free(NULL, p, g, s);
 }
 
-/* On a backend with its own memory, the block holds only the objects that stay on the host. */
+/* Tests a backend with separate memory: the block holds only the objects that stay on the host. */
 static void test_own_memory(unsigned seed)
 {
     static device d;
@@ -295,7 +295,8 @@ static void test_own_memory(unsigned seed)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &desc);
     gckpt_exec_desc x = { .backend = &b, .copy_feeds = seed % 2 };
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g));
-    d.missing = seed % 3 ? "linear" : NULL; /* the backend then borrows operands for the processor's linear */
+    /* a backend without a kernel for linear gets memory for operands, on which the processor's kernel runs */
+    d.missing = seed % 3 ? "linear" : NULL;
     test_exec(p, &x);
     CHECK(gckpt_exec_need(p, NULL) == SIZE_MAX);
     size_t need = gckpt_store_need(p);
@@ -309,7 +310,7 @@ static void test_own_memory(unsigned seed)
     device_end(&d);
 }
 
-/* Some parameters are frozen and quantised, some are in memory of the program. */
+/* The tests below have parameters that are frozen and quantised, and parameters in memory of the program. */
 static float flash[1 << 16];
 static void change_store(void)
 {
@@ -319,7 +320,7 @@ static void change_store(void)
         if (chance(15) && gckpt_store_freeze(net.s, q.name, 1) == GCKPT_OK)
             CHECK(gckpt_store_quantise(net.s, q.name, (gckpt_storage)(1 + below(3))) == GCKPT_OK);
         else if (chance(15) && q.elements <= (int64_t)(sizeof flash / sizeof *flash)) {
-            /* as if this parameter had been bound to the program's memory */
+            /* makes the parameter external, without the values that the store has allocated */
             gckpti_values_free(net.s, &net.s->params[i]);
             net.s->params[i].external = 1;
             net.s->params[i].p.values = flash;

@@ -1,5 +1,5 @@
-/* test_core.c - one model under every plan, split of the batch, way of feeding and debug option gives the same bits
- * within the promised bytes. Errors change nothing. */
+/* test_core.c - one model gives the same bits within the promised bytes under every plan, split of the batch, way of
+ * feeding and debug option. Errors change nothing. */
 #include "gradckpt.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static int32_t tokens[ROWS * T], targets[ROWS * T];
 static float side[ROWS * C];
 static int wide;
 
-/* Optional parts of the model; a setting is a set of these bits. */
+/* Optional parts of the model, as bits. A setting is the sum of the parts that the model has. */
 enum { TIED = 1, DERIVED = 2, DROPOUT = 4, FROZEN = 8, TWO_LOSSES = 16, REGULARISED = 32, SETTINGS = 64 };
 
 typedef struct {
@@ -55,7 +55,7 @@ static gckpt_tensor *outer_block(gckpt_tensor *x, void *user)
     gckpt_tensor *q = gckpt_linear(a, param(g, "q", l->index, gckpt_shape2(C, C), 0.3f, 0), NULL);
     a = gckpt_attention(
         q, a, a,
-        &(gckpt_attention_desc){ .heads = 2, .causal = 1 }); /* one tensor is both keys and values                */
+        &(gckpt_attention_desc){ .heads = 2, .causal = 1 }); /* the same tensor is both keys and values */
     x = gckpt_add(x, a);
     a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL, 0), l);       /* a nested checkpoint           */
     if (l->setting & DROPOUT)
@@ -157,7 +157,7 @@ static outcome train(const run *r)
     gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
     if (!CHECK_MSG(e != NULL, "no exec: %s", gckpt_error_text(s)))
         return o;
-    gckpt_graph_free(m.graph);                      /* the plan needs no graph                           */
+    gckpt_graph_free(m.graph);                      /* the plan must not need its graph any more */
     gckpt_hyper hyper = { .lr = 1e-2f, .weight_decay = 0.1f, .clip = r->in_backward ? 0 : 0.5f };
     for (int step = 0; step < STEPS; step++) {
         gckpt_result result = GCKPT_MORE;
@@ -168,7 +168,8 @@ static outcome train(const run *r)
             fill_feeds(&m, 0, feeds);
             feeds[0].data = mine[0], feeds[1].data = mine[1];
             CHECK(gckpt_step_start(e, feeds, 3, ROWS, &hyper) == GCKPT_OK);
-            memset(mine, 0x7f, sizeof mine);        /* the executor uses its copies of the feeds         */
+            /* overwrites the caller's feeds, since the executor must use its copies */
+            memset(mine, 0x7f, sizeof mine);
             while (result == GCKPT_MORE)
                 result = gckpt_run_some(e, r->pieces, &report);
         } else {
@@ -202,7 +203,8 @@ static void same(const run *r, const outcome *want, const char *what)
     if (!(r->debug & GCKPT_DEBUG_POISON) && !(r->stream && r->stream < r->rows))
         CHECK_MSG(o.bytes == o.measured, "%s: setting %d mode %d rows %d: %lu bytes planned, %lu measured", what,
                   r->setting, (int)r->mode, (int)r->rows, (unsigned long)o.bytes, (unsigned long)o.measured);
-    size_t hidden = (size_t)r->rows * T * H, weight = (size_t)C * H;    /* in tiny graphs, one more hidden tensor */
+    /* in tiny graphs, the arena may exceed the bound by one hidden tensor */
+    size_t hidden = (size_t)r->rows * T * H, weight = (size_t)C * H;
     size_t small = (hidden > weight ? hidden : weight) * sizeof(float);
     CHECK_MSG(o.arena >= o.bound && (double)o.arena <= 1.02 * (double)o.bound + (double)small,
               "%s: arena %lu, bound %lu", what, (unsigned long)o.arena, (unsigned long)o.bound);
@@ -215,7 +217,7 @@ static void test_same_bits(void)
     static const run ways[] = { { .policies = 1 }, { .pieces = 3 }, { .pieces = 3,
             .copies = 1 }, { .threads = 3 },
                                 { .debug = GCKPT_DEBUG_PLAIN }, { .stream = 1 }, { .stream = 5 },
-                                /* the plan could accumulate, but this step has one micro-batch */
+                                /* a plan for two micro-batches, although this step has only one */
                                 { .batch_of = 2 * ROWS } };
     static const char *const names[] = { "pins", "in pieces", "in pieces, copied feeds", "threads", "plain kernels",
                                          "rows one by one", "rows in fives", "room for more" };
@@ -264,7 +266,7 @@ static void test_same_bits(void)
     }
 }
 
-/* Checks the gradients of the whole model, with all its optional parts, against finite differences. */
+/* Compares the gradients of the model with all its optional parts with finite differences. */
 static void test_gradients(void)
 {
     static const int settings[] = { 0, TIED | DERIVED, TWO_LOSSES | REGULARISED, SETTINGS - 1,
@@ -291,7 +293,7 @@ static void test_gradients(void)
         }
 }
 
-/* Updates in the backward pass, without clipping, give the bits of updates at the end. */
+/* Tests that updates in the backward, without clipping, give the bits of updates at the end of the step. */
 static void test_update_in_backward(void)
 {
     gckpt_store_desc sd = { 0 };
@@ -339,9 +341,9 @@ static gckpt_tensor *gpt_block(gckpt_tensor *x, void *user)
     return gckpt_add(x, gckpt_linear(h, w[5], NULL));
 }
 
-/* The memory-poor plan needs fewer bytes than sqrt, and sqrt fewer than store-all. Sqrt is the best of all uniform
- * group sizes, arenas are close to the lower bound, and a budget is kept or refused with the least budget that
- * works. */
+/* Tests bytes of plans: memory-poor takes fewer bytes than sqrt, and sqrt fewer than store-all. Sqrt takes the best
+ * of all uniform segment sizes; arenas are close to the lower bound; a budget is kept, or refused with an error text
+ * that names the least budget that works. */
 static void test_bytes(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -379,8 +381,9 @@ static void test_bytes(void)
             least = gckpt_plan_arena(p);
         gckpt_plan_free(p);
     }
+    /* in a short run, some segment sizes are not tried here, so sqrt may be better than all of them */
     CHECK(least >= arena[GCKPT_SQRT] &&
-          (least == arena[GCKPT_SQRT] || check_iterations(9) == 1)); /* unless some group sizes were not tried */
+          (least == arena[GCKPT_SQRT] || check_iterations(9) == 1));
     d.segment_size = 0;
     d.mode = GCKPT_AUTO;
     d.budget = bytes[GCKPT_STORE_ALL];
@@ -403,7 +406,7 @@ static void test_bytes(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* A segment whose input is frozen, or depends on no parameter, still trains. */
+/* Tests that a segment whose input is frozen, or depends on no parameter, is still trained. */
 static void test_frozen_input(void)
 {
     for (int mode = 1; mode <= 4; mode++) {
@@ -427,7 +430,7 @@ static void test_frozen_input(void)
         CHECK(!(other.values[0] < was_other || other.values[0] > was_other));
         CHECK(other.state[0] == NULL);
         CHECK(gckpt_store_freeze(s, "down.1", 1) == GCKPT_OK);
-        /* the plan is for another optimiser */
+        /* the plan trains a parameter that is now frozen */
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
         util_free(e, p, NULL, NULL);
         CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
@@ -443,7 +446,7 @@ static int progress(void *user, const gckpt_progress *p)
     return ++progress_calls == cancel_at;
 }
 
-/* A step without valid targets, with an index out of range, or cancelled: nothing changes. */
+/* Tests that a step without valid targets, with an index out of range, or that is cancelled, changes nothing. */
 static void test_nothing_changes(void)
 {
     for (int streaming = 0; streaming < 2; streaming++) {
@@ -502,7 +505,7 @@ static void test_nothing_changes(void)
     }
 }
 
-/* Fetches activations and gradients; inference plans use the same store and need fewer bytes. */
+/* Fetches activations and gradients. An inference plan uses the same store and needs fewer bytes. */
 static void test_fetch_and_inference(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -547,7 +550,8 @@ static void test_fetch_and_inference(void)
         CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(m.top), 0), sizeof first));
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
         util_free(e, p, m.graph, NULL);
-        m = build(s, 3, TIED);                      /* another micro-batch, the same loss                */
+        /* the same model with micro-batches of 3 rows must have the same loss */
+        m = build(s, 3, TIED);
         d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE };
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         e = gckpt_exec_new(p, s, NULL);
@@ -558,7 +562,8 @@ static void test_fetch_and_inference(void)
     gckpt_store_free(s);
 }
 
-/* The error names the op that mixes rows. Whole micro-batches still run; others are refused. */
+/* Tests a graph with an op that mixes rows: whole micro-batches run, other numbers of rows are refused, and the error
+ * text names the op. */
 static void test_mixed_rows(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -591,14 +596,16 @@ static void test_mixed_rows(void)
             "which they must be because batch mean #3 mixes rows"));
     CHECK(gckpt_check_gradients(e, &feed, 1, 4, NULL) == GCKPT_OK);
     util_free(e, p, g, NULL);
-    g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C): these shapes fit only because B is 1 */
+    /* shapes (B,T,C) and (B,C), which can only be added because B is 1, so the op mixes rows */
+    g = gckpt_graph_new(s, NULL);
     gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape3(1, 2, 4)),
                  *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(1, 4));
     gckpt_term t2 = { gckpt_sum_loss(gckpt_add(gckpt_add(a, b), gckpt_param(g, "c", gckpt_shape1(4), init))), 1, 0 };
     p = gckpt_plan_new(g, &t2, 1, NULL);
     CHECK(p && gckpt_plan_split_exact(p, NULL) == 0);
     util_free(NULL, p, g, NULL);
-    g = gckpt_graph_new(s, NULL);                   /* a shape without rows, which no op produces */
+    /* reshapes rows into others and back, so the rows are mixed although the shape is that of the input */
+    g = gckpt_graph_new(s, NULL);
     in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
     in = gckpt_name(gckpt_reshape(gckpt_reshape(in, gckpt_shape2(2, 8)), gckpt_shape2(4, 4)), "again");
     term.loss = gckpt_sum_loss(gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL));
@@ -607,7 +614,8 @@ static void test_mixed_rows(void)
     util_free(NULL, p, g, s);
 }
 
-/* The first error is kept and names shapes and remedy. Every function accepts NULL. */
+/* Tests that the first error of a graph is kept, that its text names shapes and remedy, and that every function
+ * accepts NULL. */
 static void test_errors(void)
 {
     gckpt_init init = { 0.3f, 0, 0 };
@@ -678,8 +686,8 @@ static void test_errors(void)
     gckpt_segment_begin(NULL), gckpt_segment_end(NULL);
 }
 
-/* Weights in the program's writable memory are trained in place to the same bits as the store's, and can be frozen and
- * thawed like those. */
+/* Tests weights in writable memory of the program: they are trained in place, to the same bits as weights in the
+ * store's memory, and can be frozen and unfrozen like those. */
 static void test_external_writable(void)
 {
     static float outside[4] = { 0.5f, 0.5f, 0.5f, 0.5f }, x[4] = { 1, 2, 3, 4 };
@@ -709,7 +717,8 @@ static void test_external_writable(void)
     }
 }
 
-/* Weights in read-only memory stay frozen whatever the program calls, and are not counted in the library's bytes. */
+/* Tests weights in read-only memory: they stay frozen whatever the program calls, and are not counted in the
+ * library's bytes. */
 static void test_external(void)
 {
     static float outside[4 * 4];
@@ -735,7 +744,7 @@ static void test_external(void)
     util_free(e, p, g, s);
 }
 
-/* Parameter groups and the other optimisers, compared with their formulas. */
+/* The tests below compare parameter groups and all optimisers with their formulas. */
 static void own_optimiser(void *user, const gckpt_update *u)
 {
     float lr = *(const float *)user;
@@ -768,7 +777,7 @@ static void test_optimisers(void)
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
         gckpt_store_get(s, 0, &q);
-        double w = 2, m = 0, v = 0, rate = 0.05, gradient = 1.5;      /* the gradient is that of mean(x)  */
+        double w = 2, m = 0, v = 0, rate = 0.05, gradient = 1.5;      /* gradient: the gradient of mean(x) by w */
         for (int step = 1; step <= 3; step++) {
             CHECK(gckpt_step(e, &feed, 1, 2, &hyper, &report) == GCKPT_OK && report.count == 2);
             CHECK(fabs(report.grad_norm - gradient) < 1e-6);
@@ -793,8 +802,9 @@ static void test_optimisers(void)
           fabs((double)gckpt_lr_cosine(100, 10, 100, 1, 0.1f) - 0.1) < 1e-6);
 }
 
-/* A function of parameters that every micro-batch reads must not be overwritten in place by the last instruction of a
- * micro-batch. Tensors with one axis mix rows along it. A graph may have no inputs. */
+/* Tests three special cases: a function of parameters that every micro-batch reads, and that the last instruction of
+ * a micro-batch could overwrite in place, is not overwritten; tensors with one axis mix rows along it; a graph may
+ * have no inputs. */
 static void test_corners(void)
 {
     static float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
@@ -807,7 +817,8 @@ static void test_corners(void)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(k ? 1 : 4, 2));
         gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 2), one);
         gckpt_tensor *data = gckpt_sum_loss(in), *regulariser = gckpt_sum_loss(gckpt_mul(w, w));
-        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* the last op of a micro-batch */
+        /* y is the result of the last op of a micro-batch */
+        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
         gckpt_fetch_spec fetch = { y, 0 };
         gckpt_plan_desc d = { .batch = 4, .fetch = &fetch, .fetches = 1 };
@@ -824,7 +835,7 @@ static void test_corners(void)
         p = gckpt_plan_new(g, &t, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 0);
         gckpt_plan_free(p);
-        gckpt_mean(in, 0);                          /* mixes rows, but the plan does not contain it      */
+        gckpt_mean(in, 0);                          /* mixes rows, but no loss or fetch depends on it */
         gckpt_term plain = { gckpt_sum_loss(gckpt_mul(in, gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
         p = gckpt_plan_new(g, &plain, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 1);
@@ -840,8 +851,8 @@ static void test_corners(void)
     CHECK(fetched[0] > 0 && !(fetched[0] < fetched[1] || fetched[0] > fetched[1]));
 }
 
-/* Refuses hyper-parameters that would ruin the weights. Optimiser state belongs to one optimiser. A parameter that is
- * thawed later has its own bias correction. */
+/* Tests optimiser state: hyper-parameters that would ruin the weights are refused; the state belongs to one
+ * optimiser; a parameter that is unfrozen later has its own number of updates for the bias correction. */
 static void test_optimiser_state(void)
 {
     static float x[2] = { 1, 1 };
@@ -888,7 +899,7 @@ static void test_optimiser_state(void)
     e = gckpt_exec_new(p, s, NULL);
     CHECK(e != NULL && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.8) < 1e-5);
     util_free(e, p, NULL, NULL);
-    CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error; only its graph has         */
+    CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error of itself, only its graph has */
     util_free(NULL, NULL, g, s);
 }
 
@@ -925,7 +936,7 @@ static void test_print_and_schedule(void)
     util_free(NULL, NULL, m.graph, s);
 }
 
-/* With an argument, runs every split with debug painting instead of every second one. */
+/* With an argument, runs every split with GCKPT_DEBUG_POISON instead of every second one. */
 int main(int argc, char **argv)
 {
     wide = argc > 1 && argv[1] != NULL;

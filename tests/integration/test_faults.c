@@ -1,22 +1,21 @@
-/* test_faults.c - faults outside the library are injected one at a time, and every one must end in an error or do no
- * harm.
+/* test_faults.c - injects faults outside the library, one at a time; each fault must end in an error or do no harm.
  *
  * The faults:
- * - an allocation fails, once or from then on;
+ * - an allocation fails, or all allocations from then on;
  * - a system call on a file fails (EIO, ENOSPC, EINTR, EMFILE), or transfers half of the bytes, none, or all except
  *   one;
- * - a function of a backend fails, or, if it returns no result, does nothing or its work twice;
+ * - a function of a backend fails or, if it returns no result, does nothing or does its work twice;
  * - a callback returns an invalid value;
  * - the clock stops, jumps, goes back or returns no number.
  *
- * Each hits every call in turn while a program builds store, graph, plan and executor, trains, calibrates, saves and
- * loads.
+ * Each fault hits every call in turn while a program builds store, graph, plan and executor, trains, calibrates,
+ * saves and loads.
  *
- * After each fault there is an error with its text (or, for a harmless fault, the same bits), nothing leaks, no file is
- * left open, and the file on disk is the old or the new one. The library trusts a backend's arithmetic and the names
- * that `rename` returns: these faults may give other bits, which are counted. The same program without the fault then
- * gives the same bits as ever. tests/ranks/test_ranks_faults.c tests failing exchanges between ranks. Prints the number
- * of faults of each kind. */
+ * After each fault there is an error with its text (or, for a harmless fault, the same bits), nothing leaks, no
+ * file is left open, and the file on disk is the old or the new one. The library trusts a backend's arithmetic and
+ * the names that `rename` returns: these faults may give other bits, and are counted. Then the same program without
+ * the fault must give the same bits as before. tests/ranks/test_ranks_faults.c tests failing exchanges between
+ * ranks. Prints the number of faults of each kind. */
 #if !defined(__unix__) && !defined(__APPLE__)
 int main(void) { return 0; }
 #else
@@ -65,12 +64,13 @@ typedef enum {
     BACKEND_HOST,
     BACKEND_VOID
 } kind;
-static kind setup; /* the kind of fault that the program is set up for, whether or not the fault is injected */
+/* the kind of fault for which the program is set up, also in runs without an injected fault */
+static kind setup;
 static struct {
     kind kind;
-    long at, calls; /* the first call is number 1 */
+    long at, calls; /* at: number of the faulty call, from 1; calls: calls so far */
     int how, injected;
-    int fatal; /* nonzero if later calls cannot make up for the failed one */
+    int fatal; /* nonzero if later calls cannot make up for the failed one, so that the program must report an error */
 } fault;
 
 static int is_faulty(kind k)
@@ -119,7 +119,8 @@ static int test_fclose(FILE *f)
     errno = failed ? error : errno;
     return failed || closed ? EOF : 0;
 }
-static int test_fsync(int fd) { return io_fails_fatally() ? -1 : fd < 0; } /* nothing here tests power cuts */
+/* replaces fsync, which need not do anything, since this file tests no power cuts */
+static int test_fsync(int fd) { return io_fails_fatally() ? -1 : fd < 0; }
 static int test_rename(const char *from, const char *to)
 {
     return io_fails_fatally() ? -1 : rename(from, to);
@@ -144,7 +145,7 @@ static int test_close(int fd)
 static int test_statfs(const char *path, struct statfs *s)
 {
     const int failed = io_fails() || statfs(path, s);
-    s->f_type = 0x4d44; /* the magic number of FAT, on which a save does more */
+    s->f_type = 0x4d44; /* the magic number of FAT, on which a save makes more system calls */
     return failed ? -1 : 0;
 }
 #endif
@@ -174,7 +175,7 @@ static void watch(void)
     gckpti_hooks = here;
 }
 
-/* Returns a wrong count for n bytes: one less, none, one more, or far more. */
+/* Returns a wrong count of transferred bytes for n bytes: one less, none, one more, or far more. */
 static size_t odd_count(size_t n)
 {
     const size_t odd[] = { n - 1, 0, n + 1, SIZE_MAX };
@@ -228,7 +229,7 @@ static const gckpt_op twice = {
     .name = "twice", .shape = twice_shape, .forward = twice_forward, .backward = twice_backward
 };
 
-/* y = x, with an index input that the kernel does not read. */
+/* User-defined op y = x with a further index input, which the kernel does not read. */
 static gckpt_result indexed_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -257,8 +258,8 @@ static const gckpt_op indexed = { .name = "beside",
                                  .classes = indexed_classes,
                                  .flags = GCKPT_INDEX(1) };
 
-/* A clock that advances by a tick a call. From the fault on it returns NaN, infinity, a time far back or far ahead,
- * always the same time, or earlier ones. */
+/* A clock that advances by one tick with each call. From the faulty call on, it returns NaN, infinity, a time far
+ * back or far ahead, always the same time, or earlier and earlier times. */
 static double now_is, tick;
 static double seconds(void *user)
 {
@@ -272,7 +273,7 @@ static double seconds(void *user)
     return now_is;
 }
 
-/* Returns the name in the file of a parameter NAME: "in a file NAME". */
+/* A gckpt_file_desc.rename: returns "in a file NAME" for parameter NAME. */
 static const char *renamed(void *user, const char *name)
 {
     static char text[5001];
@@ -339,7 +340,7 @@ static gckpt_result odd_workspace(void *context, const gckpt_op *op, gckpt_call 
                                             (gckpt_result)77 };
     return is_faulty(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
 }
-/* Never returns a kernel of one op, which the backend lacks. */
+/* The backend's `find`. The fault is that the backend never has the kernel that is requested as number fault.at. */
 static gckpt_kernel odd_find(void *context, const gckpt_op *op, gckpt_kind k)
 {
     static struct {
@@ -380,7 +381,7 @@ static void device_move(void *context, void *to, const void *from, size_t bytes,
 }
 static void odd_join(void *context) { (void)context; }
 
-/* Functions without a result: the faulty call does nothing, or its work twice. */
+/* Defines the backend's functions without a result: the faulty call does nothing, or does its work twice. */
 #define ODD(name, parameters, ...)                                                                                     \
     static void odd_##name parameters                                                                                  \
     {                                                                                                                  \
@@ -404,10 +405,10 @@ static const char path[] = "test_faults.safetensors";
 static heap mem;
 static float x[ROWS * WIDE], y[ROWS * WIDE];
 static char error_text[600]; /* text of the first error */
-static size_t budget[2]; /* budgets of plans that offload, on the processor and on a backend */
+static size_t budget[2]; /* budgets at which plans offload, on the processor and on a backend */
 static gckpt_backend odd_backend;
 
-static int index_id; /* the input that only the classification graph has */
+static int index_id; /* the input that only the graph with a classification has */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     static const int odd[] = { INT_MIN, 0, GCKPT_MAX_TERMS + 1, INT_MAX, 1, 1 };
@@ -460,7 +461,7 @@ static int bad(const void *object, gckpt_result result)
     return 1;
 }
 
-/* Calibrates; this changes no values. */
+/* Calibrates the executor, which must change no values. */
 static gckpt_result time_it(gckpt_exec *e, const gckpt_feed *feeds, int n)
 {
     gckpt_cost costs[64];
@@ -482,8 +483,8 @@ static gckpt_result step(gckpt_exec *e, gckpt_plan *p, const gckpt_feed *feeds, 
     return gckpt_profile_step(e, feeds, 2, ROWS, hyper, &profile);
 }
 
-/* Runs the program. Returns the hash of the store at the end, or 0 if it stopped with an error, whose text is in
- * error_text. */
+/* Runs the program into which faults are injected. Returns the hash of the store at the end; if a call failed, copies
+ * its error text to error_text and returns 0. */
 static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
 {
     const gckpt_store_desc in = { .memory = heap_memory(&mem), .seed = 4 };
@@ -537,7 +538,9 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
             failed = bad(e, time_it(e, feeds, gckpt_graph_size(g)));
             CHECK(gckpt_store_hash(s) == before);
         }
-        if (fault.kind < BACKEND_FINISH) /* a finish reports late, and the last two kinds are trusted */
+        /* not for faults of `finish`, which are reported late, and not for the kinds after it, whose results are
+         * trusted */
+        if (fault.kind < BACKEND_FINISH)
             CHECK_MSG(!failed || gckpt_store_hash(s) == before,
                       "fault %d, %ld, way %d: a failed step changed values: %s", fault.kind, fault.at,
                       fault.how, error_text);
@@ -556,7 +559,7 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
     failed = failed || bad(t, gckpt_store_load(t, path));
     if (before)
         CHECK(gckpt_store_hash(s) == before);
-    if (!failed && fault.kind != RENAME) /* a faulty rename may leave some tensors out */
+    if (!failed && fault.kind != RENAME) /* a faulty `rename` may omit tensors from the file */
         CHECK(gckpt_store_hash(t) == before);
     hash = failed ? 0 : before;
     util_free(e, p, g, s);
@@ -584,7 +587,8 @@ static int leftovers(void) /* counts temporary files */
     return n;
 }
 
-/* Sets the budgets half way between the least bytes and store-all's, so that the plans offload. */
+/* Sets the budgets half way between the least bytes and those of store-all, so that plans with these budgets
+ * offload. */
 static void find_bytes(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -607,9 +611,10 @@ static void find_bytes(void)
 static device faulty_device;
 
 static long all;
-enum { HARMLESS, HARMS, TRUSTED }; /* trusted: the fault may change bits, and nothing else */
+/* expected outcome: the same bits, or an error; for TRUSTED, other bits are allowed as well */
+enum { HARMLESS, HARMS, TRUSTED };
 
-/* Injects this fault at each call, in each of its ways. Prints how many calls it hit. */
+/* Injects faults of kind k at each call, in each of `ways` ways. Prints how many calls the faults hit. */
 static void inject_all(kind k, const char *layer, const char *what, int ways, int harms)
 {
     const long part = check_iterations(9) < 9 ? 61 : 7, of = check_iterations(9) > 1 ? 1 : 3;
@@ -649,7 +654,7 @@ static void inject_all(kind k, const char *layer, const char *what, int ways, in
                       at, how);
             injected += more, refused += !hash;
             points += more && !how;
-            CHECK(more || hash == right); /* the repetition without the fault */
+            CHECK(more || hash == right); /* if the fault was not reached, the run was without a fault */
             if (hash != right && (at % 7 == 0 || k == FILE_CALL)) {
                 CHECK_MSG(lifecycle(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", layer,
                           what, at, how, error_text);

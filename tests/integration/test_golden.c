@@ -1,7 +1,7 @@
-/* test_golden.c - ops and two trainings of a small GPT against PyTorch (golden/make_golden.py).
+/* test_golden.c - compares ops and two trainings of a small GPT with PyTorch (golden/make_golden.py).
  *
- * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float is rounded by at most 6e-8 of
- * its value; the cases sum a few dozen rounded terms, whose error stays well within 2e-6. */
+ * Distances are those of whole tensors: |a - b| / |b|. Rounding to a float changes a number by at most 6e-8 of its
+ * value; the cases sum a few dozen rounded terms, whose error stays well below 2e-6. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/golden.h"
@@ -145,7 +145,7 @@ static void test_op(const golden_case *c)
             feeds[n_feeds++].data =
                 t->kind == 'i' ? (const void *)t->index : (const void *)t->values;
         }
-        if (t->kind == 'x') /* inputs get no gradient, but tensors computed from them do */
+        if (t->kind == 'x') /* a test case has no gradients of inputs, only of tensors that are computed from inputs */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
             fetches[n_fetches++] = (gckpt_fetch_spec){ in[i], 1 };
@@ -194,7 +194,8 @@ static void test_op(const golden_case *c)
     util_free(exec, plan, graph, store);
 }
 
-/* PyTorch's mean divides by the sum of the weights. Ours divides by the count, so weights times count / sum are fed. */
+/* Tests weighted losses. PyTorch's mean divides by the sum of the weights, while the library divides by the count, so
+ * the test feeds weights * count / sum of the weights. */
 static void test_weighted_mean(int64_t micro)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -226,7 +227,8 @@ static void test_weighted_mean(int64_t micro)
     CHECK(gckpt_step(exec, feeds, 3, 2, &still, &report) == GCKPT_OK);
     CHECK_MSG(fabs(report.loss - golden_weighted_mean) < 2e-6 * golden_weighted_mean,
               "weighted mean %.9g, not %.9g", report.loss, golden_weighted_mean);
-    const float *gradient = gckpt_fetch(exec, gckpt_id(h), 1); /* gradient of the last micro-batch's sum */
+    /* gradient of the sum of losses in the last micro-batch */
+    const float *gradient = gckpt_fetch(exec, gckpt_id(h), 1);
     const float *want = golden_weighted_mean_gradient + 42 - micro * 21;
     CHECK(distance(gradient, 1 / count, want, micro * 21) < 2e-6);
     util_free(exec, plan, graph, store);
@@ -262,7 +264,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return gckpt_add(x, gckpt_linear(a, weight(g, p, "down.w"), weight(g, p, "down.b")));
 }
 
-/* Trains from the golden weights and compares losses, norms, step-1 gradients and final weights. */
+/* Trains the GPT from the golden weights, and compares losses, norms, the gradients of step 1 and the final weights. */
 static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t rows,
                      const int32_t *tokens, const int32_t *targets, int64_t count,
                      const double *losses, const double *norms, int accumulated)
@@ -314,7 +316,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         }
     }
     for (int i = 0; i < PARAMETERS;
-         i++) { /* ten updates with rate 1e-3 move the norms by a few percent */
+         i++) { /* ten updates with a learning rate of 1e-3 change the norms by a few percent */
         const golden_parameter *g = &golden_parameters[i];
         double want = accumulated ? g->norm_accumulated : g->norm, norm = 0;
         gckpt_parameter p;

@@ -1,30 +1,28 @@
-/* test_hash.c - the golden hash: one short training of nearly all ops gives the same bits for every
- * plan, micro-batch, thread count, compiler, option, processor and language.
+/* test_hash.c - the golden hash: one short training of nearly all ops gives the same bits for every plan,
+ * micro-batch, thread count, compiler, option, processor and language.
  *
- * The sizes go just past the numeric contract's blocks: 66 keys (tiles of 64), 1030 classes (chunks
- * of 1024), 5000 weights and more (norm blocks of 4096). Compiles as C99 and as C++11. A change of
- * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual must change with it.
+ * The sizes go just beyond the blocks of the numeric specification: 66 keys (tiles of 64), 1030 classes (chunks
+ * of 1024), 5000 weights and more (norm blocks of 4096). Compiles as C99 and as C++11. If GOLDEN must change, the
+ * numeric specification has changed: GCKPT_CONTRACT and the manual must change with it.
  *
  *     test_hash          the tests
  *     test_hash quick    fewer plans and one thread, for emulators
  *     test_hash plans    prints one hash of plans for fast kernels, which is also equal on all machines
- *     test_hash amx      prints the hash of bf16 with these kernels alone (or avx2, ..), for
- * emulators */
+ *     test_hash amx      prints the hash of the bf16 training with amx kernels only (or avx2, ..), for emulators */
 #include "gradckpt.h"
 #include "attention_block.h"
 #include "check.h"
 
 #define GOLDEN      UINT64_C(0x226066a7e94b0b8b)
 #define GOLDEN_BF16 UINT64_C(0xf7e5630a0c19d425) /* of the training in bf16 */
-/* Hash of plans under budgets. It changes whenever an improvement of the planner finds other plans,
- * but is the same on every machine. After such an improvement, run this test and write the number
- * it prints here. */
+/* Hash of plans under budgets, the same on every machine. It changes whenever a change of the planner leads to other
+ * plans; then run this test and write the number that it prints here. */
 #define PLANS UINT64_C(0x3c7f4630ea9f8dd3)
 
 enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
 
-/* Each statement creates one node or parameter, as in attention_block.h, so that their order does
- * not depend on the compiler. */
+/* Each statement below creates one node or parameter, as in attention_block.h, so that the order of nodes does not
+ * depend on the compiler. */
 
 /* (B,T,C) -> (B,T,C): every nonlinearity. */
 static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
@@ -46,7 +44,7 @@ static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
     return gckpt_add(gckpt_scale(x, 0.75f), a);
 }
 
-/* (B,T,C) -> (B,T,C): full attention on 4 heads, written out with matmul and softmax. */
+/* Full attention with 4 heads on (B,T,C), written with matmul and softmax; the result has the same shape. */
 static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
 {
     const int swap[4] = { 0, 2, 1, 3 };
@@ -65,7 +63,7 @@ static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
 static gckpt_isa kernels = GCKPT_ISA_AUTO; /* the kernels that trainings use */
 static const gckpt_backend *backend;       /* if NULL, the processor */
 static gckpt_precision precision = GCKPT_FP32;
-/* a budget of 0 is unlimited; offloaded: bytes that the last plan offloads */
+/* budget: budget of the next plans, or 0 for none; offloaded: bytes that the last plan offloads */
 static size_t budget, offloaded;
 
 static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
@@ -109,7 +107,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.backend = backend;
     desc.precision = precision;
     desc.budget = budget;
-    desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* offload copies cost almost nothing */
+    desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* offloading at almost no cost */
     desc.offload_cost = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
@@ -141,7 +139,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     return hash;
 }
 
-/* ---- plans: the same instructions and offsets on every machine ---- */
+/* ---- plans must have the same instructions and offsets on every machine ---- */
 static uint64_t mix(uint64_t hash, uint64_t number)
 {
     for (int i = 0; i < 64; i += 8)
@@ -160,8 +158,8 @@ static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
     return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_cost(p));
 }
 
-/* Builds a random network of `ops` ops: long and short skips, shared weights, wide and narrow
- * layers. It does not use net.h, whose nets change with every new op: PLANS must not. */
+/* Builds a random network of `ops` ops: long and short skip connections, shared weights, wide and narrow layers. It
+ * does not use net.h, whose nets change whenever an op is added, while PLANS must not change. */
 static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
 {
     gckpt_tensor *at[128];
@@ -197,8 +195,8 @@ static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
     return term;
 }
 
-/* If threads is 0, the plans are for plain kernels; otherwise they contain scratch for fast
- * ones. */
+/* Returns a hash of plans. If threads is 0, these are plans for plain kernels; otherwise they contain scratch memory
+ * for fast kernels. */
 static uint64_t plans(int threads)
 {
     static const int ops[] = { 8, 10, 40, 110 };
@@ -230,8 +228,8 @@ static uint64_t plans(int threads)
     return hash;
 }
 
-/* All kernels that this build and machine have, with several plans and splits and with 1 to `most`
- * threads. */
+/* Trains with all kernels that this build and machine have, with several plans and splits, and with 1 to `most`
+ * threads; compares the hashes with `golden`, and the first loss with `first`. */
 static void by_all_kernels(uint64_t golden, double first, int most)
 {
     static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };

@@ -1,5 +1,5 @@
-/* test_limits.c - values out of range are refused, and the error names the remedy. Also tests how several losses are
- * counted, plans near the limits of blocks, cost and bytes, and i32 inputs of user ops. */
+/* test_limits.c - values out of range are refused, and the error text names the remedy. Also tests how several losses
+ * are counted, plans near the limits of blocks, cost and bytes, and i32 inputs of user-defined ops. */
 #include "gradckpt.h"
 
 #include <limits.h>
@@ -17,7 +17,7 @@ static int has(const char *text, const char *what)
     return 0;
 }
 
-/* ---- shapes with more axes than there can be ---- */
+/* ---- shapes with fewer or more axes than are allowed ---- */
 static gckpt_shape bad_shape(int n)
 {
     gckpt_shape s = gckpt_shape4(4, 3, 2, 1);
@@ -60,7 +60,7 @@ static void shapes(void)
             gckpt_param(g, "w", gckpt_shape2(8, 3), normal);
             switch (call) {
             case 0: t = gckpt_input(g, "y", GCKPT_F32, bad); break;
-            case 1: t = gckpt_param(g, "w", bad, normal); break; /* the store has this parameter already */
+            case 1: t = gckpt_param(g, "w", bad, normal); break; /* the store already has a parameter with this name */
             case 2: t = gckpt_param(g, "v", bad, normal); break;
             case 3: t = gckpt_reshape(x, bad); break;
             case 4: /* fall through */
@@ -102,7 +102,8 @@ static void empty_plan_file(void)
             little[k] = (unsigned char)(number >> (8 * k));
         file_write(&f, little, 8);
     }
-    for (size_t size = f.size; f.size > 0; f.size -= 8) { /* cut off after every number */
+    /* a plan file that ends after any of its numbers is refused */
+    for (size_t size = f.size; f.size > 0; f.size -= 8) {
         f.at = 0;
         CHECK(!gckpt_plan_read(g, file_read, &f, NULL));
         gckpt_result result = gckpt_error(g);
@@ -114,9 +115,10 @@ static void empty_plan_file(void)
     gckpt_store_free(s);
 }
 
-/* ---- several losses: targets that are constants, sizes that are no multiple of the rows ---- */
+/* ---- several losses: constant targets, and sizes that are no multiple of the rows ---- */
 enum { ROWS = 4, IN = 8, CLASSES = 3 };
-enum { FED, FIXED, COLUMNS, SQUARES, LOSSES }; /* the tensor over which a term counts */
+/* losses: of fed targets, of constant targets, of the sums of columns, of squares */
+enum { FED, FIXED, COLUMNS, SQUARES, LOSSES };
 
 typedef struct {
     gckpt_store *s;
@@ -143,7 +145,7 @@ static losses losses_new(void)
     return l;
 }
 
-/* Computes the loss and the gradient of w for these terms. */
+/* Runs these loss terms and returns the result of the call; copies the loss and the gradient of w. */
 static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int count, int64_t rows,
                                float *gradient, double *loss)
 {
@@ -174,7 +176,7 @@ static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int cou
     return result;
 }
 
-/* The gradient of a weighted sum of losses is the weighted sum of their gradients. */
+/* Tests that the gradient of a weighted sum of losses is the weighted sum of their gradients. */
 static void several_losses(void)
 {
     losses l = losses_new();
@@ -204,7 +206,7 @@ static void several_losses(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- an error does not outlive the next successful call ---- */
+/* ---- a successful call removes the error of the call before ---- */
 static void stale_errors(void)
 {
     static const float x[2 * ROWS * IN];
@@ -219,7 +221,7 @@ static void stale_errors(void)
     gckpt_plan *p = gckpt_plan_new(l.g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, l.s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(l.x), x }, { gckpt_id(l.y), bad } };
-    for (int last = 0; last < 2; last++) { /* if 1, the refused call is the last one */
+    for (int last = 0; last < 2; last++) { /* in the second iteration, the call that is refused is the last one */
         CHECK(gckpt_step_begin(e, &hyper) == GCKPT_OK);
         feeds[1].data = good;
         CHECK(gckpt_step_add(e, feeds, 2, ROWS) == GCKPT_OK);
@@ -238,13 +240,14 @@ static void stale_errors(void)
     file out;
     memset(&out, 0, sizeof out);
     CHECK(f && gckpt_error(l.g) == GCKPT_OK);
-    gckpt_store_freeze(l.s, "*", 1); /* now no parameter is left to plan for */
+    gckpt_store_freeze(l.s, "*", 1); /* freezes all parameters, so that there is nothing to train */
     CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
     CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK);
     CHECK_MSG(gckpt_error(l.g) == GCKPT_OK, "after printing: %s", gckpt_error_text(l.g));
     CHECK(!gckpt_frontier_plan(f, 1) && gckpt_error(l.g) == GCKPT_E_BUDGET);
     CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
-    CHECK(gckpt_error(l.g) == GCKPT_E_BUDGET); /* printing a plan is not planning and leaves the error alone */
+    /* printing a plan does not change the graph's error, since printing is not planning */
+    CHECK(gckpt_error(l.g) == GCKPT_E_BUDGET);
     gckpt_frontier_free(f);
     free(out.bytes);
     gckpt_graph_free(l.g);
@@ -299,7 +302,7 @@ static void refused_values(void)
     desc.batch = ROWS - 1;
     CHECK(!gckpt_plan_new(l.g, &term, 1, &desc) && gckpt_error(l.g) == GCKPT_E_ARG);
     CHECK(has(gckpt_error_text(l.g), "desc.batch is 3") && has(gckpt_error_text(l.g), "4 rows"));
-    desc.mode = GCKPT_INFERENCE; /* an inference plan takes any number of rows */
+    desc.mode = GCKPT_INFERENCE; /* an inference plan accepts any number of rows */
     p = gckpt_plan_new(l.g, &term, 1, &desc);
     CHECK(p != NULL);
     gckpt_plan_free(p);
@@ -310,7 +313,7 @@ static void refused_values(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- cost and bytes beyond the countable or addressable range ---- */
+/* ---- plans whose cost or bytes exceed the countable or addressable range ---- */
 enum { DEEP = 24 };
 typedef struct {
     gckpt_store *s;
@@ -365,7 +368,8 @@ static gckpt_result huge_measure(gckpt_graph *g, const gckpt_term *terms, int co
     return GCKPT_OK;
 }
 
-/* A plan file whose schedule repeats no forward any more needs more bytes than can be addressed; the error says so. */
+/* Tests a plan file from whose schedule all recomputes are removed: the plan then needs more bytes than can be
+ * addressed, and the error text says so. */
 static void unrolled(gckpt_graph *g, const gckpt_plan *p)
 {
     enum { NUMBERS = 23 };
@@ -398,14 +402,15 @@ static void unrolled(gckpt_graph *g, const gckpt_plan *p)
 
 static void beyond(void)
 {
-    const int wide = sizeof(size_t) > 4; /* store-all needs 1.5 times the addressable bytes */
+    const int wide = sizeof(size_t) > 4; /* a store-all plan needs 1.5 times the bytes that can be addressed */
     const int64_t columns = (int64_t)1 << (wide ? 54 : 22), much = columns / 16;
     gckpt_plan_desc desc;
     huge h = huge_new(wide ? (int64_t)1 << 50 : 1 << 20);
     memset(&desc, 0, sizeof desc);
     gckpt_plan *p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* with the model's costs */
+    /* the error text must not recommend fewer rows, since the micro-batch has one row */
     CHECK(!wide ||
-          (!p && gckpt_error(h.g) == GCKPT_E_ARG && /* the micro-batch has one row and cannot be made smaller */
+          (!p && gckpt_error(h.g) == GCKPT_E_ARG &&
            has(gckpt_error_text(h.g), "give costs in a larger unit") && !strstr(gckpt_error_text(h.g), "rows")));
     gckpt_plan_free(p);
     huge_free(&h);
@@ -427,7 +432,7 @@ static void beyond(void)
     for (int i = 0; i < desc.cost_count; i++)
         h.costs[i].backward = UINT64_C(1) << 40;
     desc.batch = INT64_MAX / 2;
-    p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the cost of a step exceeds 64 bits */
+    p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the cost of one step exceeds 64 bits */
     CHECK(p && gckpt_plan_step_cost(p) == UINT64_MAX);
     gckpt_plan_free(p);
     huge_free(&h);
@@ -437,14 +442,14 @@ static void beyond(void)
     desc.costs = h.costs;
     desc.cost_count = gckpt_id(h.term.loss) + 1;
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
-    desc.mode = GCKPT_SQRT; /* most groups of segments are too large, some are not */
+    desc.mode = GCKPT_SQRT; /* with most segment sizes the plan is too large, with some it fits */
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
     CHECK_MSG(p && gckpt_plan_arena(p) <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
               "sqrt: %s", gckpt_error_text(h.g));
     unrolled(h.g, p);
     gckpt_plan_free(p);
     huge_free(&h);
-    h = huge_new(4 * columns); /* now all groups are too large */
+    h = huge_new(4 * columns); /* with every segment size the plan is too large */
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
     desc.mode = GCKPT_AUTO;
     CHECK(!gckpt_frontier_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
@@ -462,14 +467,14 @@ static void beyond(void)
         CHECK(!p || gckpt_plan_rows(p) == (mode == 1 || mode == 3 ? 16 : 8) || mode == 3);
         CHECK(gckpt_error(s) == GCKPT_OK);
         gckpt_plan_free(p);
-        size = wide ? (int64_t)3 << 55 : (int64_t)3 << 23; /* even one row is too large */
+        size = wide ? (int64_t)3 << 55 : (int64_t)3 << 23; /* even a micro-batch of one row is too large */
         CHECK(!gckpt_fit(s, huge_build, &size, 1, &desc, huge_measure));
         CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY, "fit, mode %d: %s", mode, gckpt_error_text(s));
         gckpt_store_free(s);
     }
 }
 
-/* Each row needs a workspace of 1/256 of the address space. */
+/* User-defined op whose workspace for each row is 1/256 of the address space. */
 static gckpt_result vast_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -491,12 +496,14 @@ static int vast_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
     return 1;
 }
 
-/* gckpt_fit skips micro-batches whose tensors are too large: smaller ones may have a plan. */
+/* Tests that gckpt_fit skips micro-batches whose tensors are too large to address, since smaller ones may have a
+ * plan. */
 static void large_rows(void)
 {
     const int wide = sizeof(size_t) > 4;
     const gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR };
-    /* inputs too large for 64 and 32 rows; a workspace too large; even 1 row too large */
+    /* in turn: inputs of 64 and 32 rows that are too large; a workspace that is too large; an input that is too large
+     * even with 1 row */
     for (int kind = 0; kind < 3; kind++) {
         gckpt_store *s = gckpt_store_new(NULL);
         int64_t size = (int64_t)1 << (wide ? 53 : 21) << (kind ? 6 : 0);
@@ -525,7 +532,7 @@ static void blocks(void)
     unsigned char *bytes = (unsigned char *)room;
     losses l = losses_new();
     gckpt_term terms[2] = { { l.loss[FED], 1, 0 }, { l.loss[COLUMNS], 1, 0 } };
-    for (size_t past = 0; past < 16; past += 5) { /* the block may begin at any alignment */
+    for (size_t past = 0; past < 16; past += 5) { /* a block may begin at any address */
         gckpt_plan *kept[3], *block[3];
         size_t at = past;
         memset(room, 0x55, sizeof room);
@@ -536,7 +543,7 @@ static void blocks(void)
             memset(&f, 0, sizeof f);
             desc.batch = 2 * ROWS;
             kept[i] = gckpt_plan_new(l.g, terms, 1 + i % 2, &desc);
-            if (i == 1) { /* a search under a budget, which makes and discards further plans */
+            if (i == 1) { /* a plan for a budget: its search makes and discards further plans in the block */
                 desc.budget = gckpt_plan_bytes(kept[i]) - 1;
                 gckpt_plan_free(kept[i]);
                 kept[i] = gckpt_plan_new(l.g, terms, 2, &desc);
@@ -553,9 +560,9 @@ static void blocks(void)
             size_t low = (size_t)((unsigned char *)block[i] - bytes);
             CHECK(low >= at && low < at + 16);
             at = low + gckpt_plan_kind_bytes(block[i], GCKPT_BYTES_TABLES);
-            memset(bytes + at, 0x55, sizeof room - at); /* the rest is free for others */
+            memset(bytes + at, 0x55, sizeof room - at); /* overwrites the rest of the block, which no plan may use */
         }
-        for (int i = 0; i < 3; i++) { /* all three plans are intact */
+        for (int i = 0; i < 3; i++) { /* checks that all three plans in the block are intact */
             file a, b;
             gckpt_hyper hyper = gckpt_hyper_lr(0);
             gckpt_feed feeds[2] = { { gckpt_id(l.x), x }, { gckpt_id(l.y), y } };
@@ -581,7 +588,7 @@ static void blocks(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- the search knows every input that a result may overwrite in place ---- */
+/* ---- the search knows every input that an op's result may overwrite in place ---- */
 static gckpt_result sum3_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -607,13 +614,15 @@ static void in_place(void)
         h = gckpt_tanh(gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(C, C), normal), NULL));
     }
     gckpt_tensor *y = gckpt_sum(h, 1);
-    for (int i = 0; i < 3; i++) { /* without gradients, so that the peak is in a forward */
+    /* frozen products, which have no gradients, so that the peak of live bytes is in a forward */
+    for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "frozen%d", i);
         abc[i] = gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(C, C), normal), NULL);
         gckpt_store_freeze(s, name, 1);
     }
     abc[3] = h;                                              /* the first input */
-    gckpt_tensor *sum = gckpt_apply(&sum3, abc, 4, NULL, 0); /* the result may only overwrite abc[2] */
+    /* of the inputs, the result may only overwrite abc[2], since the other ones are read again */
+    gckpt_tensor *sum = gckpt_apply(&sum3, abc, 4, NULL, 0);
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "out%d", i);
         gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(C, 1), normal);
@@ -623,7 +632,7 @@ static void in_place(void)
     gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.plain = 1; /* no workspace, which would hide the difference */
+    desc.plain = 1; /* without workspaces, which would hide whether the result overwrites an input */
     gckpt_plan *all = gckpt_plan_new(g, &term, 1, &desc);
     desc.mode = GCKPT_OPTIMAL;
     desc.budget = gckpt_plan_bytes(all);
@@ -637,7 +646,7 @@ static void in_place(void)
     gckpt_store_free(s);
 }
 
-/* ---- the search reports when it stopped early ---- */
+/* ---- the search reports whether it stopped before it was complete ---- */
 static void incomplete(void)
 {
     for (int deep = 0; deep < 2; deep++) {
@@ -646,7 +655,7 @@ static void incomplete(void)
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(512, 16));
         gckpt_tensor *w = gckpt_param(g, "frozen", gckpt_shape2(16, 16), normal);
         gckpt_store_freeze(s, "*", 1);
-        gckpt_segment_begin(g); /* the segment gives the search a lower memory limit to try */
+        gckpt_segment_begin(g); /* a segment gives the search a lower memory level to try */
         gckpt_tensor *distant = gckpt_linear(x, w, NULL);
         for (int i = 0; i < (deep ? 600 : 60); i++) /* ops to recompute */
             distant = gckpt_scale(distant, 1.01f);
@@ -669,7 +678,7 @@ static void incomplete(void)
     }
 }
 
-/* ---- i32 inputs of a user's op: any input may be i32, each with its limit ---- */
+/* ---- user-defined ops with i32 inputs: any input may be i32, and each has its own limit ---- */
 /* pair: i32 a (R), table (V,C), i32 b (R) -> (R,C): table[a] + table[b] */
 static gckpt_result pair_shape(gckpt_call *call)
 {
@@ -705,7 +714,7 @@ static int64_t pair_classes(const gckpt_call *call, int i)
     return i == 0 ? call->in[1].shape.d[0] : 0; /* b has no limit */
 }
 
-/* scored: logits (R,V), i32 action (R), value (R): a loss, sum of -value log softmax[action] */
+/* User-defined loss of logits (R,V), i32 action (R) and value (R): the sum of -value log softmax[action]. */
 static gckpt_result scored_shape(gckpt_call *call)
 {
     call->saved_bytes = 0;
@@ -748,7 +757,7 @@ static void scored_backward(const gckpt_call *call)
 
 static int64_t scored_classes(const gckpt_call *call, int i)
 {
-    return i == 1 ? call->in[0].shape.d[1] : 1; /* never called for another input */
+    return i == 1 ? call->in[0].shape.d[1] : 1; /* the library calls this function only for input 1 */
 }
 
 static gckpt_op index_op(int which)
@@ -839,7 +848,7 @@ static void index_inputs(void)
     CHECK(has(gckpt_error_text(g), "needs i32"));
     gckpt_graph_free(g);
     g = gckpt_graph_new(s, NULL);
-    gckpt_op old = pair; /* an i32 input that the op does not declare as an index */
+    gckpt_op old = pair; /* a copy of the op that does not declare its i32 input 0 as an index */
     gckpt_tensor *other[3] = { NULL, NULL, NULL };
     old.flags = GCKPT_INDEX(2);
     other[0] = other[2] = gckpt_input(g, "a", GCKPT_I32, gckpt_shape1(R));
@@ -849,7 +858,7 @@ static void index_inputs(void)
     gckpt_store_free(s);
 }
 
-/* ---- printing a frontier needs no memory, but names do ---- */
+/* ---- printing a frontier allocates nothing; naming a tensor does ---- */
 static void short_of_memory(void)
 {
     heap h;
@@ -869,7 +878,7 @@ static void short_of_memory(void)
     free(out.bytes);
     gckpt_frontier_free(f);
     gckpt_graph_free(l.g);
-    for (long fail = 1; fail < 8; fail++) { /* names that could not be stored are not compared */
+    for (long fail = 1; fail < 8; fail++) { /* a name that could not be stored must not be compared with later names */
         static char name[10000];
         gckpt_memory memory = heap_memory(&h);
         memset(name, 'n', sizeof name - 1);

@@ -1,6 +1,6 @@
-/* test_random.c - random graphs from the whole op set: every plan, split, feed style, thread count and debug option
- * gives the bits of one plain store-all run over the whole batch, within the promised bytes. Gradients agree with
- * finite differences.
+/* test_random.c - random graphs from the whole op set: every plan, split, way of feeding, thread count and debug
+ * option gives the bits of a store-all run over the whole batch with plain kernels, within the promised bytes.
+ * Gradients agree with finite differences.
  *
  *     build/test_random [first seed] [graphs] */
 #include "gradckpt.h"
@@ -8,7 +8,8 @@
 #include "net.h"
 #include <math.h>
 
-/* tests/run/test_backend.c includes this file for runs on memory that the host cannot read. */
+/* tests/run/test_backend.c defines RANDOM_BACKEND and includes this file, to run the graphs on memory that the host
+ * cannot read. */
 #ifndef RANDOM_BACKEND
 #define RANDOM_BACKEND(wanted) NULL
 #endif
@@ -19,7 +20,7 @@ enum { STEPS = 2, FETCHES = 8 };
 typedef struct {
     const char *what;
     gckpt_mode mode;
-    int64_t rows, stream; /* stream: rows that are added at a time */
+    int64_t rows, stream; /* stream: number of rows that are added at a time, or 0 if the batch is not streamed */
     int pieces, in_backward, way, instructions, no_clip;
     unsigned debug;
     size_t budget;
@@ -37,7 +38,7 @@ static int fetch_count, not_finite;
 
 static double profile_clock(void *user) { return (*(double *)user += 0.5); }
 
-/* Runs a whole step with gckpt_profile_step, with a clock that ticks once for each instruction. */
+/* Runs a whole step with gckpt_profile_step and a clock that ticks once for each instruction. */
 static gckpt_result profiled_step(gckpt_exec *e, const gckpt_feed *f, int n, const gckpt_hyper *hyper, int length,
                              gckpt_report *report)
 {
@@ -77,7 +78,8 @@ static int mixes_rows(const gckpt_plan *p)
     return 0;
 }
 
-/* Trains and compares with `want`. If `want` is NULL, fills the values of the fetches instead. */
+/* Trains by this run and compares the outcome with `want`. If want is NULL, this is the run to compare with, and its
+ * fetched values are kept. */
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
     gckpt_report report = { 0 };
@@ -128,11 +130,13 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
             if (q.state[k % 4])
                 o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
     const int64_t vranks = d.virtual_ranks && !inference ? d.virtual_ranks : 1;
+    /* rows of the last micro-batch, of which fetches have the values */
     int64_t at_once = r->stream ? r->stream : net.batch,
-            tail = (net.batch - 1) % at_once % net.rows + 1; /* rows of the last micro-batch */
+            tail = (net.batch - 1) % at_once % net.rows + 1;
     for (int i = 0; i < fetches && result == GCKPT_OK; i++) {
         if (fetched[i].data && vranks > 1)
-            continue; /* even the plain run has only the rows of the last virtual rank */
+            /* with virtual ranks, a fetch has only rows of the last virtual rank, in the run to compare with as well */
+            continue;
         const float *got = gckpt_fetch(e, fetched[i].id, fetched[i].gradient);
         int64_t n = fetched[i].data ? fetched[i].n / net.batch * tail : fetched[i].n;
         if (!want)
@@ -147,7 +151,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                       (inference || (o.hash == want->hash && memcmp(o.norm, want->norm, sizeof o.norm) == 0)),
                   "seed %u %s rows %d: other bits (loss %.9g, %.9g; norm %.9g, %.9g)", seed, r->what, (int)r->rows,
                   o.loss[1], want->loss[1], o.norm[1], want->norm[1]);
-    /* if a virtual rank has fewer rows than a micro-batch can hold, no micro-batch is full */
+    /* if a virtual rank has fewer rows than a micro-batch of the plan, no micro-batch is full */
     const int full = (net.batch + vranks - 1) / vranks >= net.rows && (!r->stream || r->stream >= net.rows);
     if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_POISON) && full && !refused)
         CHECK_MSG(gckpt_bytes_measured(e) == o.bytes, "seed %u %s rows %d: %lu bytes planned, %lu measured", seed,
@@ -157,8 +161,8 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     return o;
 }
 
-/* Derives a schedule from store-all's list: losses run at any time before their backward, and stretches of forwards are
- * repeated anywhere. */
+/* Makes a random schedule from the list of a store-all plan: losses run at any place before their backward, and runs
+ * of consecutive forwards are repeated anywhere. Returns its length. */
 static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
 {
     int count = 0, forwards = 0, late[4] = { 0, 0, 0, 0 };
@@ -182,15 +186,15 @@ static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, 
         forwards += !back && forwards == i;
         out[count++] = list[i];
     }
-    for (int k = 0; k < net.terms; k++) /* a loss of frozen parameters has no backward */
+    for (int k = 0; k < net.terms; k++) /* a loss that depends on frozen parameters only has no backward */
         if (late[k])
             out[count++] = (gckpt_instruction){ GCKPT_FORWARD, late[k] };
     destroy();
     return count;
 }
 
-/* Draws the data, fetches tensors that have a value or a gradient, and lists store-all's schedule of the ops that
- * depend on the batch. */
+/* Draws the data of a graph, chooses tensors to fetch that have a value or a gradient, and lists store-all's schedule
+ * of the ops that depend on the batch. Returns the length of the list. */
 static int prepare(unsigned seed, gckpt_instruction *list)
 {
     gckpt_fetch_spec all[FETCHES];
@@ -199,7 +203,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     gckpt_plan_desc d = net.d;
     d.mode = GCKPT_STORE_ALL;
     net_fill();
-    for (int i = 0; i < VALUES && seed % 16 == 12; i++) /* in these nets every target is ignored */
+    for (int i = 0; i < VALUES && seed % 16 == 12; i++) /* every target of these nets is ignored */
         target_data[0][i] = target_data[1][i] = -1;
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
@@ -226,7 +230,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     return n;
 }
 
-/* Finite differences, on graphs without relu (they would step across its kink). */
+/* The gradient check below runs on graphs without relu, at whose kink finite differences are wrong. */
 static int hidden; /* number of graphs of which some gradient could not be checked */
 
 static void check_gradients(unsigned seed, int64_t count)
@@ -238,7 +242,7 @@ static void check_gradients(unsigned seed, int64_t count)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     gckpt_result result = gckpt_check_gradients(e, f, net_feed(NULL, 0, f), net.batch, NULL);
-    hidden += result == GCKPT_UNRESOLVED; /* some gradients are 1e-7 of the loss */
+    hidden += result == GCKPT_UNRESOLVED; /* some gradients are so small (1e-7 of the loss) that rounding hides them */
     if (count == 0)
         CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "no row has a target >= 0"), "seed %u: %s", seed,
                   gckpt_error_text(e));
@@ -308,7 +312,7 @@ int main(int argc, char **argv)
     net_features = NET_MIXING | NET_ALONE;
     for (unsigned i = 0; i < count; i++)
         test_graph(first + i);
-    /* a run of few graphs says nothing about the share */
+    /* in a run of few graphs, the share of such graphs may be larger */
     const int most = count < 32 ? (int)count - 1 : (int)count / 5;
     CHECK_MSG(not_finite <= most, "%d of %u graphs overflowed", not_finite, count);
     CHECK_MSG(hidden <= most, "%d of %u graphs too coarse", hidden, count);

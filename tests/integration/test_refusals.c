@@ -1,5 +1,5 @@
-/* test_refusals.c - everything that the library must refuse: shapes, arguments, feeds, arenas, streaming, plan files. A
- * refusal is checked by its result and a piece of its text, and must change nothing. */
+/* test_refusals.c - everything that the library must refuse: shapes, arguments, feeds, arenas, streaming, plan files.
+ * Each refusal is tested by its result and a part of its error text, and must change nothing. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/internal.h"
@@ -101,7 +101,7 @@ static void refused(int line, const gckpt_tensor *t, gckpt_result result, const 
         begin();                                                                                   \
         refused(__LINE__, call, result, text);                                                     \
     } while (0)
-/* The same call with the one size corrected. */
+/* After a REFUSED call: the same call with the wrong size corrected must be accepted. */
 #define TAKEN(call)                                                                                \
     do {                                                                                           \
         begin();                                                                                   \
@@ -476,11 +476,13 @@ static gckpt_result huge_saved(gckpt_call *call)
     call->saved_bytes = SIZE_MAX / 2;
     return same_shape(call);
 }
-static gckpt_result grows(gckpt_call *call) /* refuses more than 4 rows; an op with this rule mixes rows */
+/* A shape rule that refuses more than 4 rows. An op with this rule counts as mixing rows. */
+static gckpt_result grows(gckpt_call *call)
 {
     return call->in[0].shape.d[0] > 4 ? GCKPT_E_SHAPE : same_shape(call);
 }
-static gckpt_result pairs(gckpt_call *call) /* gives another kind of shape for more rows */
+/* A shape rule whose result has another number of columns if there are more than 2 rows. */
+static gckpt_result pairs(gckpt_call *call)
 {
     call->shape = gckpt_shape2(call->in[0].shape.d[0], call->in[0].shape.d[0] > 2 ? 2 : 1);
     return GCKPT_OK;
@@ -521,7 +523,7 @@ static gckpt_tensor *apply_rule(gckpt_result (*rule)(gckpt_call *))
     op = user_op("mine", rule);
     return apply(&op, f1(3));
 }
-/* Returns whether a user's op with this rule counts as mixing the rows of its input, which has two. */
+/* Returns whether a user-defined op with this shape rule, applied to an input of two rows, counts as mixing rows. */
 static int mixing(gckpt_result (*rule)(gckpt_call *))
 {
     static gckpt_op op;
@@ -579,7 +581,7 @@ static void leaves(void)
     refused(__LINE__, gckpt_add(f1(3), past_end), E_A, "constant \"far\" belongs to another graph");
     gckpt_graph_free(other);
 
-    begin(); /* the first error is kept */
+    begin(); /* the first error of a graph must be kept */
     CHECK(!gckpt_slice(f1(3), 5, 0, 1) && !gckpt_slice(f1(3), 6, 0, 1));
     CHECK(!gckpt_input(g, "x", GCKPT_F32, two) && !gckpt_param(g, "w", two, ones()) && !f1(3));
     ERROR_IS(g, E_A, "no axis 5");
@@ -633,7 +635,7 @@ static void user_ops(void)
     refused(__LINE__, gckpt_mean_squared_error(x, y, NULL), E_S, "(inputs relu #1, relu \"short\")");
 }
 
-/* A negative standard deviation gives the same values with opposite sign. */
+/* Tests that a negative standard deviation gives the same initial values with the opposite sign. */
 static void spreads(void)
 {
     const gckpt_init up[2] = { { 0.5f, 0, 0 }, { 0, 0.5f, 0 } }, down[2] = { { -0.5f, 0, 0 }, { 0, -0.5f, 0 } };
@@ -653,7 +655,7 @@ static void spreads(void)
     }
 }
 
-/* Axes may be counted from the last one. */
+/* Tests negative axis numbers, which count from the last axis. */
 static void negative_axes(void)
 {
     float x[24], out[2][24];
@@ -671,7 +673,8 @@ static void negative_axes(void)
     CHECK(!memcmp(out[0], out[1], sizeof out[0]) && out[0][1] == 4.0f);
 }
 
-/* Every byte of an op's attributes enters the hash of the plan, also where they do not fill whole words. */
+/* Tests that every byte of an op's attributes is part of the plan's hash, also the bytes of a last word that is not
+ * full. */
 static void odd_attributes(void)
 {
     gckpt_op plain = user_op("odd", same_shape);
@@ -691,7 +694,7 @@ static void odd_attributes(void)
     CHECK(hash[0] && hash[1] && hash[0] != hash[1]);
 }
 
-/* Attention whose output is no longer used: only the values saved for its backward stay. */
+/* Tests an attention op whose output is dropped while its saved values are kept for the backward. */
 static void saved_alone(void)
 {
     float x[3][2 * 5 * 8], out[2 * 5 * 8], saved[2][2 * 5 * 2];
@@ -741,7 +744,7 @@ static double no_clock(void *user)
     return 0;
 }
 
-/* For conditions that are joined by && or ||: cases in which only one of them decides. */
+/* Tests conditions of the library that are joined by && or ||, with calls in which only one of the parts decides. */
 static void one_by_one(void)
 {
 #define WINDOW(...) &(const gckpt_window){ __VA_ARGS__ }
@@ -783,7 +786,7 @@ static void one_by_one(void)
     REFUSED(E_S, "in 1 groups needs a w with 2 as axis 2", gckpt_conv1d(f3(1, 5, 2), f3(3, 3, 4), NULL, NULL));
     TAKEN(
         gckpt_conv2d(f4(1, 4, 4, 2), gckpt_relu(gckpt_input(g, "w", GCKPT_F32, gckpt_shape4(3, 3, 2, 4))), NULL, NULL));
-    begin(); /* a window may give both axes the value of a signal's single axis */
+    begin(); /* for a signal, a window may have the signal's padding in both of its elements */
     CHECK(gckpt_shape_of(gckpt_conv1d(f3(1, 5, 2), f3(3, 2, 4), NULL, WINDOW(.padding = { 1, 1 }))).d[1] == 5);
 #undef WINDOW
 
@@ -793,22 +796,23 @@ static void one_by_one(void)
     begin();
     CHECK(gckpt_rotary(f3(2, 3, 8), &less)->attribute_bytes >
           gckpt_rotary(f3(2, 3, 8), &plain)->attribute_bytes);
-    CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7); /* the length of the shortest table */
+    /* the positions that are left in the shortest table after the first position */
+    CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7);
     CHECK(gckpt_positions(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
     CHECK(gckpt_positions(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
-    begin(); /* a tensor without axes has no rows either */
+    begin(); /* a tensor without axes has no rows, so an op that makes one mixes rows */
     CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes_rows & GCKPTI_MIXES_ALWAYS);
-    begin(); /* a condition that is a parameter gets no gradient */
+    begin(); /* a condition needs no gradient, so a parameter that is a condition is detached */
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     CHECK(gckpt_where(w, f1(2), f1(2))->in[0] != w);
 
-    begin(); /* a graph that failed accepts no more ops */
+    begin(); /* after an error, the graph accepts no more ops */
     w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     const gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 2)), w)), 1, 0 };
     gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, NULL);
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL), untold = *p;
     gckpt_usage usage;
-    untold.info = NULL; /* like a plan that lacks this optional table */
+    untold.info = NULL; /* a plan without this table, which is optional */
     CHECK(gckpt_plan_usage(p, 0, &usage) == GCKPT_OK && gckpt_plan_usage(&untold, 0, &usage) == E_A);
     CHECK(f && !gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A && !gckpt_frontier_plan(f, 0));
     gckpt_frontier_free(f);
@@ -1025,7 +1029,8 @@ static gckpt_result step(const net *n, int64_t rows, gckpt_report *report)
     return gckpt_step(n->e, feeds, 2, rows, &h, report);
 }
 
-/* Takes a step that must be refused: checks the text, and that weights and step number are unchanged. */
+/* Takes a step that must be refused with this result and text, and checks that weights and step number are
+ * unchanged. */
 static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int count,
                          gckpt_result result, const char *text)
 {
@@ -1040,7 +1045,7 @@ static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int
               "line %d: something changed", line);
 }
 
-/* Each error names the given value, the allowed ones and the remedy. */
+/* Tests that error texts name the given value, the allowed values and the remedy. */
 static void wordings(void)
 {
     REFUSED(E_A, "input \"y\" is i32, mean_squared_error needs f32: declare and feed it as floats",
@@ -1065,8 +1070,8 @@ static void wordings(void)
     ERROR_IS(s, E_A, "get: index 0");
 }
 
-/* GCKPT_FEED records the type of the data: a feed of another type than the input's is refused. Types that no input has
- * do not compile; test_small.sh tests that. */
+/* Tests GCKPT_FEED, which records the type of the data: a feed whose type is not the type of its input is refused.
+ * Data of a type that no input can have does not compile, which test_small.sh tests. */
 static void typed_feeds(void)
 {
     static const float floats[BATCH * T] = { 0 };
@@ -1087,7 +1092,7 @@ static void typed_feeds(void)
     stop(&n);
 }
 
-/* Uses of a store that was freed too early, in memory that can still be read. */
+/* Tests calls that use a store which was freed too early; its memory can still be read here. */
 static void freed_store(void)
 {
     static heap left;
@@ -1103,7 +1108,8 @@ static void freed_store(void)
     n.e = gckpt_exec_new(n.p, s, NULL);
     CHECK(step(&n, BATCH, NULL) == GCKPT_OK);
     gckpt_exec *other = gckpt_exec_new(n.p, s, NULL);
-    gckpt_exec_free(gckpt_exec_new(n.p, s, NULL)); /* frees the second of three executors */
+    /* frees the second of three executors, so that the store's list of executors is tested */
+    gckpt_exec_free(gckpt_exec_new(n.p, s, NULL));
     gckpt_graph_free(g);
     gckpt_store_free(s);
     s = NULL, g = NULL;
@@ -1116,7 +1122,8 @@ static void freed_store(void)
     CHECK(left.live == 0);
 }
 
-/* Two calls in one executor at once: a callback makes the second one, as another thread could. */
+/* Tests two calls on one executor at once: a callback within the first call makes the second one, as another thread
+ * could do. */
 static net *within;
 static gckpt_result second;
 static char second_text[300];
@@ -1175,7 +1182,7 @@ static void feeds(void)
     z.data = NULL;
     STEP_REFUSED(x, z, 2, E_A, "feed 1: its data is NULL");
 
-    tokens[4] = -1; /* a negative index is ignored in targets, but refused elsewhere */
+    tokens[4] = -1; /* a negative index is ignored in targets, and refused in other inputs */
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "\"tokens\": index -1 at row 1, position 1: embed #");
     tokens[4] = V;
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "\"tokens\": index 5 at row 1, position 1");
@@ -1184,7 +1191,7 @@ static void feeds(void)
     tokens[4] = 0;
     targets[5] = V;
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA,
-                 /* the name of the lowering in the plan */
+                 /* the plan uses a lowering of the loss, which the error text names */
                  "\"targets\": index 5 at row 1, position 2: linear_cross_entropy #");
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "takes 0 to 4");
     targets[5] = INT32_MIN;
@@ -1281,7 +1288,8 @@ static void exec_refused(int line, const gckpt_plan *p, const gckpt_exec_desc *d
     gckpt_exec_free(e);
     if (!p || gckpt_exec_need(p, d) == SIZE_MAX)
         return;
-    gckpt_exec_desc small = { 0 }; /* the same check comes before memory is requested, of which there is too little */
+    /* the same refusal must come if the memory for the executor is too small, since arguments are checked first */
+    gckpt_exec_desc small = { 0 };
     small = d ? *d : small;
     small.memory.size = gckpt_exec_need(p, NULL) * 3 / 4;
     small.memory.memory = malloc(small.memory.size);
@@ -1317,7 +1325,7 @@ static void arenas(void)
         bind.arena = at + off;
         EXEC_REFUSED(n.p, &bind, E_A, "the arena given has");
     }
-    bind.arena = at; /* an arena of exactly the needed bytes, shared by two executors */
+    bind.arena = at; /* an arena of exactly the needed bytes, used by two executors */
     bind.debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON;
     n.e = gckpt_exec_new(n.p, s, &bind);
     CHECK(n.e && step(&n, BATCH, &given) == GCKPT_OK && gckpt_store_hash(s) == hash &&
@@ -1347,7 +1355,7 @@ static void arenas(void)
     free(room);
 }
 
-static void scribble(const gckpt_call *call) /* a faulty kernel, which writes past the end of its result */
+static void scribble(const gckpt_call *call) /* A faulty kernel, which writes beyond the end of its result. */
 {
     copies(call);
     call->out[call->rows * 3] = 7;
@@ -1381,7 +1389,7 @@ static void canary(void)
     gckpt_plan_free(p);
 }
 
-/* An allocator that gives at most 1 MiB at a time. */
+/* An allocator that refuses more than 1 MiB at a time. */
 static void *frugal(void *user, void *ptr, size_t old_size, size_t new_size)
 {
     (void)user, (void)old_size;
@@ -1410,7 +1418,7 @@ static void binding(void)
             ERROR_IS(s, E_A, gckpt_isa_name((gckpt_isa)isa));
         gckpt_exec_free(e);
     }
-    CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* so at least one was refused */
+    CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* one of the instruction sets was refused above */
     bind.isa = GCKPT_ISA_AUTO;
     bind.debug = 2 * GCKPT_DEBUG_FINITE;
     EXEC_REFUSED(n.p, &bind, E_A, "exec: desc.debug is 32; allowed is 0 to 31");
@@ -1418,7 +1426,7 @@ static void binding(void)
     EXEC_REFUSED(NULL, NULL, E_A, "exec: the plan is NULL");
     CHECK(gckpt_exec_need(NULL, NULL) == SIZE_MAX && gckpt_exec_need(n.p, NULL) < SIZE_MAX);
 
-    /* other stores: without the parameters, with other ones, frozen, in another order */
+    /* stores without the parameters, with others, with frozen ones, and with the same ones in another order */
     gckpt_store *full = s;
     s = gckpt_store_new(NULL);
     EXEC_REFUSED(n.p, NULL, E_A, "exec: the store has no parameter \"table\" of 20 elements");
@@ -1435,7 +1443,7 @@ static void binding(void)
     gckpt_store_freeze(s, "w", 1);
     EXEC_REFUSED(n.p, NULL, E_A, "exec: \"w\" was frozen after planning; make a new plan");
     gckpt_store_freeze(s, "w", 0);
-    for (int i = 0; i < 2; i++) { /* the same weights in another order */
+    for (int i = 0; i < 2; i++) { /* copies the weights to the store that has them in another order */
         gckpt_parameter from, to;
         const char *name = i ? "w" : "table";
         gckpt_store_get(full, gckpt_store_find(full, name), &from);
@@ -1453,7 +1461,7 @@ static void binding(void)
     gckpt_store_free(s);
     s = full;
 
-    gckpt_store_freeze(s, "w", 1); /* while an executor uses them */
+    gckpt_store_freeze(s, "w", 1); /* freezes a parameter while an executor trains it */
     uint64_t hash = gckpt_store_hash(s);
     CHECK(step(&n, ROWS, NULL) == E_A && gckpt_store_hash(s) == hash);
     ERROR_IS(n.e, E_A, "step: \"w\" was frozen after planning; make a new plan");
@@ -1476,7 +1484,7 @@ static void binding(void)
           gckpt_store_step(s) == 1);
     stop(&n);
 
-    desc = batch_of(INT64_C(1) << 60); /* copies of that many rows */
+    desc = batch_of(INT64_C(1) << 60); /* a batch so large that its copied feeds cannot be addressed */
     begin();
     n = build();
     n.p = gckpt_plan_new(g, n.terms, 1, &desc);
@@ -1523,7 +1531,8 @@ static void streaming(void)
     CHECK(gckpt_step_end(n.e, &report) == E_A && gckpt_step_add(n.e, both, 2, ROWS) == E_A);
 
     CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK && gckpt_step_add(n.e, both, 2, 3) == GCKPT_OK);
-    CHECK(gckpt_step_add(n.e, both, 2, 4) == E_A); /* more rows than the batch has; the earlier rows stay */
+    /* more rows than the batch has left are refused, and the rows before stay */
+    CHECK(gckpt_step_add(n.e, both, 2, 4) == E_A);
     ERROR_IS(n.e, E_A,
          "step: 4 rows; this plan takes 1 to 6 in a step (all calls of the step together)");
     CHECK(gckpt_step_add(n.e, both, 2, 0) == E_A && gckpt_step_add(n.e, both, 1, 1) == E_A);
@@ -1543,7 +1552,7 @@ static void streaming(void)
     CHECK(gckpt_step_add(n.e, both, 2, ROWS) == E_A);
     stop(&n);
 
-    /* two losses with separate counts, and two that share their targets */
+    /* kinds of graphs: with two losses that have separate counts, or that share their targets */
     for (int kind = 0; kind < 5; kind++) {
         begin();
         n = build();
@@ -1595,7 +1604,7 @@ static void partial_steps(void)
             for (int i = 0; i < length; i++)
                 known += gckpt_plan_get(n.p, i, &at) == GCKPT_OK && at.kind == next.kind &&
                          at.id == next.id;
-            if (next.id >= 0) /* the instruction that it tells must be one of the plan's, in the plan's order */
+            if (next.id >= 0) /* the next instruction must be one of the plan's */
                 CHECK(known == 1);
             losses_run +=
                 piece == 1 && next.kind == GCKPT_FORWARD && next.id == gckpt_id(n.terms[0].loss);
@@ -1641,7 +1650,7 @@ static void cancelling(void)
         uint64_t before = gckpt_store_hash(s);
         gckpt_result result = step(&n, BATCH, &report);
         if (result ==
-            GCKPT_CANCELLED) { /* the call before the first update is the last one that can cancel */
+            GCKPT_CANCELLED) { /* the callback before the first update is the last one that can cancel the step */
             cancelled++;
             CHECK(c.updates <= 1 && c.calls == at + 1);
             CHECK(gckpt_store_hash(s) == before && gckpt_store_step(s) == 0 &&
@@ -1649,7 +1658,7 @@ static void cancelling(void)
             ERROR_IS(n.e, GCKPT_CANCELLED, "nothing was changed");
             c.at = 1000;
             CHECK(step(&n, BATCH, &report) == GCKPT_OK && gckpt_store_hash(s) == done);
-        } else { /* during the updates it is too late */
+        } else { /* a step cannot be cancelled any more once updates have begun */
             finished++;
             CHECK(result == GCKPT_OK && gckpt_store_hash(s) == done && c.updates == 2);
         }
@@ -1666,7 +1675,7 @@ static void plan_refused(int line, const net *n, const gckpt_term *terms, int co
     CHECK_MSG(!p, "line %d: not refused", line);
     check_error(line, g, E_A, text);
     gckpt_plan_free(p);
-    p = gckpt_plan_new(g, n->terms, 1, NULL); /* the refusal leaves the graph usable */
+    p = gckpt_plan_new(g, n->terms, 1, NULL); /* after the refusal, the graph must still be usable */
     CHECK_MSG(p && gckpt_error(g) == GCKPT_OK, "line %d", line);
     gckpt_plan_free(p);
 }
@@ -1807,7 +1816,7 @@ static void requests(void)
     ERROR_IS(g, E_A, "a segment is still open");
     gckpt_segment_end(g);
 
-    /* getters of a plan with indices out of range */
+    /* calls the getters of a plan with indices out of range */
     gckpt_plan *p = gckpt_plan_new(g, n.terms, 1, NULL);
     gckpt_buffer buffer;
     gckpt_usage usage;
@@ -1882,7 +1891,7 @@ static void stores(void)
     CHECK(gckpt_store_write(s, NULL, NULL) == E_A && gckpt_store_read(s, NULL, NULL, 8) == E_A);
     CHECK(gckpt_store_save(s, NULL) == E_A && gckpt_store_load(s, NULL) == E_A);
     ERROR_IS(s, E_A, "load: a store and a path are needed");
-    /* names that are invalid UTF-8 in different ways; and the longest valid names */
+    /* names that are invalid UTF-8 in different ways, then the longest valid names */
     static const char *const bad[] = {
         "\x80",
         "\xc3",
@@ -1930,7 +1939,7 @@ static void texts(void)
         number(9.999999, "10");
     number(100, "100"), number(1000000, "1000000");
     const gckpt_shape one = gckpt_shape1(3);
-    char small[8]; /* a text that does not fit is cut and terminated */
+    char small[8]; /* a buffer that is too small gets the beginning of the text, terminated */
     gckpti_text t = { small, sizeof small - 1 };
     gckpti_text_add(&t, "%s%i%S", "abcde", -12345, &one);
     CHECK(!strcmp(small, "abcde-1"));
@@ -1940,17 +1949,17 @@ static void texts(void)
 /* ---- user ops: arguments of kernels; side effects ---- */
 static struct {
     int runs, backwards, wrong;
-    float scale; /* scale of the last backward of a loss */
+    float scale; /* gradient of the loss that its last backward received */
 } observed;
 
 static void counts(const gckpt_call *call)
 {
     observed.runs++;
-    if (call->out) /* out is NULL if nothing reads it */
+    if (call->out) /* no op reads the result, so it need not be written */
         copies(call);
 }
 static void once_forward(
-    const gckpt_call *call) /* an op of a parameter has 1 row, whatever the batch */
+    const gckpt_call *call) /* The op has a parameter as its input, so it runs on 1 row, however large the batch is. */
 {
     observed.runs++;
     observed.wrong += call->first_row != 0 || call->rows != 1;
@@ -1983,7 +1992,7 @@ static void side_effects(void)
     once.flags = 0;
     once.forward = once_forward;
     once.backward = once_backward;
-    /* read by a recomputed op; read by nothing; with policy must_save; with must_recompute */
+    /* kinds of graphs: the op's result is read by a recomputed op; by no op; has must_recompute; has must_save */
     for (int kind = 0; kind < 4; kind++)
         for (int mode = GCKPT_AUTO; mode <= GCKPT_INFERENCE; mode++) {
             if (mode == GCKPT_SCHEDULE)
@@ -2019,7 +2028,7 @@ static void side_effects(void)
                                       ? gckpt_forward(e, &feed, 1, BATCH, NULL)
                                       : gckpt_step(e, &feed, 1, BATCH, &rates, NULL);
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e ? (void *)e : (void *)g));
-            int others = mode == GCKPT_INFERENCE ? BATCH / ROWS : 1; /* number of runs of `once` */
+            int others = mode == GCKPT_INFERENCE ? BATCH / ROWS : 1; /* number of runs of the op `once` */
             CHECK_MSG(observed.runs == BATCH / ROWS + others, "kind %d, mode %d: %d runs", kind, mode,
                       observed.runs - others);
             CHECK(observed.wrong == 0);
@@ -2028,7 +2037,7 @@ static void side_effects(void)
         }
 }
 
-/* A user's loss with indices, in which all targets may be ignored. */
+/* A user-defined loss with index targets, all of which may be ignored. */
 static gckpt_result hit_shape(gckpt_call *call)
 {
     (void)call;
@@ -2054,7 +2063,8 @@ static int64_t ten(const gckpt_call *call, int i)
     (void)call;
     return i == 1 ? 10 : 1;
 }
-static void wrong_forward(const gckpt_call *call) /* a kernel that counts differently from the feeds */
+/* A loss whose forward counts something else than the valid targets in its feeds. */
+static void wrong_forward(const gckpt_call *call)
 {
     hit_forward(call);
     if (call->loss_count)
@@ -2092,15 +2102,16 @@ static void user_losses(void)
             else
                 CHECK(report.loss == report.loss && report.grad_norm == report.grad_norm &&
                       report.count == ROWS);
-            const float want[] = { 0, 3 * 2,
-                                   3 }; /* weight * first count / its count; with count 0 the result is 0, not inf */
+            /* scale of the second loss: its weight * count of the first loss / its own count, and 0 (not infinity)
+             * if that count is 0 */
+            const float want[] = { 0, 3 * 2, 3 };
             CHECK_MSG(observed.scale == want[i], "%g", (double)observed.scale);
             gckpt_exec_free(e);
             gckpt_plan_free(p);
         }
 }
 
-/* The cost of attention is proportional to the visible pairs of query and key. */
+/* Tests that the cost of attention is proportional to the number of pairs of a query and a visible key. */
 static void attention_cost(void)
 {
     for (int t = 1; t < 70; t += 3) {
@@ -2132,12 +2143,12 @@ static void attention_cost(void)
 }
 
 /* ---- plan files ---- */
-static void file_set(file *f, size_t i, uint64_t v) /* sets number i of the file */
+static void file_set(file *f, size_t i, uint64_t v) /* sets number i of the file to v */
 {
     for (size_t k = 0; k < 8; k++)
         f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
 }
-/* Reads the plan file after correcting its hash, as an attacker would. */
+/* Reads the plan file after setting its hash to the right value, as an attacker would. */
 static gckpt_plan *file_plan(file *f)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -2155,7 +2166,7 @@ static void plan_files(void)
         gckpt_plan_desc desc = batch_of(BATCH);
         desc.mode = (gckpt_mode)mode;
         begin();
-        gckpt_param(g, "w", gckpt_shape2(C, C), ones()); /* the first tensor is a parameter */
+        gckpt_param(g, "w", gckpt_shape2(C, C), ones()); /* a graph whose first tensor is a parameter */
         net n = build();
         n.p = gckpt_plan_new(g, n.terms, 1, &desc);
         whole.size = 0;
@@ -2164,10 +2175,10 @@ static void plan_files(void)
         gckpt_plan *p = file_plan(&f);
         CHECK_MSG(p && !memcmp(f.bytes, whole.bytes, whole.size), "%s", gckpt_error_text(g));
         gckpt_plan_free(p);
-        /* moves each buffer to the place of another one that is live at the same time */
+        /* moves each buffer to the offset of another buffer that is live at the same time */
         int count = gckpt_plan_buffers(n.p), pairs = 0;
         size_t first =
-            whole.size / 8 - 1 - (size_t)count; /* the offsets are the last numbers before the hash */
+            whole.size / 8 - 1 - (size_t)count; /* the offsets are the last numbers of the file except for the hash */
         for (int i = 0; i < count; i++)
             for (int k = 0; k < count; k++) {
                 gckpt_buffer a, b;
@@ -2184,7 +2195,7 @@ static void plan_files(void)
                 gckpt_plan_free(p);
             }
         CHECK(pairs > 10);
-        for (int i = 0; i < count; i++) { /* misaligned; beyond the address space */
+        for (int i = 0; i < count; i++) { /* an offset that is not aligned, and one beyond the address space */
             file_copy(&f, &whole);
             file_set(&f, first + (size_t)i, 4);
             CHECK(!file_plan(&f) && gckpt_error(g) == GCKPT_E_DATA);
@@ -2192,7 +2203,7 @@ static void plan_files(void)
             CHECK(!file_plan(&f));
             ERROR_IS(g, GCKPT_E_DATA, "is beyond what this machine addresses");
         }
-        /* whether each parameter is trained; these numbers precede the number of buffers */
+        /* changes the numbers that say whether a parameter is trained; they come just before the number of buffers */
         for (int i = 0; i < 2; i++) {
             file_copy(&f, &whole);
             file_set(&f, first - 3 + (size_t)i, 0);
@@ -2206,7 +2217,7 @@ static void plan_files(void)
     free(whole.bytes);
 }
 
-/* ---- fitting: a build function that builds another graph for some rows ---- */
+/* ---- gckpt_fit: a build function that builds another graph for some numbers of rows ---- */
 static int built_wrong, built_from;
 static int odd_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
 {
@@ -2274,7 +2285,7 @@ static void fitting(void)
     ERROR_IS(s, E_A, "update_in_backward must be 0, 1 or");
 }
 
-/* ---- large graphs: more ops than sqrt tries one by one; more cost than can be counted ---- */
+/* Tests graphs with more ops than GCKPT_SQRT tries segment sizes one by one, and graphs whose cost exceeds 64 bits. */
 static void large(void)
 {
     begin();
@@ -2315,7 +2326,7 @@ static void large(void)
     }
     desc.costs = NULL;
 
-    begin(); /* an arena that no machine can address: growing in steps, and at once */
+    begin(); /* arenas that no machine can address, reached by small buffers or by a single one */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), ones()));
     const int64_t wide = INT64_C(1) << 50;
@@ -2335,7 +2346,7 @@ static void large(void)
     }
 }
 
-/* ---- a processor in another floating-point mode: creating a store fails ---- */
+/* ---- a processor in another floating-point mode: gckpt_store_new must fail ---- */
 static void wrong_modes(void)
 {
 #ifdef __SSE2__
@@ -2368,7 +2379,7 @@ static void wrong_modes(void)
 #endif
 }
 
-/* ---- memory: allocation n fails while a graph is built ---- */
+/* ---- allocation number n fails while a graph is built ---- */
 static void no_memory(void)
 {
     static gckpt_op op;
@@ -2407,7 +2418,7 @@ static void no_memory(void)
             "graph: no memory for ");
 }
 
-/* ---- refusals that only a plan can make ---- */
+/* ---- requests that are only refused when a plan is made ---- */
 static gckpt_result one_thread(gckpt_call *call)
 {
     call->workspace_forward = call->threads > 2 ? SIZE_MAX / 2 : 0;
@@ -2441,7 +2452,8 @@ static void plans_refused(void)
         gckpt_plan_free(p);
     }
 
-    begin(); /* schedules: a loss without a forward, a backward before it, one missing */
+    /* schedules without the forward of a loss, with a backward before the forward, and with a missing instruction */
+    begin();
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     w = gckpt_param(g, "w", gckpt_shape1(3), normal);
     gckpt_tensor *h = gckpt_mul(x, w), *t = gckpt_tanh(h), *idle = gckpt_tanh(x);
@@ -2465,23 +2477,23 @@ static void plans_refused(void)
     desc.instructions = 6;
     CHECK(!gckpt_plan_new(g, terms, 2, &desc));
     ERROR_IS(g, E_A, "needs a forward");
-    desc.instructions = 7; /* the second loss reads a value that no instruction makes */
+    desc.instructions = 7; /* no instruction computes the value that the second loss reads */
     list[6] = list[7];
     CHECK(!gckpt_plan_new(g, terms, 2, &desc) && gckpt_error(g) == E_A);
     desc.instructions = 5;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     ERROR_IS(g, E_A, "needs a forward and a backward");
     desc.instructions = 6;
-    gckpt_instruction swap = list[2]; /* the forward of the loss after its backward, though all are present */
+    gckpt_instruction swap = list[2]; /* exchanges forward and backward of the loss, so that the backward comes first */
     list[2] = list[3], list[3] = swap;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     ERROR_IS(g, E_A, "before any forward");
     list[3] = list[2], list[2] = swap;
-    swap = list[0]; /* a forward before the forwards of its inputs */
+    swap = list[0]; /* exchanges the first two forwards, so that one comes before the forward of its input */
     list[0] = list[1], list[1] = swap;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc) && gckpt_error(g) == E_A);
 
-    begin(); /* more values to keep than the search counts */
+    begin(); /* more bytes to keep than the search can count */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), normal));
     for (int i = 0; i < 6; i++)
@@ -2498,7 +2510,7 @@ static void plans_refused(void)
     CHECK(!gckpt_frontier_new(g, terms, 1, &desc));
     ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
 
-    begin(); /* the error names the view that divides rows */
+    begin(); /* the plan cannot be split exactly because of a view that divides rows; its name must be returned */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     h = gckpt_name(gckpt_reshape(gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(3), normal)),
                                  gckpt_shape2(3, ROWS)),
@@ -2511,12 +2523,12 @@ static void plans_refused(void)
     gckpt_plan_free(p);
 }
 
-/* A file whose header would exceed 100 MB is not written. */
+/* Tests that a store is not written if the header of the file would exceed 100 MB. */
 static void long_names(void)
 {
     const size_t n = (size_t)18 << 20;
     char *name = (char *)malloc(n);
-    memset(name, 1, n); /* each character takes six bytes in JSON */
+    memset(name, 1, n); /* a character that takes six bytes in JSON */
     name[n - 1] = 0;
     begin();
     CHECK(gckpt_store_external(s, name, gckpt_shape1(3), numbers, 0) == GCKPT_OK);
@@ -2526,7 +2538,7 @@ static void long_names(void)
     free(name);
 }
 
-/* Backwards whose gradients are all unused do nothing. */
+/* Tests that a backward none of whose gradients is used does nothing. */
 static void no_gradient(void)
 {
     static const gckpt_op *const ops[] = {
@@ -2557,7 +2569,8 @@ static void no_gradient(void)
 #ifdef GCKPT_NO_FAST
 static void no_fast(void)
 {
-    net n = start(NULL, NULL); /* here every plan is plain; a plan of another build is not */
+    /* in a build without fast kernels every plan is for plain kernels; a plan of another build must be refused */
+    net n = start(NULL, NULL);
     static file f;
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;

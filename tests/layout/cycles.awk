@@ -1,7 +1,8 @@
-# Prints the cycles among the files of each folder of src/: files each of which calls, directly or through others, all the
-# rest. Input: the .c and .h files of src/, as src/FOLDER/FILE. Output: a line for each cycle, "FOLDER: N files: FILE ..".
-# The graph of a folder has a node for each .c file, and one for each function that a header defines (static inline). An
-# edge leads from a node to the one that defines a function whose name it contains.
+# Prints the cycles among the files of each folder of src/. A cycle is a set of files of which each one calls all
+# others, directly or through other files. Input: the .c and .h files of src/, as src/FOLDER/FILE. Output: a line for
+# each cycle, "FOLDER: N files: FILE ..". The graph of a folder has a node for each .c file, and one for each function
+# that a header defines (static inline). An edge leads from a node to each node that defines a function whose name
+# occurs in it.
 function add_node(name) {
     nodes[folder, ++count[folder]] = name
     return name

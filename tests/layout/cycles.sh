@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints the cycles among the files of each folder of DIR (cycles.awk): sh tests/layout/cycles.sh DIR. Status 1 when a folder
-# has more cycles, or more files in them, than tests/layout/cycles.txt allows, or fewer: then the list must be lowered.
+# Prints the cycles among the files of each folder of DIR (see cycles.awk): sh tests/layout/cycles.sh DIR. The exit
+# status is 1 if a folder has more cycles, or more files in them, than tests/layout/cycles.txt allows; also if it has
+# fewer, since the numbers in that list must then be lowered.
 found=$(awk -f "$(dirname "$0")/cycles.awk" "$1"/*/*.[ch]) || exit 1
 echo "$found"
 echo "$found" | awk '

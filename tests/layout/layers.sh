@@ -1,7 +1,8 @@
 #!/bin/sh
-# Draws the layers of src/ from its MANIFEST and DEPS, for docs/architecture.md (make architecture): sh tests/layout/layers.sh src
-# A row has the lines that a layer's files may have, the functions that its header may declare, and the numbers of the
-# layers whose headers its files may include; a column shows the layers that use that layer.
+# Draws the layers of src/ from its MANIFEST and DEPS, for docs/architecture.md (make architecture): sh
+# tests/layout/layers.sh src. The row of a layer has the number of lines that its files may have, the number of
+# functions that its layer header may declare, and the numbers of the layers whose headers it may include; the column
+# of a layer shows the layers that use it.
 dir=$1
 awk '
     /^#/ || NF == 0 { next }

@@ -11,7 +11,7 @@ check "sentences and pages" sh tests/layout/prose.sh
 check "cycles among files do not grow" sh tests/layout/cycles.sh src
 check "src/cuda/ is in order" sh tests/layout/layout.sh src/cuda
 
-# broken NAME TEXT COMMAND...: in a copy that the command changes, layout.sh prints TEXT; of: src or src/cuda
+# broken NAME TEXT COMMAND...: checks that layout.sh prints TEXT in a copy of src (or $of) that the command changes
 of=src
 broken()
 {
@@ -85,7 +85,7 @@ check "the generated CUDA file is up to date" same
 check "CUDA's file, edited" edited
 of=src
 
-# spoken FILE LINE TEXT: words.sh prints TEXT when LINE is added to FILE
+# spoken FILE LINE TEXT: checks that words.sh prints TEXT if LINE is added to FILE
 spoken()
 {
     in_turn 3 || return 0
@@ -98,7 +98,7 @@ silent() { ! sh tests/layout/words.sh "$work/tree" > "$work/words_found" && grep
 while IFS='|' read -r file line text; do
     case $file in \#*) ;; *) spoken ${file% } "$(echo "${line# }" | tr '!' '|')" "${text# }" ;; esac
 done < tests/layout/words_faults.txt
-# prosaic NAME TEXT COMMAND...: in a copy of the prose that the command changes, prose.sh prints TEXT
+# prosaic NAME TEXT COMMAND...: checks that prose.sh prints TEXT in a copy of the prose that the command changes
 prosaic()
 {
     in_turn 3 || return 0

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the words of names and prose against tests/layout/words.txt: sh tests/layout/words.sh [ROOT]. A line for each
-# fault, and status 1 if there is one.
+# Checks the words of names and prose against tests/layout/words.txt: sh tests/layout/words.sh [ROOT]. Prints a line
+# for each fault; if there is one, the exit status is 1.
 #   - A word of the first list occurs nowhere: names, comments, texts, scripts and pages of ROOT, except the CHANGELOG (old
 #     names), the lists themselves, and data (golden values, texts to train on, seeds of the fuzzers).
 #   - A word of the second list has several senses. Each name in src/ that contains it is listed once, under its sense.

@@ -2,12 +2,13 @@
  *
  *     long [STEPS]     20000; 1000000 for the long form
  *
- * The steps are divided into sessions of 50. Each session loads a new store from the last save (in memory, every 8th
- * time by path), has executors for three shapes in turns, and another plan: mode, rows of a micro-batch, budget. At its
- * end everything is freed. Then the test trains with 64 threads (a pool, and the build's own) on any number of
- * processors, with a profile whose clock jumps, and on threads as ranks, one of which is slow and whose clocks jump,
- * saved and loaded by other numbers of ranks. Each must give the bits of an uninterrupted training with one store-all
- * executor for each shape. The allocator must get all memory back, and neither its peak nor the process's may grow. */
+ * The steps are divided into sessions of 50. Each session loads a new store from the last save (in memory, every
+ * 8th time by path), uses executors for three shapes in turn, and has another plan than the session before: another
+ * mode, number of rows of a micro-batch, and budget. At the end of a session everything is freed. Further trainings
+ * run with 64 threads (a pool, and the build's own) on any number of processors, with a profile whose clock jumps,
+ * and on threads as ranks, of which one is slow and has jumping clocks, saved and loaded by other numbers of ranks.
+ * Each training must give the bits of an uninterrupted one with a single store-all executor for each shape. The
+ * allocator must get all memory back, and neither its peak nor that of the process may grow. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
@@ -36,8 +37,8 @@ static heap mem;
 typedef struct {
     gckpt_mode mode;
     int64_t rows; /* rows of a micro-batch */
-    int budget;   /* if nonzero, half way between store-all's bytes and the least */
-    int wide;     /* if nonzero, layers are large enough for threads to be used */
+    int budget;   /* if nonzero, the budget is half way between the bytes of store-all and the least bytes */
+    int wide;     /* if nonzero, layers are so large that kernels use threads */
     int threads, virtual_ranks;
     const gckpt_transport *ranks;
     const gckpt_exec_desc *exec_desc;
@@ -57,7 +58,7 @@ static int fail(training *t, const char *what, const void *object)
     return 0;
 }
 
-/* Plans a loss over T positions of a row; the shape determines T. */
+/* Plans a loss over T positions of a row, where T depends on the shape. */
 static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_memory *memory)
 {
     const int64_t wide = w->wide ? WIDE : NARROW;
@@ -91,7 +92,7 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
     return gckpt_plan_new(g, &loss, 1, &d);
 }
 
-/* Makes executors for all shapes on an existing store. */
+/* Makes an executor for each shape, on the store of the training. */
 static int open_training(training *t, const way *w)
 {
     const gckpt_memory memory = w->ranks ? (gckpt_memory){ 0 } : heap_memory(&mem);
@@ -120,7 +121,7 @@ static void close_training(training *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Trains up to the store's step `end`. If `profile` is not NULL, profiles each step. */
+/* Trains until the store's step is `end`. If profile is not NULL, profiles each step. */
 static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
 {
     float x[BATCH * SHAPES * IN], y[BATCH * SHAPES * IN];
@@ -152,7 +153,7 @@ static gckpt_store *store_new(void)
     return gckpt_store_new(&d);
 }
 
-/* Trains without interruption. Returns the hash of the weights. */
+/* Trains without interruption and returns the hash of the weights. */
 static uint64_t uninterrupted(uint64_t steps, const way *w, gckpt_profile *profile)
 {
     training t = { .s = store_new() };
@@ -171,8 +172,8 @@ static long resident(void)
     return r.ru_maxrss;
 }
 
-/* Trains in sessions. The peak memory of the allocator and of the process must be reached in the first tenth of the
- * steps. */
+/* Trains in sessions and returns the hash of the weights. The peaks of the allocator's memory and of the process's
+ * memory must be reached in the first tenth of the steps. */
 static uint64_t in_sessions(uint64_t steps)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
@@ -222,7 +223,7 @@ static uint64_t in_sessions(uint64_t steps)
     return hash;
 }
 
-/* ---- 64 threads, created for each call ---- */
+/* ---- a pool of 64 threads, which are created for each call ---- */
 enum { POOL_SIZE = 64 };
 typedef struct {
     int64_t next, n;
@@ -263,7 +264,7 @@ static double odd_clock(void *user)
     return calls % 7 == 6 ? (double)NAN : calls % 11 == 10 ? HUGE_VAL : odd[calls % 6];
 }
 
-/* A rank's clock that jumps back and forth by half of the timeout. */
+/* The clock of a rank; it jumps back and forth by half of the timeout. */
 static double jumping_clock(void *user)
 {
     static long calls;
@@ -271,7 +272,7 @@ static double jumping_clock(void *user)
            (__atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) % 5 == 3 ? RANKS_TIMEOUT / 2.0 : 0);
 }
 
-/* ---- ranks, one of them slow ---- */
+/* ---- threads as ranks, of which one is slow ---- */
 static int slow_exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                          size_t receive_bytes)
 {
@@ -351,7 +352,8 @@ int main(int argc, char **argv)
     const gckpt_exec_desc pool = { .parallel_for = pool_for };
     gckpt_profile profile[SHAPES];
     memset(profile, 0, sizeof profile);
-    const uint64_t lives = in_sessions(steps); /* first, since it measures the process's peak memory */
+    /* runs before all other trainings, since it measures the peak memory of the process */
+    const uint64_t lives = in_sessions(steps);
     same("lives of 50 steps, other plans each", steps, lives, uninterrupted(steps, &whole, NULL));
     const uint64_t want = uninterrupted(some, &whole, NULL), want_by_four = uninterrupted(some, &by_four, NULL);
     const way wide = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .wide = 1, .threads = 1 };

@@ -45,13 +45,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 AT = "build/mutants"
 RESULTS = AT + "/results.tsv"
 EXPLAINED = "tests/mutants/explained.txt"
-# How many mutants of each layer are selected if none is named, in proportion.
+# Without --layer or --file, mutants are selected from all layers in these proportions.
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "planner": 3,
            "run": 6, "check": 1, "files": 5, "export": 2, "kernels": 5}
-# Layers whose tests are in other folders, and files that other layers' tests run too.
+# Folders with the tests of a layer, where they are not in the folder of the same name.
 FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"], "num": ["num", "cpu"],
            "check": ["check", "run", "store"]}
-# A test that includes files of src/: they are compiled as part of it, and it is linked without their objects.
+# A test that includes files of src/: these files are compiled as a part of the test, so it is linked without their
+# objects.
 TEST_AMX = "tests/cpu/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
 OF_RANKS = r"ranks|run/(exchange|group|micro_batches)\.c|plan/prefetch\.c"
 TIMES = 5           # times its normal time: then a test is stopped
@@ -61,7 +62,7 @@ FILE = 8 << 30      # bytes of a file that it may write
 STOPPED = threading.Event()     # later results do not count: compilers and tests may have been stopped as well
 
 
-# ---- C, as far as needed: tokens, and where functions are ----
+# ---- parsing C, as far as needed: tokens, and the places of functions ----
 TOKEN = re.compile(r"""(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
     |(?P<hash>^[ ]*\#[^\n]*(?:\\\n[^\n]*)*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)|(?P<name>[A-Za-z_]\w*)
     |(?P<op>\.\.\.|<<=|>>=|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|[^\s\w])""",
@@ -127,7 +128,7 @@ def functions_of(text):
         i += 1
 
 
-# ---- operators: each yields (start, end, replacement) ----
+# ---- operators of mutation: each yields (start, end, replacement) ----
 SWITCH = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 SUMS = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/", "+=": "-=", "-=": "+=", "*=": "+=", "<<": ">>", ">>": "<<",
         "&": "|", "|": "&", "|=": "&=", "&=": "|=", "++": "--", "--": "++"}

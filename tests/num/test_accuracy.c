@@ -1,6 +1,6 @@
-/* test_accuracy.c - results are as accurate as binary32 allows, not just the same everywhere: sums over a million rows,
- * norms of rows far from zero, rotary at large positions, scores of minus infinity. Each is compared with binary64, and
- * each must have the same bits in every split of the batch. */
+/* test_accuracy.c - results that are as accurate as binary32 allows, in cases in which simple algorithms lose
+ * accuracy: sums over a million rows, norms of rows far from zero, rotary at large positions, scores of minus
+ * infinity. Each result is compared with binary64, and must have the same bits in every split of the batch. */
 #include "gradckpt.h"
 #include "check.h"
 #include <math.h>
@@ -12,11 +12,12 @@ enum { MOST_PARAMS = 6, MOST_ELEMENTS = 2048 };
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
-    gckpt_tensor *x, *y, *out; /* x, y: inputs; out: result of a forward */
+    gckpt_tensor *x, *y, *out; /* x, y: inputs; out: the tensor whose value forward() returns */
     int rows;
     float weight;
 } net;
-typedef gckpt_tensor *(*build)(net *n); /* adds inputs and parameters, returns the loss */
+/* a function that adds inputs and parameters to the net and returns the loss, or NULL */
+typedef gckpt_tensor *(*build)(net *n);
 
 typedef struct {
     float gradient[MOST_PARAMS][MOST_ELEMENTS]; /* mean gradients */
@@ -24,7 +25,7 @@ typedef struct {
     int64_t count;
 } outcome;
 
-/* Runs a step on `batch` rows of x and y, in micro-batches of `micro` rows. */
+/* Runs a training step on `batch` rows of x and y, in micro-batches of `micro` rows. */
 static void step(build make, float weight, int batch, int micro, const void *x, const void *y,
                  outcome *o)
 {
@@ -68,7 +69,7 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
     gckpt_store_free(n.store);
 }
 
-/* Returns the loss of a forward, or 0 if `make` returns NULL; copies the value of n.out to out. */
+/* Runs a forward. Returns its loss, or 0 if `make` returns NULL; copies the value of n.out to out. */
 static double forward(build make, int rows, const void *x, const void *y, float *out)
 {
     net n = { gckpt_store_new(NULL), NULL, NULL, NULL, NULL, rows, 1 };
@@ -114,7 +115,8 @@ static gckpt_tensor *parameter(net *n, const char *name, gckpt_shape s, float va
     return gckpt_param(n->graph, name, s, init);
 }
 
-/* A sum in binary64, and the sum of magnitudes. Rounding it once to a float costs at most a relative 6e-8. */
+/* A sum in binary64, and the sum of the magnitudes of its terms. Rounding such a sum once to a float costs at most a
+ * relative 6e-8. */
 typedef struct {
     double sum, size;
 } sum;
@@ -133,7 +135,7 @@ static void close_to(const char *what, float got, sum s, double by, double own)
               fabs((double)got - want) / fabs(want));
 }
 
-/* ---- gradients of vectors: accuracy does not decrease with the number of rows ---- */
+/* ---- gradients of vectors stay as accurate with a million rows as with few ---- */
 enum { ROWS = 1000000, SPLITS = 3 };
 static const int splits[SPLITS] = { ROWS, 125000, 99999 };
 
@@ -185,7 +187,8 @@ static gckpt_tensor *norms(net *n)
     return gckpt_mean_squared_error(h, n->y, NULL);
 }
 
-/* Tests the gradients through h = layernorm(x), z = h + 5, r = z / rms(z), where dr = 2 (r - y). */
+/* Tests the gradients of h = layernorm(x), z = h + 5, r = z / rms(z) under a squared error against y, where dr = 2 (r
+ * - y). */
 static void test_norms(float *x, float *y)
 {
     static outcome o[SPLITS];
@@ -218,7 +221,7 @@ static void test_norms(float *x, float *y)
             add(&other[j], g[j] * z[j] * rstd);
             add(&gain[j], dz * h[j]);
             add(&bias[j], dz);
-            gain[j].size += fabs(rstd * g[j] * h[j]); /* dz is a difference of terms of this size */
+            gain[j].size += fabs(rstd * g[j] * h[j]); /* dz, the gradient of z, is a difference of terms of this size */
             bias[j].size += fabs(rstd * g[j]);
         }
     }
@@ -226,7 +229,7 @@ static void test_norms(float *x, float *y)
         step(norms, 1, ROWS, splits[i], x, y, &o[i]);
         CHECK_MSG(!memcmp(&o[i], &o[0], sizeof o[0]), "norms: split %d: other bits", i);
     }
-    for (int j = 0; j < 4; j++) { /* the contributions themselves are rounded to floats */
+    for (int j = 0; j < 4; j++) { /* each row's contribution is a rounded float, which limits the accuracy */
         close_to("gain", o[0].gradient[0][j], gain[j], 4. * ROWS, 3e-7);
         close_to("bias", o[0].gradient[1][j], bias[j], 4. * ROWS, 3e-7);
         close_to("other", o[0].gradient[2][j], other[j], 4. * ROWS, 1e-7);
@@ -377,7 +380,8 @@ static void test_layernorm(float *x, float *y)
         }
     }
     CHECK_MSG(worst < 1e-6, "rows far from zero: off by %.2g deviations", worst);
-    for (int first = 0; first < 2; first++) { /* an outlier must not cost other elements digits */
+    /* an outlier in a row, as its first element or later, must not make the other elements less accurate */
+    for (int first = 0; first < 2; first++) {
         for (int j = 0; j < MANY; j++)
             x[j] = j == (first ? 0 : 5) ? 1e6f : 1 + sinf((float)j) / 8;
         double mean = 0, variance = 0, wrong = 0;
@@ -411,13 +415,13 @@ static gckpt_tensor *distant_slow(net *n)
     n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 2, .base = 500000 });
     return NULL;
 }
-static gckpt_tensor *distant_fast(net *n) /* more than one turn per position */
+static gckpt_tensor *distant_fast(net *n) /* each position turns by more than 2 pi */
 {
     n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 1, .base = 0.001f });
     return NULL;
 }
 
-/* A frequency of 2^96 turns or more counts as 0, so the second pair is not rotated. */
+/* Frequencies of 2^96 and more count as 0, so the second pair of columns is not rotated. */
 static gckpt_tensor *beyond(net *n)
 {
     n->out = gckpt_rotary(input(n, gckpt_shape3(0, 3, 4)), &(gckpt_rotary_desc){ .heads = 1, .base = 1e-38f * 1e-3f });
@@ -460,7 +464,7 @@ static gckpt_tensor *classes(net *n)
     return gckpt_cross_entropy(gckpt_add(x, b), n->y, NULL, 0);
 }
 
-/* The logits are x times 1e30; -1e38 becomes -inf. */
+/* Classes whose logits are x times 1e30, so that an x of -1e38 gives -infinity. */
 static gckpt_tensor *linear_classes(net *n)
 {
     gckpt_tensor *x = input(n, gckpt_shape2(0, 1));
@@ -503,7 +507,7 @@ static void test_classes(float *x, float *y)
     forward(probabilities, 1, x, NULL, y);
     for (int i = 0; i < V; i++)
         CHECK(i < 1024 ? y[i] == 0 : fabs((double)y[i] - exp((double)(i % 3)) / total) < 1e-7);
-    for (int i = 0; i < V; i++) /* no class remains: all probabilities are 0, the loss is infinite */
+    for (int i = 0; i < V; i++) /* every logit is -infinity: all probabilities are 0, and the loss is infinite */
         x[i] = -INFINITY;
     step(classes, 1, 1, 1, x, target, &o);
     CHECK_MSG(o.loss > 1e300, "no class: loss %g", o.loss);
@@ -530,7 +534,8 @@ static gckpt_tensor *keys(net *n)
 static void test_keys(float *x)
 {
     static outcome o;
-    for (int hidden = 64; hidden <= KEYS; hidden += KEYS - 64) { /* a whole tile of keys is masked, then all keys */
+    /* masks the first 64 keys, which are a whole tile, then all keys */
+    for (int hidden = 64; hidden <= KEYS; hidden += KEYS - 64) {
         double mean = 0;
         for (int j = 0; j < KEYS; j++) {
             x[3 * j] = 1e20f;

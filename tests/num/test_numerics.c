@@ -1,8 +1,8 @@
-/* test_numerics.c - tests the functions of src/num against libm, against their definitions, and against committed
+/* test_numerics.c - tests the functions of src/num against libm, against their definitions, and against recorded
  * hashes.
  *
- * The hashes at the end matter most: every compiler, flag and machine must print the same two numbers. A second build
- * with GCKPT_FORCE_SOFT_FMA tests the emulated fma and the integer square root. */
+ * The hashes at the end matter most: with every compiler, flag and machine, both must be the same numbers. A second
+ * build with GCKPT_FORCE_SOFT_FMA tests the emulated fma and the integer square root. */
 #include "num/num.h"
 #include "check.h"
 #include <math.h>
@@ -29,7 +29,7 @@ static int same(float a, float b)
     return (a != a && b != b) || gckpti_bits(a) == gckpti_bits(b);
 }
 
-/* Returns |got - want| in units of the spacing of floats at want. */
+/* Returns |got - want| in units of the distance between floats next to `want`. */
 static double ulps(float got, double want)
 {
     int e;
@@ -44,7 +44,7 @@ static double ulps(float got, double want)
 }
 
 /* ---- fma ---- */
-static float fma_reference(float a, float b, float c) /* always rounds to odd in double, then to float */
+static float fma_reference(float a, float b, float c) /* rounds to odd in double, and then to nearest in float */
 {
     volatile double p = (double)a * (double)b, s = p + (double)c, t = s - p, w = s - t;
     volatile double e = (p - w) + ((double)c - t);
@@ -61,7 +61,7 @@ static void fma_check(float a, float b, float c)
     float got = gckpti_fma(a, b, c), want = fma_reference(a, b, c);
     int ok = same(got, want);
 #ifdef __GLIBC__
-    ok = ok && same(got, fmaf(a, b, c)); /* other C libraries have inexact fmaf */
+    ok = ok && same(got, fmaf(a, b, c)); /* in other C libraries than glibc, fmaf may be inexact */
 #endif
     if (!ok && fma_bad++ < 5)
         fprintf(stderr, "fma(%08x, %08x, %08x) = %08x, want %08x\n", (unsigned)gckpti_bits(a),
@@ -90,7 +90,7 @@ static void test_fma(void)
         float a = with_exponent(random32(), e), b = with_exponent(random32(), f);
         fma_check(a, b, with_exponent(random32(), e + f - 127 - 30 + random32() % 60));
     }
-    for (int i = 0; i < most; i++) { /* few bits, so that results lie near ties */
+    for (int i = 0; i < most; i++) { /* operands with few bits, so that results are near ties */
         uint32_t e = 80 + random32() % 90, mask = 0xffffffffu << (random32() % 24);
         float a = with_exponent(random32() & mask, e),
               b = with_exponent(random32() & ~(mask >> 12), 127);
@@ -110,7 +110,7 @@ static void test_fma(void)
         fma_check(a, b, gckpti_float((random32() & 0x80000fffu)));
         fma_check(a, b, 0.0f);
     }
-    for (uint32_t j = 0; j < 200000; j++) {        /* next to ties of subnormals */
+    for (uint32_t j = 0; j < 200000; j++) {        /* results next to the tie between two subnormal numbers */
         uint32_t k = 1 + j % 1500, sign = j << 31; /* a*b is about 2^-150 (1 - 2k^2 2^-46) */
         float a = gckpti_float(0x20000000u - 2 * k), b = gckpti_float((0x14000000u + k) | sign);
         fma_check(a, b, gckpti_float((random32() & 0x807fffffu) | 0x00400000u));
@@ -158,14 +158,16 @@ static void test_sqrt(void)
 
 /* ---- transcendentals ---- */
 
-/* Beyond this, sin and cos of libm are no reference: MinGW uses the x87's, whose pi has 66 bits. */
+/* For larger arguments, sin and cos of libm are too inaccurate to compare with: MinGW uses the x87's, whose pi has 66
+ * bits. */
 #if defined(_WIN32)
 static const float max_angle = 1e6f;
 #else
 static const float max_angle = INFINITY;
 #endif
 
-/* Measures the largest error over random arguments of every binade, and over a sweep of [low, high]. */
+/* Measures the largest error of f compared with g, over random arguments of every binade, and over a sweep of [low,
+ * high]. */
 static void accuracy(const char *name, float (*f)(float), double (*g)(double), float low,
                      float high, int odd, double limit)
 {
@@ -217,7 +219,7 @@ static void test_accuracy(void)
     accuracy("its slope", softplus_deriv, sigmoid, -104.0f, 40.0f, 0, 3.6);
     accuracy("its slope", softplus_deriv, sigmoid, -1.0f, 1.0f, 0, 3.6);
 
-    double worst_sin = 0, worst_cos = 0, worst_pow = 0; /* next to multiples of pi/2 */
+    double worst_sin = 0, worst_cos = 0, worst_pow = 0; /* arguments next to multiples of pi/2 */
     for (int k = 1; k < 700000; k += 3) {
         float x =
             gckpti_float(gckpti_bits((float)(k * 1.57079632679489661923)) - 1 + (uint32_t)k % 3);
@@ -250,7 +252,7 @@ static void test_accuracy(void)
         }
         if (x != x)
             continue;
-        if (k % 3 == 0) { /* a negative base, which needs a whole exponent */
+        if (k % 3 == 0) { /* a negative base, for which y must be an integer */
             x = -x;
             y = (float)(int32_t)y;
         }
@@ -267,7 +269,7 @@ static void test_accuracy(void)
 static void test_dense(void)
 {
     double worst_exp = 0, worst_tanh = 0;
-    long order = 0; /* steps at which exp(-x) grows although x does */
+    long order = 0; /* counts the steps at which exp(-x) increases although x increases */
     for (uint32_t u = 0x3c000000u; u < 0x42d00000u; u += 173) { /* 2^-7 .. 104 */
         float x = gckpti_float(u);
         double e = ulps(gckpti_exp(-x), exp(-(double)x));
@@ -285,7 +287,8 @@ static void test_dense(void)
     CHECK(order == 0);
 }
 
-/* Annex F of the C standard: all pairs of special values and of the neighbours of values at which results change. */
+/* Tests the cases of Annex F of the C standard for pow: all pairs of special values and of the neighbours of values
+ * at which results change. */
 static void test_pow_cases(void)
 {
     const float inf = INFINITY, tiny = gckpti_float(1);
@@ -426,7 +429,8 @@ static void test_reductions(void)
           gckpti_fnv(FNV_START, "\1\2\3\4", 4));
 }
 
-/* Hashes every function over a fixed sweep of bit patterns: one number for all compilers and machines. */
+/* Computes a hash over the results of every function for fixed bit patterns; it must be the same number with all
+ * compilers and on all machines. */
 static void test_golden(void)
 {
     uint64_t hash = FNV_START;

@@ -11,13 +11,13 @@ typedef struct {
     gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                         const gckpt_window *window);
     gckpt_window window;
-    /* if y.n is 0, any shape is accepted; convolve() sets y to the result's shape */
+    /* expected shape of the result; if y.n is 0, any shape is accepted, and convolve() stores the shape that it got */
     gckpt_shape x, w, y;
     int64_t o;           /* elements of the bias, or 0 without a bias */
     float x_data[CONVOLVE_CAPACITY], w_data[CONVOLVE_CAPACITY], b_data[CONVOLVE_CAPACITY],
         target[CONVOLVE_CAPACITY];
     float values[CONVOLVE_CAPACITY], dx[CONVOLVE_CAPACITY], dw[CONVOLVE_CAPACITY],
-        db[CONVOLVE_CAPACITY]; /* dw and db are means: sums divided by `count` */
+        db[CONVOLVE_CAPACITY]; /* dw and db: gradients of the mean loss, that is sums divided by `count` */
     double count;
 } problem;
 
@@ -35,7 +35,8 @@ static inline void fill(float *x, int64_t n, int64_t step)
         x[i] = (float)(i * step % 23 - 11) / 8.0f;
 }
 
-/* Fills operands and target with the numbers that the scripts in tests/golden/ use. */
+/* Fills the operands and the target of a convolution with the numbers that the scripts in tests/golden/ use for their
+ * results. */
 static inline void fill_operands(problem *z)
 {
     fill(z->x_data, count_of(&z->x), 37);
@@ -44,8 +45,8 @@ static inline void fill_operands(problem *z)
     fill(z->b_data, z->o, 5);
 }
 
-/* Runs forward and backward of the loss sum(y * target), so that the gradient of y is the target.
- * Returns 0 if the op was refused or y has another shape than expected. */
+/* Runs one forward and one backward of the convolution with the loss sum(y * target), so that the gradient of y is
+ * the target. Returns 0 if the graph refused the op or if y has another shape than z->y says. */
 static inline int convolve(problem *z, gckpt_isa isa, int threads)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -95,7 +96,7 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     return good;
 }
 
-/* Returns how many elements of `got`, multiplied by `by`, differ from the expected values. */
+/* Returns how many of the n elements of `got`, each multiplied by `by`, differ from the elements of `want`. */
 static inline int differ(const float *got, const double *want, int64_t n, double by)
 {
     int wrong = 0;

@@ -1,5 +1,5 @@
-/* ref.c - double-precision references of all ops; see ref.h. Every element computes its indices from scratch: slow, but
- * easy to check by reading. */
+/* ref.c - double-precision references of all ops; see ref.h. The indices of every element are computed
+ * from its number, which is slow, but easy to check by reading. */
 #include "ref.h"
 #include <math.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ ref_value *ref_new(int n, const long *d)
         b->value.d[i] = d[i];
         elements *= d[i];
     }
-    /* a loss has no elements, but stores a sum and a count */
+    /* two further doubles, since a loss (a scalar without elements) stores its sum and its count */
     b->value.v = (double *)calloc((size_t)elements + 2, sizeof(double));
     if (!b->value.v)
         exit(2);
@@ -50,8 +50,8 @@ static long last(const ref_value *x)
     return x->n ? x->d[x->n - 1] : 1;
 }
 
-/* Returns the index in x of element `at` of a broadcast result with n axes; axes of x that have size 1 or are missing
- * repeat. */
+/* Returns which element of x belongs to element at[0..n-1] of a result with n axes to which x was broadcast: an axis
+ * of x that has size 1, or that x lacks, repeats. */
 static long broadcast_index(const ref_value *x, int n, const long *at)
 {
     long index = 0;
@@ -60,7 +60,7 @@ static long broadcast_index(const ref_value *x, int n, const long *at)
     return index;
 }
 
-/* Splits a flat index into one index per axis. */
+/* Converts the flat index of an element of x to one index per axis, at[]. */
 static void unravel(const ref_value *x, long flat, long *at)
 {
     for (int i = x->n - 1; i >= 0; i--) {
@@ -100,7 +100,7 @@ ref_value *ref_gather(const ref_value *x, const ref_value *index)
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* Returns element j of h wh + bias; if h is NULL, only the bias. */
+/* Returns element j of the product h wh plus bias; if h is NULL (a state of zeros), only the bias. */
 static double of_state(const double *h, const ref_value *wh, const ref_value *bias, long j)
 {
     double sum = bias ? bias->v[j] : 0;
@@ -155,7 +155,7 @@ ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0
     return y;
 }
 
-/* a (..,M,K), b (..,K,N); if transposed, b is (..,N,K). */
+/* Returns the product of a (..,M,K) and b (..,K,N); if transposed is nonzero, b has the shape (..,N,K). */
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed)
 {
     ref_value *y;
@@ -394,7 +394,7 @@ ref_value *ref_clamp(const ref_value *x, double low, double high)
     return y;
 }
 
-/* p[0..n-1] = softmax of s. */
+/* Computes the softmax of s[0..n-1] into p[0..n-1]. */
 static void softmax(double *p, const double *s, long n)
 {
     double most = s[0], sum = 0;
@@ -445,8 +445,8 @@ ref_value *ref_cap(const ref_value *x, double cap)
     return y;
 }
 
-/* q (B,T,C), k and v (B,S,K). Head h uses columns h*D .. h*D + D-1 of q; of k and v those of the key head it shares. If
- * causal, the last query is aligned with the last key. */
+/* Attention of q (B,T,C) to k and v (B,S,K). Head h reads columns h*D .. h*D + D-1 of q; of k and v, it reads the
+ * columns of its key head, which several heads may share. If causal, the last query is aligned with the last key. */
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o)
 {
     ref_value *y, *s;
@@ -550,7 +550,9 @@ ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_v
     long at[6];
     if (!condition || !a || !b)
         return NULL;
-    y = ref_binary('+', ref_binary('+', condition, a), b); /* only its shape is used: the broadcast of all three */
+    /* the sum of condition, a and b only provides the shape to which all three are broadcast; its values are
+     * overwritten */
+    y = ref_binary('+', ref_binary('+', condition, a), b);
     for (long i = 0; i < ref_elements(y); i++) {
         unravel(y, i, at);
         y->v[i] = condition->v[broadcast_index(condition, y->n, at)] != 0
@@ -722,8 +724,9 @@ ref_value *ref_max(const ref_value *x, int axis, int number)
     return y;
 }
 
-/* Finds the source position of result i of n in a line of `size` elements: the value is interpolated between elements
- * *low and *high, with weight *part for *high. */
+/* Finds from which positions element i of a resized line takes its value. The line has n elements after and `size`
+ * elements before resizing; the value is interpolated between elements *low and *high, where *high has the weight
+ * *part. */
 static void look(int how, long size, long n, long i, long *low, long *high, double *part)
 {
     double at = how == 0   ? (double)(i * size / n)
@@ -872,7 +875,8 @@ double ref_huber(double x, double y, double delta)
     return size < delta ? size * size / 2 : delta * (size - delta / 2);
 }
 
-/* -(y log s + (1 - y) log(1 - s)), s = 1 / (1 + exp(-x)) */
+/* Returns the binary cross-entropy of the logit x and the target y: -(y log s + (1 - y) log(1 - s)), s = 1 / (1 +
+ * exp(-x)). */
 double ref_binary_entropy(double x, double y, double unused)
 {
     (void)unused;

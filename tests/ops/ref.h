@@ -1,9 +1,8 @@
-/* ref.h - references for the ops of gradckpt.h: what each op must compute, in double precision and in
- * the plainest way.
+/* ref.h - reference implementations of the ops of gradckpt.h, in double precision and written in the plainest way.
  *
- * Uses nothing of the library. A call with a NULL value returns NULL, so that one function can build a
- * graph or evaluate the reference (see test_ops.c). Values live until ref_reset(). i32 values are kept
- * as doubles. A loss has n = 0; its v[0] is the sum, v[1] the count. */
+ * They use nothing of the library. A call with a NULL value returns NULL, so that one function can either
+ * build a graph or evaluate the reference (see test_ops.c). Values live until ref_reset(). i32 values are
+ * stored as doubles. The value of a loss has n = 0 axes; its v[0] is the sum, its v[1] the count. */
 #ifndef TESTS_REF_H
 #define TESTS_REF_H
 #include <stddef.h>
@@ -15,12 +14,14 @@ typedef struct {
 } ref_value;
 
 void ref_reset(void);                                           /* frees all values */
-ref_value *ref_new(int n, const long *d);                       /* filled with zeros */
+/* returns a value with n axes of sizes d[], filled with zeros */
+ref_value *ref_new(int n, const long *d);
 long ref_elements(const ref_value *x);
 
 ref_value *ref_embed(const ref_value *table, const ref_value *index);
 ref_value *ref_gather(const ref_value *x, const ref_value *index);
-/* p is x wx + bias, of shape (B,T,G); an initial state h0 or c0 of NULL means zeros */
+/* The recurrent layers read p = x wx + bias of shape (B,T,G), G columns for all gates; an initial state h0 or c0 of
+ * NULL means zeros. */
 ref_value *ref_gru(const ref_value *p, const ref_value *wh, const ref_value *bh,
                    const ref_value *h0);
 ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0,
@@ -28,21 +29,22 @@ ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed);
 ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *bias,
                       int transposed);
-/* x (B,H,W,I), w (KH,KW,I/groups,O), or if transposed (KH,KW,O/groups,I). Pairs are for rows and
- * columns. */
+/* Options of a convolution of x (B,H,W,I) with w (KH,KW,I/groups,O), or if transposed (KH,KW,O/groups,I). [0] of a
+ * pair is for the rows of an image, [1] for its columns. */
 typedef struct { int stride[2], padding[2], dilation[2], groups, more[2], transposed; } ref_window;
 ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_value *bias,
                            const ref_window *z);
 ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias,
                          double epsilon);
 ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain, double epsilon);
-/* groups = 0 selects batch norm, with statistics over all axes except the last. */
+/* Group norm of x in `groups` groups of channels; groups = 0 selects batch norm, with statistics over all axes except
+ * the last. */
 ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain, const ref_value *bias);
-/* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum or the mean, in which padding counts
- * as zeros. */
+/* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum or by the mean; in the mean, padding counts as zeros. */
 ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding,
                     int average);
-ref_value *ref_map(const ref_value *x, double (*f)(double));    /* one of the functions below */
+/* applies f, one of the functions declared below, to each element */
+ref_value *ref_map(const ref_value *x, double (*f)(double));
 double ref_relu(double x);
 double ref_gelu(double x);
 double ref_gelu_erf(double x);
@@ -58,17 +60,17 @@ ref_value *ref_pow(const ref_value *x, double exponent);
 ref_value *ref_clamp(const ref_value *x, double low, double high);
 ref_value *ref_softmax(const ref_value *x);
 ref_value *ref_log_softmax(const ref_value *x);
-/* lengths: number of keys of each row, or NULL if all count. A field of 0 selects the default of
- * gckpt_attention_desc. */
+/* Options of the mask of an attention. lengths: number of keys that each batch row attends to, or NULL for all keys.
+ * Another field that is 0 selects the default of gckpt_attention_desc. */
 typedef struct { int heads, key_heads, causal; const ref_value *lengths; long window; double cap, scale; } ref_mask;
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o);
 ref_value *ref_cap(const ref_value *x, double cap);
-/* frequencies: radians per position, or NULL to compute them from base. A field of 0 selects the
- * default of gckpt_rotary_desc. */
+/* Options of rotary positions. frequencies: radians per position, or NULL to compute them from base. Another field
+ * that is 0 selects the default of gckpt_rotary_desc. */
 typedef struct { int heads; double base; long first, turned; const float *frequencies; double scale; } ref_rotation;
 ref_value *ref_rotary(const ref_value *x, const ref_rotation *by);
 ref_value *ref_positions(const ref_value *x, const ref_value *table, long first);
-/* op: '+', '-', '*', '/', '>' (maximum) or '<' (minimum) */
+/* Applies op to each pair of elements: '+', '-', '*', '/', '>' (maximum) or '<' (minimum). */
 ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);
 ref_value *ref_scale(const ref_value *x, double factor);
 ref_value *ref_reshape(const ref_value *x, int n, const long *d);         /* one size may be -1 */
@@ -77,16 +79,16 @@ ref_value *ref_slice(const ref_value *x, int axis, long begin, long end);
 ref_value *ref_concat(const ref_value *const *x, int n, int axis);
 ref_value *ref_reduce(const ref_value *x, int axis, int mean);
 ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value);
-/* if number is nonzero, returns the index of the (first) maximum instead of its value */
+/* Returns the maxima along the axis; if number is nonzero, returns the index of each (first) maximum instead. */
 ref_value *ref_max(const ref_value *x, int axis, int number);
-/* x (B,H,W,C); how: 0 nearest, 1 bilinear, 2 bilinear with aligned corners */
+/* Resizes the images x (B,H,W,C). how: 0 for the nearest pixel, 1 for bilinear, 2 for bilinear with aligned corners. */
 ref_value *ref_upsample(const ref_value *x, long height, long width, int how);
 
 ref_value *ref_cross_entropy(const ref_value *logits, const ref_value *targets);
 ref_value *ref_mean_squared_error(const ref_value *prediction, const ref_value *target);
 ref_value *ref_sum_loss(const ref_value *x);
-/* weights: one for each element of the targets' leading axes, or NULL. Targets of shape (..,V) are
- * soft. */
+/* Cross-entropy with weights. weights: one for each element of the targets' leading axes, or NULL. Targets of shape
+ * (..,V) are soft: one probability per class. */
 ref_value *ref_cross_entropy_with(const ref_value *logits, const ref_value *targets,
                                   const ref_value *weights, double smoothing);
 /* Returns the weighted sum of f(prediction, target, option). */

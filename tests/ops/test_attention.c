@@ -1,7 +1,7 @@
-/* test_attention.c - gckpt_attention compared with PyTorch (golden/make_attention.py), with the formula in
- * binary64 (windows, caps, scales, several tiles), and with key heads that are repeated by hand; masked keys must
- * change no bit. Runs on every instruction set of this machine, in fp32 and bf16 plans, with one and several threads,
- * with whole batches and row by row, with values kept and recomputed. */
+/* test_attention.c - compares gckpt_attention with PyTorch (golden/make_attention.py), with the formula in binary64
+ * (windows, caps, scales, several tiles), and with a graph that repeats shared key heads by slices. Masked keys must
+ * change no bit of a result. Every comparison runs on all instruction sets of this machine, in fp32 and bf16 plans,
+ * with one and several threads, with whole batches and row by row, with values kept and recomputed. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/attention.h"
@@ -37,14 +37,15 @@ static int64_t elements_of(const problem *p, int which)
     return p->b * (of_keys ? p->s * p->key_heads : p->t * p->heads) * p->d;
 }
 
-static void fill(const problem *p, arrays *a) /* the same numbers as numbers() of make_attention.py */
+/* fills all arrays with the numbers that numbers() of make_attention.py returns */
+static void fill(const problem *p, arrays *a)
 {
     for (int which = Q; which <= G; which++)
         for (int64_t i = 0; i < elements_of(p, which); i++)
             a->x[which][i] = (float)((i * 37 + (which + 1) * 11) % 101 - 50) / 32;
 }
 
-/* Repeats each key head for all its query heads, by slices and concatenation. */
+/* Repeats the columns of each key head of x once for each query head that shares it, by slices and concatenation. */
 static gckpt_tensor *repeated(const problem *p, gckpt_tensor *x)
 {
     gckpt_tensor *all = NULL;
@@ -56,7 +57,7 @@ static gckpt_tensor *repeated(const problem *p, gckpt_tensor *x)
     return all;
 }
 
-/* Computes out, and the gradients of q, k and v when the gradient of out is g. */
+/* Computes the attention's output `out`, and the gradients of q, k and v for the given gradient g of `out`. */
 static void solve(const problem *p, const way *w, arrays *a)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -133,7 +134,7 @@ static void pytorch(void)
 }
 
 /* ---- compared with the formula in binary64 ---- */
-/* Computes out of head h of row b, and adds this head's terms to the gradients. */
+/* Computes `out` for head h of batch row b, and adds the contributions of this head to the gradients. */
 static void head_written_out(const problem *p, const arrays *a, double (*to)[CAPACITY], int64_t b, int h)
 {
     static double probability[300];
@@ -204,7 +205,8 @@ static void written_out(void)
         }
 }
 
-/* ---- the same bits: every way to run it; repeated heads; rows without their masked keys ---- */
+/* ---- the same bits in every way to run: with shared or repeated key heads, and for rows without their masked keys
+ * ---- */
 static int differ(const float *x, const float *y, int64_t n) { return memcmp(x, y, (size_t)n * sizeof *x) != 0; }
 
 static void same_ways(const problem *p, gckpt_precision precision)
@@ -239,13 +241,15 @@ static void repeated_heads(const problem *p, const way *w)
     solve(p, w, &got);
     CHECK_MSG(!differ(want.x[OUT], got.x[OUT], elements_of(p, Q)) && !differ(want.x[DQ], got.x[DQ], elements_of(p, Q)),
               "%s, precision %d: repeated key heads give other bits", gckpt_isa_name(w->isa), (int)w->precision);
-    for (int which = DK; which <= DV; which++) /* dk and dv are summed in another order, so their bits may differ */
+    /* in a graph that repeats heads, dk and dv are summed in another order, so that their bits may differ */
+    for (int which = DK; which <= DV; which++)
         for (int64_t i = 0; i < elements_of(p, K) && w->precision == GCKPT_FP32; i++)
             CHECK(fabsf(want.x[which][i] - got.x[which][i]) < 1e-5f * (1 + fabsf(want.x[which][i])));
 }
 
-/* Masked keys and values may be anything, here NaN, infinities and large numbers: their gradients are +0, and each row
- * gives the same bits as when it is computed alone, without its masked keys. */
+/* Masked keys and values may hold any bits, here NaN, infinities and large numbers. Tests that their gradients are
+ * +0, and that each batch row has the same bits as a run of this row alone whose keys and values lack the masked
+ * ones. */
 static void rows_alone(const problem *p, const way *w)
 {
     static arrays all, one;
@@ -269,7 +273,7 @@ static void rows_alone(const problem *p, const way *w)
             words |= bits_of(all.x[OUT][q + i]) | bits_of(all.x[DQ][q + i]);
         CHECK_MSG(words == 0, "%s, precision %d: row %d with %d keys: a masked gradient is not +0",
                   gckpt_isa_name(w->isa), (int)w->precision, (int)b, (int)keys);
-        /* causal with fewer keys: queries would align with other keys, so the row alone is another problem */
+        /* if causal, a row with fewer keys would align its queries with other keys, so it cannot be compared */
         if (keys == 0 || (p->causal && keys < p->s))
             continue;
         memcpy(one.x[Q], all.x[Q] + q, (size_t)(p->t * c) * sizeof(float));
@@ -311,7 +315,7 @@ static void bits(void)
         }
 }
 
-/* ---- lengths are checked before anything runs; default options give the same plan as the older function ---- */
+/* ---- lengths are checked before anything runs; default options give the same plan as the call without options ---- */
 static void refusals(void)
 {
     float x[2 * 3 * 4] = { 0 };
@@ -336,7 +340,7 @@ static void refusals(void)
             util_free(e, NULL, NULL, NULL), e = gckpt_exec_new(p, s, NULL);
     }
     util_free(e, p, g, NULL);
-    /* key_heads equal to heads is the default: the same plan */
+    /* key_heads equal to heads is the default, so naming it must not change the plan */
     in = gckpt_input(old, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     desc.lengths = NULL, desc.key_heads = 2;
     g = gckpt_graph_new(s, NULL);
@@ -350,7 +354,7 @@ static void refusals(void)
     CHECK(same_file(&one, &two));
     free(one.bytes), free(two.bytes);
     gckpt_plan_free(q);
-    desc.cap = -1; /* of two mistakes, the one reported is that q belongs to another graph */
+    desc.cap = -1; /* two mistakes at once, of which the error text must name that q belongs to another graph */
     CHECK(!gckpt_attention(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
     CHECK(gckpt_error(g) == GCKPT_E_ARG && strstr(gckpt_error_text(g), "belongs to another graph"));
     util_free(NULL, same, g, NULL);

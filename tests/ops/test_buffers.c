@@ -1,12 +1,13 @@
-/* test_buffers.c - pools, group norm and batch norm compared with PyTorch (golden/make_norms.py); the norms also bit
+/* test_buffers.c - compares pools, group norm and batch norm with PyTorch (golden/make_norms.py), and the norms bit
  * for bit with the manual's rounding rules. Running statistics change once per step, to the same bits in every plan,
- * optimiser and way of feeding; they stay when frozen or when the step fails; they can be saved and printed. */
+ * with every optimiser and in every way of feeding; they do not change when they are frozen or when the step fails;
+ * they can be saved and printed. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/norms.h"
 #include <math.h>
 
-/* Returns n small multiples of 1/16, plus `base`: the numbers of make_norms.py. */
+/* Returns n small multiples of 1/16 plus `base`, the numbers that make_norms.py uses; `step` selects which ones. */
 static float *numbers(int step, int64_t n, float base)
 {
     float *x = (float *)malloc((size_t)n * sizeof *x);
@@ -15,7 +16,7 @@ static float *numbers(int step, int64_t n, float base)
     return x;
 }
 
-/* Returns |a - b| / |b| over n numbers. */
+/* Returns the relative distance |a - b| / |b| of two vectors of n numbers. */
 static double distance(const float *a, const double *b, int64_t n)
 {
     double d = 0, size = 0;
@@ -32,7 +33,7 @@ static const struct {
     const char *name;
     gckpt_shape x;
     const double *golden;
-    int step, leaves; /* leaves: number of further inputs of shape (C), gain and bias */
+    int step, leaves; /* leaves: number of further inputs of shape (C), namely gain and bias */
 } cases[CASES] = {
     { "max", { 4, { 2, 5, 6, 3 } }, golden_max, 19, 0 },
     { "max_1d", { 3, { 2, 7, 4 } }, golden_max_1d, 13, 0 },
@@ -56,7 +57,7 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_shape s = gckpt_shape_of(x);
     const gckpt_window windows[4] = { { .size = { 3, 2 }, .stride = { 2, 2 }, .padding = { 1, 0 } },
-                                      /* of a signal, only [1] is used; [0] must be ignored */
+                                      /* pooling of a signal (B,W,C) must ignore element [0] of each option */
                                       { .size = { 9, 3 }, .stride = { 9, 1 }, .padding = { 9, 1 } },
                                       { .size = { 2, 3 }, .stride = { 1, 2 }, .padding = { 0, 1 } },
                                       { .size = { 0, 2 } } };
@@ -73,8 +74,8 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
     }
 }
 
-/* Tests y, and the gradients of the loss sum(y r). The gradients of x and of constants are fetched; those are sums, not
- * means. */
+/* Tests the result y of case i and the gradients of the loss sum(y r). The fetched gradients of x and of constants
+ * are sums over the batch, not means. */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -115,7 +116,8 @@ static void test_case(int i)
         free(data[k]);
 }
 
-/* The gradient of a max pool goes to the first maximum of each window, or to its first NaN; 40 equal channels. */
+/* Tests that the gradient of a max pool goes to the first maximum of each window, or to its first NaN, in 40 equal
+ * channels. */
 static void test_greatest(gckpt_isa isa)
 {
     const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
@@ -146,12 +148,12 @@ static void test_greatest(gckpt_isa isa)
     util_free(e, p, g, s);
 }
 
-/* == the mean in group and batch norm as the manual (5q) defines it; groups of equal values ===== */
+/* == the mean in group and batch norm, computed as the manual (5q) defines it; groups of equal values = */
 /* Returns element i of a group of m channels whose first element is x; channels vary fastest. */
 static float *item(float *x, int64_t channels, int64_t m, int64_t i) { return x + i / m * channels + i % m; }
 
-/* Sums each channel over all pixels with compensation (manual, 5e), then the channels in 32 lanes (5d). Sums x, or if
- * `squares` its squares. */
+/* Returns the sum of a group's m channels over `places` pixels, as the manual defines it: each channel with
+ * compensation (5e), then the channels in 32 lanes (5d). If `squares` is nonzero, sums the squares of x. */
 static float group_sum(const float *x, int64_t places, int64_t m, int squares)
 {
     float lane[32] = { 0 };
@@ -170,7 +172,7 @@ static float group_sum(const float *x, int64_t places, int64_t m, int squares)
     return lane[0];
 }
 
-/* Normalises the group that begins at x into y. */
+/* Normalises the group of m channels that begins at x, and writes it to y. */
 static void group_norm(float *x, float *y, int64_t places, int64_t channels, int64_t m, const float *bias)
 {
     const int64_t n = places * m;
@@ -186,13 +188,14 @@ static void group_norm(float *x, float *y, int64_t places, int64_t channels, int
     free(d);
 }
 
-/* Tests one random norm; groups = 0 means batch norm. If `equal`, each group repeats one number of any magnitude, and y
- * must be the bias, or 0. */
+/* Tests one random norm against the manual's rules; groups = 0 means batch norm. If `equal` is nonzero, each group
+ * repeats one number of any magnitude, so that y must be the bias, or 0 without a bias. */
 static void test_mean(gckpt_isa isa, int equal)
 {
     const int groups = between(0, 4);
     const int64_t m = groups ? between(1, chance(20) ? 150 : 20) : 1, rows = between(1, 4), drawn = between(1, 70);
-    const int64_t places = drawn + (drawn * m * (groups ? 1 : rows) == 1); /* a norm needs two values */
+    /* a norm needs at least two values per group */
+    const int64_t places = drawn + (drawn * m * (groups ? 1 : rows) == 1);
     const int64_t c = groups ? groups * m : between(1, 70), images = groups ? rows : 1, each = rows / images * places;
     const int64_t micro = groups ? between(1, (int)rows) : rows, n = rows * places * c;
     float *x = (float *)malloc((size_t)n * sizeof *x), *y = (float *)malloc((size_t)n * sizeof *y);
@@ -201,7 +204,8 @@ static void test_mean(gckpt_isa isa, int equal)
     for (int64_t b = 0; b < images; b++)
         for (int64_t k = 0; k < c; k += m) {
             float *group = x + b * each * c + k, size = float_of(below(2) << 31 | below(255) << 23 | below(1 << 23));
-            for (int64_t i = 0; i < each * m; i++) /* three channel groups out of four get values of 33 to 101 */
+            /* a group whose first channel is no multiple of 4 gets values between 33 and 101 */
+            for (int64_t i = 0; i < each * m; i++)
                 *item(group, c, m, i) = equal ? size : ((float)below(1000) / 999 + (float)(k % 4 * 100)) / 3;
             group_norm(group, y + b * each * c + k, each, c, m, bias ? bias + k : NULL);
             for (int64_t i = 0; equal && i < each * m; i++)
@@ -236,8 +240,8 @@ static void test_mean(gckpt_isa isa, int equal)
     free(x), free(y), free(bias);
 }
 
-/* Trains only the bias: its gradient needs neither x nor the statistics, so the kernel gets NULL for them and must do
- * no pointer arithmetic on NULL, which a sanitizer would report. */
+/* Trains only the bias of a norm. The gradient of a bias needs neither x nor the statistics, so the kernel gets NULL
+ * for both and must do no pointer arithmetic on NULL, which a sanitizer would report. */
 static void bias_alone(void)
 {
     float x[2 * 3 * 4] = { 1, 2, 3 };
@@ -253,7 +257,8 @@ static void bias_alone(void)
     gckpt_parameter q = { 0 };
     CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && gckpt_store_get(s, 0, &q) == GCKPT_OK);
     for (int i = 0; i < 4 && q.values; i++)
-        CHECK(q.values[i] == -0.25f); /* mean gradient: 6 elements of 24 use this bias */
+        /* the gradient of the mean loss: 6 of the 24 elements of the loss use this element of the bias */
+        CHECK(q.values[i] == -0.25f);
     util_free(e, p, g, s);
 }
 
@@ -336,7 +341,7 @@ static double evaluate(net *n, int64_t rows, gckpt_isa isa)
     gckpt_feed feeds[2] = { { gckpt_id(v.x), x_data[0] }, { gckpt_id(v.t), t_data[0] } };
     gckpt_report report = { 0 };
     const char *op = "";
-    CHECK(gckpt_plan_split_exact(p, &op) && !op); /* no op here mixes rows */
+    CHECK(gckpt_plan_split_exact(p, &op) && !op); /* no op of this graph mixes batch rows */
     CHECK_MSG(gckpt_forward(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
     util_free(e, p, v.g, NULL);
     return report.loss;
@@ -351,7 +356,7 @@ static void test_golden_net(void)
     gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
     const char *op = NULL;
     CHECK_MSG(!gckpt_plan_split_exact(p, &op) && op && !strcmp(op, "batchnorm"), "split: %s", op ? op : "exact");
-    file c = { 0 }; /* a printed plan contains each momentum, 0.25 and 0.5 */
+    file c = { 0 }; /* the printed plan must contain the momenta of both norms, 0.25 and 0.5 */
     CHECK(gckpt_plan_c(p, "net", file_write, &c) == GCKPT_OK &&
           strstr((char *)c.bytes, "{ 0U, 0U, 0U }, 1048576000U,"));
     CHECK(strstr((char *)c.bytes, "{ 0U, 0U, 1065353216U }, 1056964608U,") != NULL);
@@ -385,7 +390,8 @@ typedef struct {
     int pieces;
     gckpt_optimiser optimiser;
     gckpt_mode mode;
-    int least, in_backward, stage, offload, threads, file, plain; /* least: the smallest budget of GCKPT_OPTIMAL */
+    /* least: if nonzero, the plan has the smallest budget that OPTIMAL accepts */
+    int least, in_backward, stage, offload, threads, file, plain;
     gckpt_precision precision;
     unsigned debug;
     float clip;
@@ -425,7 +431,7 @@ static gckpt_plan *plan_of(const net *n, const way *w)
     return q;
 }
 
-/* Trains `steps` steps and returns the store's hash. */
+/* Trains `steps` steps in the configuration w and returns the store's hash. */
 static uint64_t train(const way *w, int steps)
 {
     net n;
@@ -440,7 +446,8 @@ static uint64_t train(const way *w, int steps)
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
     }
     int slots = w->optimiser == GCKPT_ADAMW ? 2 : w->optimiser == GCKPT_MOMENTUM;
-    size_t state = (size_t)slots * 4 * (IN * C + 2 * C + C * C); /* optimiser state; running statistics have none */
+    /* bytes of optimiser state; running statistics have none */
+    size_t state = (size_t)slots * 4 * (IN * C + 2 * C + C * C);
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == state);
     CHECK(gckpt_store_bytes(n.s) == state + 4 * (IN * C + 2 * C + C * C + 4 * C));
     if (w->debug & GCKPT_DEBUG_MEASURE)
@@ -478,7 +485,7 @@ static void test_ways(void)
         for (int i = 1, all = k % 2 ? 5 : 10; i < all; i++) {
             w = k % 2 ? loops[i] : ways[i];
             w.optimiser = optimisers[k / 2];
-            if (k > 1 && i % 3) /* for the later optimisers every third way is enough */
+            if (k > 1 && i % 3) /* every third configuration suffices for the later optimisers */
                 continue;
             CHECK_MSG(train(&w, STEPS) == hash, "optimiser %d, micro-batches of %d: way %d has other bits", k / 2,
                       (int)w.micro, i);
@@ -519,7 +526,8 @@ static void test_nothing(void)
     CHECK(gckpt_gradients(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK && report.grad_norm > 0);
     CHECK(gckpt_store_hash(n.s) == hash);
     CHECK_MSG(gckpt_check_gradients(e, feeds, 2, BATCH_ROWS, &check) == GCKPT_OK, "%s", gckpt_error_text(e));
-    CHECK_MSG(check.directions == 8, "%d directions", check.directions); /* two for each of the 4 trained parameters */
+    /* two directions for each of the 4 trained parameters */
+    CHECK_MSG(check.directions == 8, "%d directions", check.directions);
     CHECK(gckpt_store_hash(n.s) == hash);
     x_data[1][7] = float_of(0x7f800000);
     CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_SKIPPED);
@@ -527,14 +535,15 @@ static void test_nothing(void)
     CHECK(gckpt_store_hash(n.s) == hash);
     x_data[1][7] = before;
     CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
-    CHECK(gckpt_store_hash(n.s) == train(&(way){ .micro = 3 }, 2)); /* as if only the two good steps had run */
+    /* the hash must be that of a training in which only the two successful steps ran */
+    CHECK(gckpt_store_hash(n.s) == train(&(way){ .micro = 3 }, 2));
     gckpt_exec_free(cancels);
     gckpt_exec_free(finite);
     util_free(e, p, n.g, n.s);
 }
 static double seconds(void *user) { return ++*(double *)user / 1000; }
 
-/* == a net with one pair of running statistics: counts of 0, freezing, momentum, fetches, two readers == */
+/* == a net with one pair of running statistics ================================================== */
 enum { ROWS = 4 };
 typedef struct {
     gckpt_store *s;
@@ -546,7 +555,8 @@ typedef struct {
 
 static float small_x[ROWS * 3] = { 1, 2, 3, -4, 5, 6, 7, -8, 9, 0, 1, 5 };
 
-/* If `twice`, a second batch norm of 2 x updates the same statistics. If `trains` is 0, w is frozen. */
+/* Builds the net. If `twice` is nonzero, a second batch norm, of 2 x, updates the same running statistics. If
+ * `trains` is 0, w is frozen. */
 static void small_new(small *n, float momentum, int twice, int trains)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -585,36 +595,40 @@ static int three(small *n, const char *name, double a, double b, double c)
                      (double)x[1], (double)x[2], a, b, c);
 }
 
-/* The channel means of small_x are 1, 0, 5.75; `variance` has its unbiased variances. */
+/* Tests the running statistics of small_x, whose channels have the means 1, 0 and 5.75 and the unbiased variances in
+ * `variance`. */
 static void test_small(void)
 {
     const double variance[3] = { (49 + 16 + 1 - 4) / 3.0, (4 + 25 + 64 + 1) / 3.0, (9 + 36 + 81 + 25 - 132.25) / 3 };
     small n = { 0 };
     gckpt_report report;
     small_new(&n, 1, 0, 1);
-    /* no target counts, so nothing changes */
+    /* no target of the loss is valid, so the step must change nothing */
     CHECK(small_step(&n, -1, &report) == GCKPT_OK && report.count == 0 && report.step == 0);
     three(&n, "mean", 0.5, 0.5, 0.5);
     CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1);
-    three(&n, "mean", 1, 0, 5.75); /* 1 replaces the old statistic; the new one is also the fetched gradient */
+    /* with a momentum of 1, the new mean replaces the old one; the fetched "gradient" of running statistics is their
+     * new value */
+    three(&n, "mean", 1, 0, 5.75);
     three(&n, "variance", variance[0], variance[1], variance[2]);
     const float *g = gckpt_fetch(n.e, gckpt_id(n.mean), 1);
     CHECK(g && g[0] == 1 && g[1] == 0 && g[2] == 5.75f);
-    CHECK(gckpt_store_freeze(n.s, "mean", 1) == GCKPT_OK); /* too late for this plan */
+    /* freezing after planning: the plan's next step must be refused */
+    CHECK(gckpt_store_freeze(n.s, "mean", 1) == GCKPT_OK);
     CHECK(small_step(&n, 2, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(n.e), "frozen after planning"));
     util_free(n.e, n.p, n.g, NULL);
-    small_new(&n, 0.5f, 0, 1); /* a step must not change frozen statistics */
+    small_new(&n, 0.5f, 0, 1); /* a step must not change running statistics that were frozen before planning */
     CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
     three(&n, "mean", 1, 0, 5.75);
     util_free(n.e, n.p, n.g, n.s);
     memset(&n, 0, sizeof n);
-    small_new(&n, 0.25f, 0, 0); /* no parameter is trained, but the statistics are still measured */
+    small_new(&n, 0.25f, 0, 0); /* no parameter is trained, but the running statistics are still updated */
     CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1 && report.grad_norm == 0);
     three(&n, "mean", 0.625, 0.375, 0.5 + 5.25 / 4);
     three(&n, "variance", 0.75 + variance[0] / 4, 0.75 + variance[1] / 4, 0.75 + variance[2] / 4);
     util_free(n.e, n.p, n.g, n.s);
     memset(&n, 0, sizeof n);
-    /* two norms measure: the statistics of x and of 2 x are averaged */
+    /* two norms update the same statistics: they receive the average of the statistics of x and of 2 x */
     small_new(&n, 0.5f, 1, 1);
     CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
     three(&n, "mean", 0.25 + 0.75, 0.25, 0.25 + 0.75 * 5.75);
@@ -630,8 +644,8 @@ static void test_small(void)
 }
 
 /* == one value per channel is refused ============================================================ */
-/* Builds two batch norms: of (rows,2,C) and, after a mean over the axis of 2, of (rows,C), where each channel has one
- * value per row. */
+/* Builds two batch norms: one of (rows,2,C) and, after a mean over the axis of size 2, one of (rows,C), in which each
+ * channel has one value per row. */
 static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 2, C)), *h = x;
@@ -645,8 +659,8 @@ static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user
     return 1;
 }
 
-/* No plan trains with one value per channel. A step whose last micro-batch has only one row is refused and changes
- * nothing. */
+/* Batch norm needs two values per channel. No plan whose micro-batch provides only one may train, and a step whose
+ * last micro-batch has a single row must be refused without changing anything. */
 static void test_one_value(void)
 {
     static const float data[9 * 2 * C] = { 1, 2, 3, -4, 5, 6, 7 };
@@ -658,7 +672,8 @@ static void test_one_value(void)
     CHECK_MSG(!p && gckpt_error(g) == GCKPT_E_SHAPE && strstr(gckpt_error_text(g), "\"flat\"") &&
                   strstr(gckpt_error_text(g), "one value per channel"), "one row: %s", gckpt_error_text(g));
     p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
-    CHECK_MSG(p != NULL, "inference: %s", gckpt_error_text(g)); /* inference uses the running statistics */
+    /* one value per channel is enough for inference, which uses the running statistics */
+    CHECK_MSG(p != NULL, "inference: %s", gckpt_error_text(g));
     util_free(NULL, p, g, NULL);
     static const struct { int leaves; int64_t batch, micro, rows; int is_refused; } steps[] = {
         { 1, 9, 4, 9, 1 }, { 1, 9, 4, 5, 1 }, { 1, 9, 4, 1, 1 }, { 1, 9, 4, 8, 0 }, { 1, 9, 4, 7, 0 },
@@ -772,7 +787,8 @@ static void test_refusals(void)
     REFUSED(gckpt_batchnorm(x, p, NULL, p, p), GCKPT_E_ARG, "is measured, not trained");
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
     REFUSED(gckpt_add(x, gckpt_reshape(p, gckpt_shape2(1, 6))), GCKPT_E_ARG, "gckpt_detach");
-    x = X4, p = running(g, "r6", 6, 0, 0.1f); /* with gckpt_detach it is accepted, and so are two values per group */
+    /* batch norm of a detached input is accepted, and so is a group norm with two values per group */
+    x = X4, p = running(g, "r6", 6, 0, 0.1f);
     CHECK(gckpt_groupnorm(x, 6, NULL, NULL) &&
           gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL));
     CHECK_MSG(gckpt_add(x, gckpt_detach(p)) != NULL, "%s", gckpt_error_text(g));

@@ -1,6 +1,6 @@
-/* test_bytes.c - u8 inputs: gckpt_from_u8 of all 256 bytes; training on bytes gives the same bits as training on the
- * converted floats in every plan, split, precision and debug mode, while feeds take a quarter of the memory. Also a
- * saved plan, user-defined ops that read bytes, and refused calls. */
+/* test_bytes.c - u8 inputs: gckpt_from_u8 converts all 256 bytes exactly, and training on bytes gives the same bits
+ * as training on the converted floats, in every plan, split, precision and debug mode, while feeds take a quarter of
+ * the memory. Also tests a saved plan, user-defined ops that read bytes, and refused calls. */
 #include "gradckpt.h"
 #include "util.h"
 #include <math.h>
@@ -47,7 +47,7 @@ typedef struct {
     gckpt_term term;
 } model;
 
-/* fed: 0 bytes, 1 bytes as one row that the graph reshapes, 2 floats */
+/* fed selects the input: 0 for bytes, 1 for bytes as one row that the graph reshapes, 2 for floats */
 static model model_new(int fed, int rows)
 {
     const gckpt_init some = { 0.3f, 0, 0 };
@@ -123,8 +123,8 @@ static void test_training(void)
         }
 }
 
-/* Copied feeds take a quarter of the memory; floats make the cheaper plan, since nothing is converted. The input's type
- * can be queried. */
+/* Tests the bytes of plans with a u8 input and with the same data as floats: copied u8 feeds take a quarter of the
+ * memory, while the plan with floats has the lower cost, since it converts nothing. The input's type can be queried. */
 static void test_memory(void)
 {
     size_t need[2];
@@ -150,7 +150,7 @@ static gckpt_result counts_shape(gckpt_call *call)
     call->shape = gckpt_shape2(call->in[0].shape.d[0], 2);
     return GCKPT_OK;
 }
-/* (B,N) u8, (B) f32 -> (B,2): the sum of the row's bytes, and the row's float */
+/* User-defined op on (B,N) u8 and (B) f32 with a result of (B,2): the sum of the row's bytes, and the row's float. */
 static void counts_forward(const gckpt_call *call)
 {
     const int64_t n = call->in[0].shape.d[1];
@@ -166,7 +166,7 @@ static void counts_forward(const gckpt_call *call)
 static const gckpt_op counts = { .name = "counts", .shape = counts_shape, .forward = counts_forward,
                                  .needs = { GCKPT_IS_U8 } };
 
-/* an op after `counts`, which must not receive the bytes */
+/* User-defined op that reads the result of `counts`; it must never receive the bytes themselves. */
 static gckpt_result plain_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;

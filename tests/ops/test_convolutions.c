@@ -1,6 +1,6 @@
-/* test_convolutions.c - conv2d, conv1d and their transposes: values and gradients compared with PyTorch's,
- * bits with the sums in the order that the manual (5o) defines. Wrong calls must be refused with the right
- * error text. */
+/* test_convolutions.c - conv2d, conv1d and their transposes: values and gradients are compared with PyTorch's, and
+ * bits with sums in the order that the manual (5o) defines. Wrong calls must be refused with the expected error
+ * text. */
 #include "gradckpt.h"
 #include "convolve.h"
 #include "golden/convolutions.h"
@@ -43,8 +43,8 @@ static void test_golden(int number, gckpt_isa isa, int threads)
               wrong[0], wrong[1], wrong[2], wrong[3]);
 }
 
-/* ---- bits: the chains of the manual (5o), written from its text, for arbitrary floats ---- */
-/* Returns channel c of pixel (i, j) of row b of t; 0 outside the image. */
+/* ---- bits: the FMA chains that the manual (5o) defines, written from its text, for arbitrary floats ---- */
+/* Returns channel c of the pixel in row i and column j of image b of t, or 0 if the pixel is outside the image. */
 static float at(const gckpt_shape *s, const float *t, int64_t b, int64_t i, int64_t j, int64_t c)
 {
     if (i < 0 || i >= s->d[1] || j < 0 || j >= s->d[2])
@@ -52,9 +52,9 @@ static float at(const gckpt_shape *s, const float *t, int64_t b, int64_t i, int6
     return t[((b * s->d[1] + i) * s->d[2] + j) * s->d[3] + c];
 }
 
-/* The three sums, term by term: down_chain gives an element of the smaller side (y, or x of a transposed convolution)
- * from the window of the larger side, up_chain an element of the larger side from all windows that contain it, dw_chain
- * an element of dw. */
+/* The next three functions compute the three sums of a convolution term by term. down_chain returns an element of the
+ * smaller image (y, or x of a transposed convolution) from its window of the larger image, up_chain an element of the
+ * larger image from all windows that contain it, dw_chain an element of dw. */
 static float down_chain(const problem *z, const gckpt_shape *s, const float *image, int64_t b, int64_t i, int64_t j,
                         int64_t o, float sum)
 {
@@ -100,7 +100,7 @@ static void test_chains(problem *z, const char *how)
     const int transposed = z->op == gckpt_conv2d_transposed;
     const gckpt_shape *image = transposed ? &z->y : &z->x, *places = transposed ? &z->x : &z->y;
     int wrong[3] = { 0, 0, 0 };
-    for (int side = 0; side < 2; side++) { /* y, then dx */
+    for (int side = 0; side < 2; side++) { /* side 0 compares y, side 1 dx */
         const gckpt_shape *s = side ? &z->x : &z->y, *from = side ? &z->y : &z->x;
         const float *data = side ? z->target : z->x_data, *got = side ? z->dx : z->values;
         for (int64_t k = 0; k < count_of(s); k++) {
@@ -155,7 +155,7 @@ static void test_contract(int seed)
         }
 }
 
-/* ---- refused calls: the error text contains each part of `words`, separated by '|' ---- */
+/* ---- refused calls: the error text must contain each of the parts of `words`, which '|' separates ---- */
 static void refused(int axes, int transposed, gckpt_shape xs, gckpt_shape ws, int bias, gckpt_window window,
                     gckpt_result result, const char *words)
 {

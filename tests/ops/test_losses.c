@@ -1,7 +1,6 @@
-/* test_losses.c - what losses with weights guarantee besides correct values (those: test_ops,
- * test_golden, tests/contract). Weights of 1 and a smoothing of 0 change no bit, a weight of 0 ignores
- * the values, counts ignore weights, bf16 plans round as documented, and wrong shapes are refused with
- * an error that names them. */
+/* test_losses.c - properties of losses with weights other than correct values, which test_ops, test_golden and
+ * tests/contract check. Weights of 1 and a smoothing of 0 change no bit; a weight of 0 ignores its values; counts
+ * ignore weights; bf16 plans round as documented; wrong shapes are refused with an error text that names them. */
 #include "num/num.h"
 #include "backend.h"
 #include "util.h"
@@ -13,9 +12,9 @@ static const char *const kinds[KINDS] = { "cross_entropy_with", "soft_cross_entr
                                           "mean_squared_error_with", "huber",
                                           "binary_cross_entropy" };
 
-/* One loss: its inputs x, y (or targets) and weights, and its results. */
+/* A loss in one setting: the inputs x, y (or targets) and weights, and the results of a step. */
 typedef struct {
-    int kind, axes, micro; /* axes: leading axes that weights have, 0 for none */
+    int kind, axes, micro; /* axes: number of leading axes of x that the weights have, or 0 without weights */
     float smoothing;
     gckpt_precision precision;
     gckpt_isa isa;
@@ -60,7 +59,7 @@ static gckpt_tensor *loss_of(const trial *o, gckpt_tensor *x, gckpt_tensor *y, g
     }
 }
 
-/* Runs one step; fetches the gradients if the batch is one micro-batch. */
+/* Runs one step of the loss; fetches the gradients if the whole batch is one micro-batch. */
 static void run(trial *o)
 {
     const gckpt_init ones = { 0, 0, 1 };
@@ -163,7 +162,7 @@ static void elsewhere(int kind)
     device_end(&d);
 }
 
-/* Without weights and smoothing, the builders add the plain ops. */
+/* Makes the graph builders ignore weights and smoothing and add the plain ops. */
 static void become_plain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -200,16 +199,17 @@ static void left_out(int kind)
             CHECK_MSG(o.loss == clean.loss && all_finite(o.dx, ALL) && same(o.dx, clean.dx, ALL),
                       "%s, %d axes, harm %d: loss %g", kinds[kind], axes, k, o.loss);
             CHECK(same(o.dy, clean.dy, ALL) && o.count == clean.count);
-            for (int64_t i = 0; i < after; i++) /* nor does a gradient reach the hidden values */
+            for (int64_t i = 0; i < after; i++) /* no gradient may reach the hidden values either */
                 CHECK(o.dx[n / 2 * after + i] == 0 && o.dy[n / 2 * after + i] == 0);
         }
-    trial o = trial_of(kind, 1); /* a weight of NaN, in contrast, must show in its row */
+    trial o = trial_of(kind, 1); /* unlike a weight of 0, a weight of NaN must make its row NaN */
     o.w[1] = NAN;
     run(&o);
     CHECK(o.loss != o.loss && o.dx[(T + 1) * V] != o.dx[(T + 1) * V] && o.dx[0] == o.dx[0]);
 }
 
-/* A weight of 0 still has a gradient, the loss that it multiplies, so it can be trained. */
+/* Tests that weights can be trained: the gradient of a weight is the loss term that it multiplies, even if the weight
+ * is 0. */
 static void weight_gradient(int kind)
 {
     trial o = trial_of(kind, 1), one = o;
@@ -227,13 +227,14 @@ static void ignored_rows(void)
     run(&o), run(&other);
     CHECK(o.loss == other.loss && o.count == other.count && same(o.dx, other.dx, ALL) &&
           same(o.dw, other.dw, ROWS) && all_finite(o.dx, ALL));
-    for (int i = 0; i < ROWS; i++) /* if no row counts, loss and count are 0 */
+    for (int i = 0; i < ROWS; i++) /* if all weights are 0, no row counts: loss and count are 0 */
         o.targets[i] = -1;
     run(&o);
     CHECK(o.loss == 0 && o.count == 0);
 }
 
-/* A logit of -inf (a masked class) is harmless if its soft target is 0; otherwise the loss is huge. */
+/* Tests logits of -inf, which mask a class: with a soft target of 0 for that class the loss is unaffected, with any
+ * other target the loss is huge. */
 static void masked_class(void)
 {
     for (int isa = 0; isa < 2; isa++) {
@@ -252,7 +253,7 @@ static void masked_class(void)
     }
 }
 
-/* ---- bf16 plans round stored values; the loss itself computes in binary32 ---- */
+/* ---- bf16 plans round stored values, while the loss itself computes in binary32 ---- */
 static void bf16(int kind)
 {
     for (int axes = 0; axes <= (kind < SQUARED ? 2 : 3); axes++)
@@ -279,10 +280,10 @@ static void bf16(int kind)
         }
 }
 
-/* ---- a user's loss that counts rows: the count must match elements_per_count from its shape function
+/* ---- a user-defined loss that counts rows: elements_per_count, set by its shape function, must agree with its count
  * ---- */
 typedef struct {
-    int declared, counted; /* 1 for rows, 0 for elements */
+    int declared, counted; /* each field: 1 for rows, 0 for elements */
 } rule;
 
 static gckpt_result rows_shape(gckpt_call *call)
@@ -314,7 +315,8 @@ static const gckpt_op rows_op = { "rows",        rows_shape,    rows_forward, ro
 static void user_counts(void)
 {
     static const float data[12] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
-    /* k selects: the op is the first or second loss; it declares rows; it counts rows */
+    /* k is three flags: 4 if the user-defined loss is the first of the two losses, 2 if its shape function declares
+     * that it counts rows, 1 if its forward counts rows. */
     for (int k = 0; k < 8; k++) {
         const gckpt_init ones = { 0, 0, 1 };
         const rule r = { k >> 1 & 1, k & 1 };
@@ -337,7 +339,7 @@ static void user_counts(void)
         CHECK(!right || report.count == (!first || r.counted ? 4 : 12));
         CHECK(right || has(gckpt_error_text(e), r.counted ? "counted 4; its feeds say 12"
                                                          : "counted 12; its feeds say 4"));
-        double whole = report.loss; /* streaming works only if both losses are known to count rows */
+        double whole = report.loss; /* streaming needs losses that are all declared to count rows */
         result = gckpt_step_begin(e, &still);
         CHECK_MSG(result == (r.declared ? GCKPT_OK : GCKPT_E_ARG), "%d: %s", k, gckpt_error_text(e));
         CHECK(r.declared || has(gckpt_error_text(e), "has a count of its own"));

@@ -1,6 +1,7 @@
-/* test_moves.c - pad, max, argmax and upsample compared with PyTorch (golden/make_moves.py): values, gradients, source
- * positions; NaN, infinities and equal values. Indices from argmax are the same bits in every plan and split, when
- * fetched or collected, in bf16 plans and saved plans, and as operands of later ops. Also refused calls. */
+/* test_moves.c - compares pad, max, argmax and upsample with PyTorch (golden/make_moves.py): values, gradients and
+ * source positions, also with NaN, infinities and equal values. The indices from argmax are the same bits in every
+ * plan and split, whether they are fetched, collected or read by later ops, in bf16 plans and in saved plans. Also
+ * tests refused calls. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/moves.h"
@@ -9,7 +10,7 @@
 typedef gckpt_tensor T;
 static const gckpt_init some = { 0.5f, 0, 0 };
 
-/* Returns n small multiples of 1/16: the numbers of make_moves.py. */
+/* Returns n small multiples of 1/16, the numbers that make_moves.py uses; `step` selects which ones. */
 static float *numbers(int step, int64_t n)
 {
     float *x = (float *)malloc((size_t)n * sizeof *x);
@@ -48,7 +49,7 @@ static T *apply(int i, T *x)
                               : gckpt_upsample(x, size[0], size[1], (gckpt_upsampling)cases[i].how);
 }
 
-/* Tests y, and the gradient of the loss sum(y r). */
+/* Tests the result y of case i, and the gradient of the loss sum(y r). */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -78,8 +79,8 @@ static void test_case(int i)
     util_free(e, p, g, s);
 }
 
-/* Upsamples m pixels, whose values are their positions, to n: each result is its source position, exact for the nearest
- * pixel. */
+/* Upsamples m pixels to n. The value of each pixel is its position, so that each result is the position from which it
+ * was interpolated; for the nearest pixel it must be exact. */
 static void test_places(int m, int n, int how, const double *golden)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -126,7 +127,8 @@ static void test_argmax(void)
 }
 
 /* == the first maximum, or the first NaN ======================================================= */
-/* Tests 3 values along an axis, in 40 adjacent columns (inner), or along the last axis. */
+/* Tests that the maximum of 3 values takes the first maximum or the first NaN. If `inner` is nonzero, the 3 values
+ * are along an inner axis, in 40 adjacent columns; if 0, along the last axis. */
 static void test_greatest(gckpt_isa isa, int inner)
 {
     const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
@@ -170,8 +172,8 @@ typedef struct {
     gckpt_term terms[2];
 } net;
 
-/* Builds a net whose argmax indexes a table and a tensor and serves as lengths and as targets of three losses; every
- * part is trained. */
+/* Builds a net in which the indices from argmax select rows of a table and of a tensor, and serve as lengths and as
+ * targets of three losses; every part of the net is trained. */
 static void build(net *n, int64_t rows)
 {
     n->s = gckpt_store_new(NULL);
@@ -204,7 +206,7 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
     build(&n, rows);
     gckpt_plan_desc d = *by;
     d.batch = ROWS;
-    if (d.mode == GCKPT_OPTIMAL) { /* OPTIMAL with a tenth more than the bytes of MEMORY_POOR */
+    if (d.mode == GCKPT_OPTIMAL) { /* OPTIMAL gets a budget of a tenth more than the bytes of MEMORY_POOR */
         d.mode = GCKPT_MEMORY_POOR;
         gckpt_plan *poor = gckpt_plan_new(n.g, n.terms, 2, &d);
         d.budget = gckpt_plan_bytes(poor) / 10 * 11, d.mode = GCKPT_OPTIMAL;
@@ -262,7 +264,8 @@ static void test_indices(gckpt_precision precision)
     CHECK(train(&d, 4, 0, GCKPT_ISA_AUTO, 0) == want);
 }
 
-/* Indices are exact even in bf16 plans: these are above 256, where bf16 has gaps. */
+/* Tests that fetched indices are exact even in bf16 plans: they exceed 256, from where bf16 cannot represent each
+ * integer. */
 static void test_fetched(gckpt_precision precision)
 {
     enum { N = 300 };
@@ -274,7 +277,7 @@ static void test_fetched(gckpt_precision precision)
     gckpt_fetch_spec fetches[2] = { { at, 0 }, { w, 1 } };
     gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .precision = precision, .batch = 5 };
     for (int fetched = 1; fetched >= 0; fetched--) {
-        /* without a fetch, the planner may place the indices anywhere */
+        /* if the indices are not fetched, the planner may place them anywhere in the arena */
         fetches[0] = fetches[fetched ? 0 : 1], d.fetches = 1 + fetched;
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -344,7 +347,7 @@ static void test_refusals(void)
     CHECK(!gckpt_pad(NULL, 0, 0, 0, 0) && !gckpt_max(NULL, 0) && !gckpt_argmax(NULL, 0) &&
           !gckpt_upsample(NULL, 1, 1, GCKPT_NEAREST));
 
-    net n; /* i32 values have no gradient */
+    net n; /* i32 values have no gradient, so a fetch of one is refused */
     build(&n, 2);
     gckpt_fetch_spec fetch = { n.at, 1 };
     CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 }));

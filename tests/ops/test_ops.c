@@ -1,12 +1,11 @@
-/* test_ops.c - tests every op in three ways: values compared with double precision (ref.c), gradients
- * compared with central differences of that reference, and bits compared over plans, splits, kernels and
- * threads.
+/* test_ops.c - tests every op in three ways: values compared with double precision (ref.c), gradients compared with
+ * central differences of that reference, and bits compared over plans, splits, kernels and threads.
  *
  *     test_ops [-v] [part of a case's name]        -v prints the error of each case
  *
- * A case is one builder function that runs twice: with a graph it builds tensors, without one it evaluates
- * the reference (every op takes a pair of a tensor and a reference value, and passes NULL through). Needs
- * ref.c, -lm. */
+ * A case is one builder function that runs twice: with a graph the builder makes tensors, and without a graph it
+ * evaluates the reference. Every op here takes a pair of a tensor and a reference value, of which one is NULL, and
+ * returns such a pair. Compile with ref.c and -lm. */
 #include "gradckpt.h"
 #include "util.h"
 #include "ref.h"
@@ -20,33 +19,34 @@ typedef struct net net;
 typedef struct {
     const char *name;
     void (*build)(net *n, const int *a);
-    int a[8];                   /* sizes and options, as the builder's comment lists them */
+    int a[8];                   /* sizes and options, whose meaning the comment before the builder lists */
     int batch;
     unsigned flags;
-    /* allowed errors in 2^-24 of the largest value; 0 selects the defaults below */
+    /* allowed errors of values and of gradients, in 2^-24 of the largest value; 0 selects the defaults below */
     double ulps, grad_ulps;
 } test_case;
-enum { MIXES = 1,               /* ops that mix rows: micro-batches are not exact */
-       NO_REF = 2,              /* random values: no reference, only bits are compared */
-       NO_STREAM = 4,           /* losses that count differently: streaming is refused */
-       /* some gradients are 0 except for rounding errors (at most those of rsqrt(1e-5)) */
+enum { MIXES = 1,               /* the graph has ops that mix rows, so micro-batches have other results */
+       NO_REF = 2,              /* the case draws random values, so there is no reference and only bits are compared */
+       NO_STREAM = 4,           /* the losses have different counts, so streaming is refused */
+       /* some gradients are 0 except for rounding errors, which are at most those of rsqrt(1e-5) */
        FLAT = 8,
-       OTHER = 16 };            /* inference computes something else than training */
+       OTHER = 16 };            /* inference gives other results than training */
 
-/* Why these defaults: an elementwise op rounds a few times; a sum of n fma loses about sqrt(n) to n/2 units
- * of the sum of magnitudes. The cases keep n near 64 and set larger bounds where needed (scores of 200, many
- * ops in a row, caps whose derivatives 1 - y y cancel). Most errors are a tenth of the bound (-v); wrong
- * formulas give thousands. */
+/* Default error bounds. An elementwise op rounds a few times; a sum of n fma loses between sqrt(n) and n/2 units of
+ * the sum of magnitudes. The cases keep n near 64, and set larger bounds where needed: scores of 200, many ops in a
+ * row, caps whose derivative 1 - y y cancels. Most errors are a tenth of the bound (see -v), while a wrong formula
+ * gives thousands of units. */
 #define DEFAULT_ULPS 8.0
 #define DEFAULT_GRAD_ULPS 24.0
 
-typedef struct {                /* an input ('x' f32, 'i' i32), parameter ('p') or constant ('c') */
+typedef struct {                /* a leaf: an input ('x' f32, 'i' i32), a parameter ('p') or a constant ('c') */
     char name[16], kind;
     gckpt_shape shape;          /* axis 0 of an input is the whole batch */
     int64_t elements;
     float *values;
     int32_t *index;
-    gckpt_tensor *t;            /* t: tensor in the graph that was built last; id stays valid without it */
+    /* t: the tensor in the graph that was built last; id: its number, which stays valid after the graph is freed */
+    gckpt_tensor *t;
     int id;
 } leaf;
 struct net {
@@ -58,9 +58,9 @@ struct net {
     gckpt_tensor *probes[8];    /* activations whose gradients are compared */
     long probe_elements[8];
     int n_probes;
-    unsigned fixed;             /* bit i: the i-th tensor that could have a gradient gets none */
+    unsigned fixed;             /* bit i: the i-th tensor that could have a gradient is built without one */
     int n_bearers;              /* number of tensors that could have a gradient */
-    /* leaf or probe of which the reference adds `bump` to one element, or -1 */
+    /* leaf or probe to one element of which the reference adds `bump`, or -1 */
     int bump_leaf, bump_probe;
     long bump_element;
     double bump;
@@ -75,7 +75,7 @@ static double uniform(uint64_t *state)
     return (double)(next_random(state) >> 40) / 16777216.0;
 }
 
-/* Returns a shape of the sizes up to the first 0, after an axis of `rows` if rows > 0. */
+/* Returns a shape with the sizes a, b, c up to the first 0; if rows > 0, an axis of `rows` precedes them. */
 static gckpt_shape sizes(int64_t rows, int a, int b, int c)
 {
     gckpt_shape s = gckpt_shape1(1);
@@ -89,8 +89,8 @@ static gckpt_shape sizes(int64_t rows, int a, int b, int c)
     return s;
 }
 
-/* Finds or adds the leaf and returns its pair. Values are about normal, times scale; integers are 0..top-1,
- * and if `ignored` is nonzero, about one in `ignored` of them is -1. */
+/* Finds or adds the leaf with this name and returns its pair. Its values are about normally distributed, times scale;
+ * integers are 0..top-1, and if `ignored` is nonzero, about one in `ignored` of them is -1. */
 static pair use_leaf(net *n, char kind, const char *name, gckpt_shape shape, double scale, int top,
                      int ignored)
 {
@@ -147,7 +147,7 @@ static pair use_leaf(net *n, char kind, const char *name, gckpt_shape shape, dou
     return p;
 }
 
-/* Returns a parameter, or a constant if its bit in n->fixed is set. */
+/* Returns a parameter, or a constant if the parameter's bit in n->fixed is set. */
 static pair param(net *n, const char *name, double scale, int a, int b, int c)
 {
     char kind = n->fixed >> n->n_bearers++ & 1 ? 'c' : 'p';
@@ -162,7 +162,7 @@ static pair indices(net *n, const char *name, int a, int top, int ignored)
     return use_leaf(n, 'i', name, sizes(n->rows, a, 0, 0), 1, top, ignored);
 }
 
-/* Marks an activation, so that its gradient is also compared. */
+/* Marks an activation x, so that the gradient of x is compared as well. */
 static pair mark(net *n, pair x)
 {
     int k = n->n_probes++;
@@ -191,7 +191,7 @@ static pair both(gckpt_tensor *t, ref_value *r)
 }
 enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX,
        LOG_SOFTMAX, EXP, LOG, SQRT, ABS, RECIPROCAL, POW, CLAMP, LEAKY_RELU, SOFTPLUS, SIN, COS };
-/* by: exponent, slope of leaky_relu, or limit of clamp (-by to by), in eighths */
+/* `by`, in eighths: the exponent, the slope of leaky_relu, or the limit of clamp (-by to by) */
 static pair unary_by(int kind, pair x, int by)
 {
     const double eighths = by / 8.0;
@@ -268,7 +268,7 @@ static pair linear(pair x, pair w, pair b, int transposed)
     return both(transposed ? gckpt_linear_transposed(x.t, w.t, b.t) : gckpt_linear(x.t, w.t, b.t),
                 ref_linear(x.r, w.r, b.r, transposed));
 }
-/* axes: 2 for images, 1 for signals */
+/* axes: number of axes along which w moves: 2 for images, 1 for signals */
 static pair convolution(pair x, pair w, pair b, const ref_window *z, int axes)
 {
     gckpt_window to = { .groups = z->groups };
@@ -326,8 +326,7 @@ static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int
     const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
-/* Causal attention; a[] holds the window and, in hundredths, the cap and the scale; 0 selects the
- * default. */
+/* Causal attention. a[0]: the window; a[1], a[2]: cap and scale in hundredths; 0 selects the default of each. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
     const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
@@ -362,7 +361,7 @@ static pair permute(pair x, int n, int a, int b, int c, int d)
 static pair slice(pair x, int axis, int begin, int end)
 {
     const gckpt_shape s = gckpt_shape_of(x.t);
-    /* if there is no tensor, 0 */
+    /* size of the axis, or 0 if only the reference is evaluated */
     const int at = axis < 0 ? axis + s.n : axis, size = at < 0 ? 0 : (int)s.d[at];
     return both(gckpt_slice(x.t, axis, begin - size, end < size ? end - size : end), ref_slice(x.r, axis, begin, end));
 }
@@ -432,7 +431,7 @@ static pair error(int kind, pair p, pair t, pair w)
 }
 static pair sum_loss(pair x) { return both(gckpt_sum_loss(x.t), ref_sum_loss(x.r)); }
 
-/* Adds a term to the loss. */
+/* Adds a loss term to the net. */
 static void term(net *n, pair loss, double weight, int regulariser)
 {
     gckpt_term *t = &n->terms[n->n_terms];
@@ -442,8 +441,8 @@ static void term(net *n, pair loss, double weight, int regulariser)
     n->sums[n->n_terms++] = loss.r;
 }
 
-/* Returns an input times a parameter: an activation that has a gradient and differs from row to row. If its
- * bit in n->fixed is set, returns just the input. */
+/* Returns an input times a parameter: an activation that has a gradient and differs from row to row. If the
+ * parameter's bit in n->fixed is set, returns just the input. */
 static pair batched(net *n, const char *name, int a, int b, int c)
 {
     char weight[16];
@@ -455,7 +454,8 @@ static pair batched(net *n, const char *name, int a, int b, int c)
                        use_leaf(n, 'p', weight, sizes(0, a, b, c), 1, 0, 0)));
 }
 
-/* Adds the loss sum(y * r) for an input r of y's shape; a batch-invariant y is repeated for all rows. */
+/* Adds the loss sum(y * r), where r is an input of y's shape; if y is batch-invariant (has_batch is 0), y is repeated
+ * for all rows. */
 static void finish(net *n, pair y, int has_batch)
 {
     int64_t d[6] = { 0, 0, 0, 0, 0, 0 };
@@ -503,7 +503,7 @@ static const gckpt_op wrong_op = {
     { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
-/* noisy: returns other values at each call, like a forward with hidden state. */
+/* User-defined op whose forward returns other values at each call, like one with hidden state. */
 static void noisy_forward(const gckpt_call *call)
 {
     static int calls;
@@ -516,8 +516,8 @@ static const gckpt_op noisy_op = {
     { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
-/* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row. s is saved for the backward; the row is copied to
- * the workspace, to test it. */
+/* User-defined op y = s x with s = 1 / sqrt(x.x + 1) for each row x. s is saved for the backward. The row is copied
+ * to the workspace first, so that the workspace is tested. */
 static gckpt_result unit_norm_shape(gckpt_call *call)
 {
     const gckpt_shape *s = &call->in[0].shape;
@@ -568,7 +568,7 @@ static const gckpt_op unit_norm_op = {
     { GCKPT_IN(0) | GCKPT_SAVED }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
 };
 
-/* fourth: a loss, sum of (a - b)^4; its count is the number of elements */
+/* User-defined loss: the sum of (a - b)^4; its count is the number of elements. */
 static gckpt_result fourth_shape(gckpt_call *call)
 {
     if (count_of(&call->in[0].shape) != count_of(&call->in[1].shape))
@@ -630,8 +630,9 @@ static pair fourth(pair a, pair b)
     return both(gckpt_apply(&fourth_op, in, 2, NULL, 0), ref_sum_loss(power));
 }
 
-/* == builders; the comment before each lists the meaning of a[0], a[1], .. ===================== */
-/* kind, T, C, factor, the argument of unary_by; a last 1 makes x positive */
+/* == builders; the comment before each builder lists the meaning of its a[0], a[1], .. ========== */
+/* a[0]: kind; a[1], a[2]: T and C; a[3]: a factor of x, or 0; a[4]: argument of unary_by; a[5]: nonzero to make x
+ * positive */
 static void build_unary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0);
@@ -641,13 +642,13 @@ static void build_unary(net *n, const int *a)
         x = unary(SIGMOID, x);
     finish(n, unary_by(a[0], x, a[4]), 1);
 }
-/* kind, rows, C; no input: a function of parameters */
+/* a[0]: kind; a[1], a[2]: rows and C. The op is applied to a parameter, without an input. */
 static void build_unary_free(net *n, const int *a)
 {
     finish(n, unary(a[0], param(n, "w", 2, a[1], a[2], 0)), 0);
 }
-/* op; T and C of x; T and C of y; kind of y: 0 batched, 1 parameter, 2 parameter as the left operand, 3
- * constant */
+/* a[0]: the operator; a[1], a[2]: T and C of x; a[3], a[4]: T and C of y; a[5]: 0 if y depends on the batch, 1 if y
+ * is a parameter, 2 if y is a parameter and the left operand, 3 if y is a constant */
 static void build_binary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0), y;
@@ -659,7 +660,8 @@ static void build_binary(net *n, const int *a)
         y = param(n, "p", 1, a[3], a[4], 0);
     finish(n, a[5] == 2 ? binary((char)a[0], y, x) : binary((char)a[0], x, y), 1);
 }
-/* T and C of x; T and C of y; whether y is a parameter. x is divided by a positive function of y. */
+/* a[0], a[1]: T and C of x; a[2], a[3]: T and C of y; a[4]: nonzero if y is a parameter. Divides x by a positive
+ * function of y. */
 static void build_ratio(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0);
@@ -676,13 +678,14 @@ static void build_same_free(net *n, const int *a)
     pair w = param(n, "w", 1, 3, 5, 0);
     finish(n, binary((char)a[0], w, w), 0);
 }
-/* op; parameters of shapes (3,1) and (1,4) */
+/* a[0]: the operator; its operands are parameters of shapes (3,1) and (1,4) */
 static void build_binary_free(net *n, const int *a)
 {
     finish(n, binary((char)a[0], param(n, "u", 1, 3, 1, 0), param(n, "v", 1, 1, 4, 0)), 0);
 }
-/* whether the condition is an i32 input (else computed); its T and C; kinds of a and b: 0 (T,C), 1 (1,C), 2
- * (T,1), 3 a parameter (C), 4 a parameter (1), 5 (b only) the same tensor as a */
+/* Returns operand x or y of build_where. kind: 0 for (T,C), 1 for (1,C), 2 for (T,1), 3 for a parameter (C), 4 for a
+ * parameter (1). The builder's list: a[0]: nonzero if the condition is an i32 input, 0 if it is computed; a[1], a[2]:
+ * T and C of the condition; a[3], a[4]: kinds of x and y, where 5 for y means the tensor x. */
 static pair chosen(net *n, const char *name, int kind)
 {
     return kind == 3   ? param(n, name, 1, 4, 0, 0)
@@ -700,15 +703,16 @@ static void build_scale(net *n, const int *a)
 {
     finish(n, scale(batched(n, "x", 4, 5, 0), a[0] / 8.0), 1);
 }
-/* T (0 for no such axis), I, O, bias, transposed */
+/* a[0]: T, or 0 for no such axis; a[1], a[2]: columns of x and of the result; a[3]: nonzero with a bias; a[4]:
+ * nonzero if w is transposed */
 static void build_linear(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
     pair w = a[4] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
     finish(n, linear(x, w, a[3] ? param(n, "b", 1, a[2], 0, 0) : none, a[4]), 1);
 }
-/* H, W, rows and columns of w, whether x is a parameter, index in `list`. The reference of a signal has one
- * axis more, H = 1. */
+/* a[0], a[1]: H and W of x; a[2], a[3]: rows and columns of w; a[4]: nonzero if x is a parameter; a[5]: index in
+ * `list`. For a signal, the reference has a further axis H = 1. */
 static void build_convolution(net *n, const int *a)
 {
     static const struct { ref_window z; int i, o, bias, axes; } list[] = {
@@ -716,14 +720,16 @@ static void build_convolution(net *n, const int *a)
         { { { 2, 3 }, { 1, 0 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 2, 3, 1, 2 },
         { { { 1, 2 }, { 2, 1 }, { 2, 3 }, 1, { 0, 0 }, 0 }, 2, 3, 0, 2 },
         { { { 2, 1 }, { 1, 1 }, { 1, 1 }, 2, { 0, 0 }, 0 }, 4, 6, 1, 2 },
-        { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 5, { 0, 0 }, 0 }, 5, 5, 1, 2 },  /* depthwise */
+        { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 5, { 0, 0 }, 0 }, 5, 5, 1, 2 },  /* depthwise: each channel is a group */
         { { { 2, 2 }, { 3, 2 }, { 2, 1 }, 3, { 0, 0 }, 0 }, 3, 6, 0, 2 },
-        { { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0, 0 }, 1 }, 3, 2, 1, 2 },  /* from here on transposed */
+        /* from this entry on, convolutions are transposed */
+        { { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0, 0 }, 1 }, 3, 2, 1, 2 },
         { { { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 1, 0 }, 1 }, 3, 2, 1, 2 },
         { { { 3, 2 }, { 1, 0 }, { 2, 2 }, 2, { 2, 1 }, 1 }, 4, 6, 0, 2 },
         { { { 4, 6 }, { 0, 1 }, { 6, 4 }, 2, { 0, 0 }, 1 }, 2, 4, 1, 2 },
         { { { 2, 1 }, { 1, 2 }, { 1, 2 }, 3, { 0, 0 }, 1 }, 3, 3, 1, 2 },
-        { { { 1, 2 }, { 0, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 1 },  /* from here on signals */
+        /* from this entry on, convolutions are of signals (one axis) */
+        { { { 1, 2 }, { 0, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 1 },
         { { { 1, 3 }, { 0, 1 }, { 1, 2 }, 2, { 0, 1 }, 1 }, 4, 2, 1, 1 },
     };
     const ref_window *z = &list[a[5]].z;
@@ -737,20 +743,22 @@ static void build_convolution(net *n, const int *a)
     x = convolution(x, w, b, z, axes);
     finish(n, reshape(x, a[4] ? 2 : n->graph ? (int)n->rows : n->c->batch, -1, 0, 0), !a[4]);
 }
-/* rows, I, O, transposed; no input */
+/* a[0]: rows; a[1], a[2]: columns of x and of the result; a[3]: nonzero if w is transposed. There is no input; x is a
+ * parameter. */
 static void build_linear_free(net *n, const int *a)
 {
     pair w = a[3] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
     finish(n, linear(param(n, "x", 1, a[0], a[1], 0), w, param(n, "b", 1, a[2], 0, 0), a[3]), 0);
 }
-/* width; one weight is used by linear and by linear_transposed, one bias by both */
+/* a[0]: width. linear and linear_transposed share one weight and one bias. */
 static void build_linear_tied(net *n, const int *a)
 {
     pair w = param(n, "w", 0.4, a[0], a[0], 0), b = param(n, "b", 1, a[0], 0, 0);
     pair x = linear(batched(n, "x", 3, a[0], 0), w, b, 0);
     finish(n, linear(unary(TANH, x), w, b, 1), 1);
 }
-/* M, K, N, kind (0 both batched, 1 b a shared parameter, 2 four axes), transposed */
+/* a[0..2]: M, K, N; a[3]: 0 if both operands depend on the batch, 1 if the right one is a parameter, 2 for operands
+ * of four axes; a[4]: nonzero if the right operand is transposed */
 static void build_matmul(net *n, const int *a)
 {
     int rows = a[4] ? a[2] : a[1], columns = a[4] ? a[1] : a[2];
@@ -769,7 +777,7 @@ static void build_matmul_free(net *n, const int *a)
     pair w = param(n, "w", 1, 4, 4, 0);
     finish(n, matmul(w, matmul(w, param(n, "u", 1, 4, 4, 0), a[0]), a[0]), 0);
 }
-/* T (0 if the index has no such axis), V, C */
+/* a[0]: T, or 0 if the indices have no such axis; a[1], a[2]: rows and columns of the table */
 static void build_embed(net *n, const int *a)
 {
     pair table = param(n, "table", 1, a[1], a[2], 0);
@@ -781,7 +789,8 @@ static void build_embed_tied(net *n, const int *a)
     pair x = positions(embed(table, indices(n, "tokens", 5, a[0], 0)), param(n, "wpe", 1, 8, 4, 0), 0);
     finish(n, linear(unary(GELU, x), table, none, 1), 1);
 }
-/* H (0 for signals), W, C, average, index in `windows` */
+/* a[0]: H, or 0 for signals; a[1], a[2]: W and C; a[3]: nonzero for the mean, 0 for the maximum; a[4]: index in
+ * `windows` */
 static void build_pool(net *n, const int *a)
 {
     static const gckpt_window windows[] = {
@@ -793,7 +802,8 @@ static void build_pool(net *n, const int *a)
     finish(n, probe(n, pool(x, &windows[a[4]], a[3])), 1);
 }
 
-/* pixels (0 for no such axis), C, groups (0 for batchnorm), gain, bias */
+/* a[0]: pixels, or 0 for no such axis; a[1]: channels; a[2]: groups, or 0 for batchnorm; a[3], a[4]: nonzero with a
+ * gain, with a bias */
 static void build_channels(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
@@ -807,7 +817,8 @@ static void build_gather(net *n, const int *a)
     pair x = batched(n, "x", a[0], a[1], 0);
     finish(n, probe(n, gather(x, indices(n, "index", a[2], a[0], 0))), 1);
 }
-/* T, I, H, biases (2 for only that of x), initial state (2 if h0 and c0 are the same tensor), lstm */
+/* a[0..2]: T, input columns, units; a[3]: 0 for no bias, 1 for all biases, 2 for the bias of x only; a[4]: 0 for no
+ * initial state, 1 with one, 2 if h0 and c0 are the same tensor; a[5]: nonzero for lstm, 0 for gru */
 static void build_layer(net *n, const int *a)
 {
     int gates = a[5] ? 4 * a[2] : 3 * a[2];
@@ -820,7 +831,8 @@ static void build_layer(net *n, const int *a)
     pair y = a[5] ? lstm(x, wx, wh, bx, h0, c0) : gru(x, wx, bx, wh, bh, h0);
     finish(n, probe(n, y), 1);
 }
-/* lstm. The sequence, its initial state and the weights are parameters; wh and wx are the same one. */
+/* a[0]: nonzero for lstm, 0 for gru. The sequence, its initial state and the weights are parameters, and wx and wh
+ * are the same parameter. */
 static void build_layer_free(net *n, const int *a)
 {
     int gates = a[0] ? 16 : 12;
@@ -835,7 +847,7 @@ static void build_norm(net *n, const int *a)
     pair bias = a[3] ? param(n, "bias", 1, a[1], 0, 0) : none;
     finish(n, a[4] ? rmsnorm(x, gain) : layernorm(x, gain, bias), 1);
 }
-/* width, rmsnorm; epsilon is large compared with the row's variance */
+/* a[0]: width; a[1]: nonzero for rmsnorm, 0 for layernorm. Epsilon is large compared with the variance of a row. */
 static void build_norm_epsilon(net *n, const int *a)
 {
     pair x = scale(batched(n, "x", 3, a[0], 0), 0.0625), gain = param(n, "gain", 1, a[0], 0, 0);
@@ -851,7 +863,8 @@ static void build_norm_free(net *n, const int *a)
     pair gain = param(n, "gain", 1, 6, 0, 0), x = param(n, "x", 1, 3, 6, 0);
     finish(n, a[0] ? rmsnorm(x, gain) : layernorm(x, gain, gain), 0);
 }
-/* T, S, C, heads, causal, factor of the scores */
+/* a[0], a[1]: number of queries and keys; a[2]: columns; a[3]: heads; a[4]: nonzero if causal; a[5]: a factor of q,
+ * or 0 */
 static void build_attention(net *n, const int *a)
 {
     pair q = batched(n, "q", a[0], a[2], 0);
@@ -860,7 +873,8 @@ static void build_attention(net *n, const int *a)
         q = scale(q, a[5]);
     finish(n, attention(q, k, v, a[3], a[4]), 1);
 }
-/* T, C, heads, causal, equal inputs (3 all, 2 k and v, 1 q and k) */
+/* a[0], a[1]: T and columns; a[2]: heads; a[3]: nonzero if causal; a[4]: 3 if q, k and v are the same tensor, 2 if
+ * only k and v are, 1 if only q and k are */
 static void build_attention_same(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0), y = a[4] == 3 ? x : batched(n, "y", a[0], a[1], 0);
@@ -869,8 +883,9 @@ static void build_attention_same(net *n, const int *a)
     else
         finish(n, attention(x, y, y, a[2], a[3]), 1);
 }
-/* T, S, heads, key_heads, D, causal, largest length (0 for no lengths), equal inputs (1 k and v; 2 k and v are
- * the first columns of q) */
+/* a[0], a[1]: number of queries and keys; a[2], a[3]: heads and key_heads; a[4]: columns of a head; a[5]: nonzero if
+ * causal; a[6]: largest length, or 0 for no lengths; a[7]: 1 if k and v are the same tensor, 2 if both are the first
+ * columns of q */
 static void build_attention_with(net *n, const int *a)
 {
     const int keys = (a[3] ? a[3] : a[2]) * a[4];
@@ -880,7 +895,8 @@ static void build_attention_with(net *n, const int *a)
     pair v = a[7] ? k : batched(n, "v", a[1], keys, 0);
     finish(n, attention_with(q, k, v, a[2], a[3], a[5], lengths), 1);
 }
-/* T, S, heads, key_heads, D, window (negative if lengths are given as well), cap and scale in hundredths */
+/* a[0], a[1]: number of queries and keys; a[2], a[3]: heads and key_heads; a[4]: columns of a head; a[5]: window,
+ * negated if lengths are given as well; a[6], a[7]: cap and scale in hundredths */
 static void build_attention_more(net *n, const int *a)
 {
     const int keys = (a[3] ? a[3] : a[2]) * a[4];
@@ -895,12 +911,13 @@ static void build_attention_free(net *n, const int *a)
     pair k = param(n, "k", 1, 2, 5, 4);
     finish(n, attention(param(n, "q", 1, 2, 5, 4), k, k, 2, a[0]), 0);
 }
-/* T, C, heads, base, first position */
+/* a[0], a[1]: T and columns; a[2]: heads; a[3]: base; a[4]: first position */
 static void build_rotary(net *n, const int *a)
 {
     finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3], a[4]), 1);
 }
-/* T, C, heads, rotated columns, first position, scale in eighths (if even, frequencies are given) */
+/* a[0], a[1]: T and columns; a[2]: heads; a[3]: rotated columns; a[4]: first position; a[5]: scale in eighths, odd
+ * for computed and even for given frequencies */
 static void build_rotary_with(net *n, const int *a)
 {
     static const float frequencies[4] = { 1.0f, 0.0f, 0.37f, 2.5e-3f };
@@ -914,7 +931,7 @@ static void build_rotary_free(net *n, const int *a)
 {
     finish(n, rotary(param(n, "x", 1, 2, 3, 4), a[0], 0, 0), 0);
 }
-/* T, length of the table, first position */
+/* a[0]: T; a[1]: rows of the table of positions; a[2]: first position */
 static void build_positions(net *n, const int *a)
 {
     finish(n, positions(batched(n, "x", a[0], 4, 0), param(n, "wpe", 1, a[1], 4, 0), a[2]), 1);
@@ -951,7 +968,7 @@ static void build_permute_free(net *n, const int *a)
     pair w = param(n, "w", 1, 3, 4, 0);
     finish(n, matmul(w, permute(w, 2, a[0], a[1], 0, 0), 0), 0);
 }
-/* axis, begin, end */
+/* a[0]: axis; a[1], a[2]: begin and end of the slice */
 static void build_slice(net *n, const int *a)
 {
     pair x = batched(n, "x", 5, 4, 3);
@@ -972,7 +989,7 @@ static void build_concat_free(net *n, const int *a)
     pair u = param(n, "u", 1, 2, 3, 0), v = param(n, "v", 1, 2, 3, 0);
     finish(n, concat(u, v, u, a[0]), 0);
 }
-/* axis, mean (else sum), sizes of three axes */
+/* a[0]: axis; a[1]: nonzero for the mean, 0 for the sum; a[2..4]: sizes of the axes after the batch axis */
 static void build_reduce(net *n, const int *a)
 {
     finish(n, reduce(batched(n, "x", a[2], a[3], a[4]), a[0], a[1]), 1);
@@ -986,7 +1003,7 @@ static void build_reduce_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, reduce(x, 0, a[0])), 1);
 }
-/* axis, elements before, elements after, value in eighths */
+/* a[0]: axis; a[1], a[2]: elements added before and after; a[3]: their value in eighths */
 static void build_pad(net *n, const int *a)
 {
     finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[3] / 8.0)), 1);
@@ -1001,7 +1018,8 @@ static void build_pad_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 1), 0, 0, (int)n->c->batch)), 1);
 }
-/* axis, sizes of three axes; if a[4], two ops use the argument x */
+/* a[0]: axis; a[1..3]: sizes of the axes after the batch axis; a[4]: nonzero if a second maximum, of x squared, reads
+ * x as well */
 static void build_max(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], a[3]);
@@ -1017,8 +1035,9 @@ static void build_max_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, greatest(x, a[0])), 1);
 }
-/* how the indices from argmax are used: 0 rows of a table, 1 rows of x, 2 targets of cross_entropy, 3 targets
- * of linear_cross_entropy, 4 argmax of a parameter, 5 argmax of an input without further axes */
+/* a[0] says how indices from argmax are used: 0 to select rows of a table, 1 to select rows of x, 2 as targets of
+ * cross_entropy, 3 as targets of linear_cross_entropy; with 4, argmax is of a parameter, with 5 of an input (rows,
+ * 5) */
 static void build_argmax(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] < 5 ? 5 : 0, 0);
@@ -1037,20 +1056,23 @@ static void build_argmax(net *n, const int *a)
     } else
         finish(n, mul(x, embed(param(n, "w", 1, 6, 5, 0), argmax(x, 0))), 1);
 }
-/* H, W, C, new H, new W, how, whether x is squared first */
+/* a[0..2]: H, W, C; a[3], a[4]: new H and W; a[5]: `how` of ref_upsample; a[6]: nonzero to square x first */
 static void build_upsample(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], a[2]);
     finish(n, probe(n, upsample(a[6] ? mul(x, x) : x, a[3], a[4], a[5])), 1);
 }
-/* T (0 for no such axis), V, factor, one target in how many is ignored */
+/* a[0]: T, or 0 for no such axis; a[1]: classes; a[2]: factor of the logits; a[3]: about one in a[3] targets is
+ * ignored */
 static void build_cross_entropy(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
     n->out = scale(x, a[2]);
     term(n, cross_entropy(n->out, indices(n, "targets", a[0], a[1], a[3])), 1, 0);
 }
-/* T, C, V, factor, one target in how many is ignored, fused, cap in hundredths (0 for none) */
+/* a[0], a[1]: T and columns; a[2]: classes; a[3]: factor of x; a[4]: about one in a[4] targets is ignored; a[5]:
+ * nonzero for linear_cross_entropy, 0 for linear and cross_entropy; a[6]: cap of the logits in hundredths, or 0 for
+ * none */
 static void build_head(net *n, const int *a)
 {
     pair x = scale(batched(n, "x", a[0], a[1], 0), a[3]), w = param(n, "w", 0.5, a[2], a[1], 0);
@@ -1076,23 +1098,24 @@ static void build_mean_squared_error(net *n, const int *a)
     term(n, mean_squared_error(n->out, a[0] == 1 ? batched(n, "y", 3, 4, 0)
                                        : a[0] == 2 ? n->out : input(n, "y", 3, 4, 0)), 1, 0);
 }
-/* Returns weights for the first `axes` axes of (B,T,C), or none if 0. */
+/* Returns loss weights for the first `axes` axes of (B,T,C), or no weights if axes is 0. */
 static pair loss_weights(net *n, int axes, int t, int c)
 {
     return axes ? batched(n, "w", axes > 1 ? t : 0, axes > 2 ? c : 0, 0) : none;
 }
-/* T, V, factor, one target in how many is ignored (-1 for soft targets), axes of the weights, smoothing in
- * percent */
+/* a[0]: T, or 0 for no such axis; a[1]: classes; a[2]: factor of the logits; a[3]: about one in a[3] targets is
+ * ignored, or -1 for soft targets; a[4]: axes of the weights; a[5]: smoothing in percent */
 static void build_cross_entropy_with(net *n, const int *a)
 {
     int soft = a[3] < 0;
-    int t = a[0] ? a[0] : a[1], v = a[0] ? a[1] : 0; /* sizes of (B,T,V) or (B,V) */
+    int t = a[0] ? a[0] : a[1], v = a[0] ? a[1] : 0; /* the axes after the batch: (B,T,V), or (B,V) if a[0] is 0 */
     n->out = scale(batched(n, "x", t, v, 0), a[2]);
     pair targets = soft ? batched(n, "t", t, v, 0) : indices(n, "targets", a[0], a[1], a[3]);
     pair w = loss_weights(n, a[4], a[0], 0);
     term(n, cross_entropy_with(n->out, targets, w, soft, a[5] / 100.0), 1, 0);
 }
-/* kind, T, C, axes of the weights, target (0 fed, 1 with a gradient, 2 the prediction itself) */
+/* a[0]: kind of the loss; a[1], a[2]: T and C; a[3]: axes of the weights; a[4]: 0 if the target is fed, 1 if the
+ * target has a gradient, 2 if the target is the prediction itself */
 static void build_error(net *n, const int *a)
 {
     n->out = scale(batched(n, "x", a[1], a[2], 0), 2);
@@ -1100,7 +1123,7 @@ static void build_error(net *n, const int *a)
            : a[4] == 2 ? n->out : input(n, "y", a[1], a[2], 0);
     term(n, error(a[0], n->out, y, loss_weights(n, a[3], a[1], a[2])), 1, 0);
 }
-/* whether Huber (else cross-entropy); a loss of parameters alone, as a regulariser */
+/* a[0]: nonzero for a Huber loss, 0 for cross-entropy. The loss reads only parameters and is a regulariser. */
 static void build_weighted_regulariser(net *n, const int *a)
 {
     pair w = param(n, "w", 1, 3, 5, 0), u = param(n, "u", 1, 3, 0, 0);
@@ -1108,8 +1131,8 @@ static void build_weighted_regulariser(net *n, const int *a)
     term(n, a[0] ? error(HUBER, w, param(n, "v", 1, 3, 5, 0), u)
                  : cross_entropy_with(w, param(n, "v", 1, 3, 5, 0), u, 1, 0), 0.3, 1);
 }
-/* Losses with different counts: rows or elements. If a[0], all three count rows, so that streaming is
- * possible. */
+/* Builds three losses. If a[0] is nonzero, all of them count rows, so that streaming is possible; if 0, some count
+ * rows and others elements. */
 static void build_counts(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 6, 0), targets = indices(n, "targets", 3, 6, 3);
@@ -1131,7 +1154,8 @@ static void build_sum_loss(net *n, const int *a)
     n->out = scale(batched(n, "x", a[0], 4, 0), 0.75);
     term(n, sum_loss(n->out), 0.5, 0);
 }
-/* whether with a reconstruction loss, which counts differently; whether with a regulariser */
+/* a[0]: nonzero to add a squared error, which has another count than the cross-entropy; a[1]: nonzero to add a
+ * regulariser */
 static void build_terms(net *n, const int *a)
 {
     pair w = param(n, "w", 0.5, 6, 5, 0), b = param(n, "b", 1, 5, 0, 0);
@@ -1144,7 +1168,7 @@ static void build_terms(net *n, const int *a)
     if (a[1])
         term(n, sum_loss(mul(w, w)), 0.01, 1);
 }
-/* one target in how many is ignored; two losses have the same targets */
+/* a[0]: about one in a[0] targets is ignored. Two losses read the same targets. */
 static void build_deep_supervision(net *n, const int *a)
 {
     pair head = param(n, "head", 0.5, 9, 5, 0), targets = indices(n, "targets", 3, 9, a[0]);
@@ -1153,7 +1177,7 @@ static void build_deep_supervision(net *n, const int *a)
     n->out = add(h, linear(h, param(n, "w", 0.5, 5, 5, 0), none, 0));
     term(n, linear_cross_entropy(n->out, head, targets), 0.25, 0);
 }
-/* One tensor has many users, among them one op that reads it twice. */
+/* Builds a graph in which several ops read one tensor, and one op reads the tensor twice. */
 static void build_fan_out(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 5, 0), y = unary(TANH, x);
@@ -1161,7 +1185,8 @@ static void build_fan_out(net *n, const int *a)
     y = add(add(mul(x, x), y), mul(y, x));
     finish(n, add(binary('-', y, scale(x, 0.5)), add(x, x)), 1);
 }
-/* steps of a recurrent net, which use the same weights; one value must be kept, one must be recomputed */
+/* a[0]: time steps of a recurrent net, which share their weights; gckpt_keep applies to one value, gckpt_recompute to
+ * another */
 static void build_recurrent(net *n, const int *a)
 {
     pair w = param(n, "w", 0.6, 6, 6, 0), u = param(n, "u", 0.6, 4, 6, 0);
@@ -1177,8 +1202,8 @@ static void build_recurrent(net *n, const int *a)
     }
     finish(n, h, 1);
 }
-/* policies: 0 every value must be recomputed (a recompute then needs further ones), 1 every other is kept, 2
- * all are kept */
+/* a[0]: 0 if every value must be recomputed (whose recompute then needs further recomputes), 1 if every second value
+ * is kept, 2 if all values are kept */
 static void build_policies(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 5, 0), w = param(n, "w", 0.6, 5, 5, 0);
@@ -1193,7 +1218,8 @@ static void build_policies(net *n, const int *a)
     }
     finish(n, x, 1);
 }
-/* whether the computed weight is used twice. It is v * gain / |v|, by ops without a batch axis. */
+/* a[0]: nonzero if two linear layers read the computed weight. This weight is v * gain / |v|, computed by ops without
+ * a batch axis. */
 static void build_computed_weight(net *n, const int *a)
 {
     pair v = param(n, "v", 1, 6, 5, 0), gain = param(n, "gain", 1, 5, 0, 0);
@@ -1201,7 +1227,8 @@ static void build_computed_weight(net *n, const int *a)
     h = linear(unary(GELU, h), a[0] ? w : v, none, 1);
     finish(n, h, 1);
 }
-/* T, C, heads, V, layers, whether the head is tied to the embedding */
+/* Adds a transformer block. The builder's list: a[0], a[1]: T and columns; a[2]: heads; a[3]: vocabulary; a[4]:
+ * layers; a[5]: nonzero if the head shares its weight with the embedding. */
 static pair gpt_block(net *n, pair x, int layer, int c, int heads)
 {
     static const char *const names[8] = { "g1.", "wq.", "wk.", "wv.", "wo.", "g2.", "up.", "dn." };
@@ -1680,7 +1707,7 @@ static void set_parameters(const net *n, gckpt_store *store)
     }
 }
 
-/* Fills feeds[] for the rows from `row` on; returns their number. */
+/* Fills feeds[] with the inputs' data from batch row `row` on; returns the number of feeds. */
 static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 {
     const net *n = (const net *)user;
@@ -1697,7 +1724,7 @@ static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
     return k;
 }
 
-/* Requests the gradients of all parameters; returns their number. */
+/* Fills fetches[] with the gradients of all parameters; returns the number of fetches. */
 static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
 {
     int k = 0;
@@ -1711,7 +1738,7 @@ static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
 /* == (a) values and (b) gradients compared with the reference ================================== */
 static int verbose;
 static int recomputing;                         /* number of plans that recompute anything */
-static double worst_value, worst_gradient;      /* of this case, in 2^-24 of the largest value */
+static double worst_value, worst_gradient;      /* largest errors of the current case, in 2^-24 of the largest value */
 
 /* Returns the total loss of the reference; *count receives the count of the first loss. */
 static double ref_loss(net *n, double *count)
@@ -1728,8 +1755,8 @@ static double ref_loss(net *n, double *count)
     return total;
 }
 
-/* Returns the derivative by the element that is bumped, from four points: the error is about h^4 + 1e-16 /
- * h. */
+/* Returns the derivative of the reference loss by the bumped element, from four points; its error is about h^4 +
+ * 1e-16 / h. */
 static double difference(net *n)
 {
     const double h = 2.5e-4;
@@ -1742,13 +1769,14 @@ static double difference(net *n)
     return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * h);
 }
 
-/* Compares up to 16 elements of a gradient; g is `factor` times the gradient of the mean loss. */
+/* Compares up to 16 elements of the gradient g with differences of the reference; g is `factor` times the gradient of
+ * the mean loss. */
 static void check_gradient(net *n, const char *what, const float *g, int64_t elements,
                            double factor)
 {
     double limit = (n->c->grad_ulps > 0 ? n->c->grad_ulps : DEFAULT_GRAD_ULPS) / 16777216.0;
     double most = 0, worst = 0, want_worst = 0, got_worst = 0;
-    /* error allowed where the true gradient is 0, about the accuracy of the differences */
+    /* the error allowed where the exact gradient is 0 is about the accuracy of the differences */
     double floor = n->c->flags & FLAT ? 316.0 * 4 / 16777216.0 : 1e-9 * factor;
     int64_t step = elements <= 16 ? 1 : elements / 16 + 1, worst_at = 0;
     if (!CHECK_MSG(g != NULL, "%s: no gradient of %s", n->c->name, what))
@@ -1852,7 +1880,7 @@ static void test_reference(const test_case *c, unsigned fixed)
                 double limit = (c->ulps > 0 ? c->ulps : DEFAULT_ULPS) / 16777216.0;
                 double size = fabs(want);
                 check_values(&n, "output", y, n.out.r);
-                /* the loss may cancel, so its error is relative to the largest element */
+                /* terms of the loss may cancel, so the allowed error is relative to the largest element */
                 for (long i = 0; i < ref_elements(n.out.r); i++)
                     size = fabs(n.out.r->v[i]) > size ? fabs(n.out.r->v[i]) : size;
                 CHECK_MSG(fabs(report.loss - want) <= limit * size, "%s: loss %.9g, not %.9g",
@@ -1886,7 +1914,7 @@ enum { ROW_BY_ROW = 1, PIECES = 2, NO_CLIP = 4, IN_BACKWARD = 8, LEAST_BUDGET = 
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    int micro;                  /* rows of the graph; 0 for the whole batch */
+    int micro;                  /* rows of a micro-batch; 0 for the whole batch */
     unsigned debug;
     int threads;
     unsigned how;
@@ -1898,11 +1926,11 @@ typedef struct {
     double loss[STEPS], norm[STEPS];
     int64_t count[STEPS];
     uint64_t hash;
-    float *gradients;           /* of all parameters, in the last step */
+    float *gradients;           /* gradients of all parameters in the last step */
     size_t n_gradients;
 } outcome;
 
-/* Trains STEPS steps. If that fails, reports it and returns 0. */
+/* Trains STEPS steps in the configuration v. If that fails, reports the failure and returns 0. */
 static int train(const test_case *c, const run_config *v, unsigned fixed, outcome *o)
 {
     enum { MOST = 20000 };
@@ -2016,7 +2044,8 @@ static void compare(const test_case *c, const run_config *v, const outcome *a, c
 #define HASH GCKPT_DEBUG_RECOMPUTE
 #define MEASURE GCKPT_DEBUG_MEASURE
 #define PLAIN GCKPT_DEBUG_PLAIN
-static const run_config run_configs[] = {     /* each must match plain kernels, store-all, one micro-batch */
+/* configurations whose bits must equal those of plain kernels, store-all and a single micro-batch */
+static const run_config run_configs[] = {
     { "store-all", GCKPT_STORE_ALL, 0, 0, 0, 0, 0, 0 },
     { "store-all, measured", GCKPT_STORE_ALL, 0, HASH | MEASURE, 0, 0, 0, 0 },
     { "store-all, plain, painted", GCKPT_STORE_ALL, 0, PAINT | PLAIN, 0, 0, 0, 0 },
@@ -2056,7 +2085,7 @@ static const run_config of_each_isa[] = {
     { "rows of 2", GCKPT_SEGMENTS, 2, PAINT, 0, 0, 0, 0 }
 };
 
-/* Trains with each instruction set that GCKPT_ISA_AUTO does not choose. */
+/* Trains with each instruction set that GCKPT_ISA_AUTO does not choose, and compares the bits with `want`. */
 static void test_each_isa(const test_case *c, const outcome *want)
 {
     int automatic = GCKPT_ISA_COUNT - 1;
@@ -2079,7 +2108,7 @@ static void test_each_isa(const test_case *c, const outcome *want)
         }
 }
 
-static unsigned sweep; /* counts the configurations of test_bits and test_fixed, of which a sample runs */
+static unsigned sweep; /* counts the configurations of test_bits and test_fixed, of which only a sample runs */
 static void test_bits(const test_case *c)
 {
     outcome want, got;
@@ -2121,8 +2150,9 @@ static void test_bits(const test_case *c)
     free(want.gradients);
 }
 
-/* Kernels must cope with any subset of required gradients. Runs the case again with some tensors fixed
- * (constants and plain inputs), compares with the reference and, in a short run, bits with bits. */
+/* Kernels must compute any subset of an op's gradients. Runs the case again with some tensors fixed (parameters
+ * become constants, activations plain inputs), compares results with the reference and, in a short run, bits between
+ * configurations. */
 static void test_fixed(const test_case *c)
 {
     static const run_config some[3] = {
@@ -2154,7 +2184,7 @@ static void test_fixed(const test_case *c)
 }
 
 /* == single tests ============================================================================== */
-/* A fused head gives the same bits as linear and cross_entropy (manual, 5i). */
+/* Tests that linear_cross_entropy gives the same bits as linear followed by cross_entropy (manual, 5i). */
 static void test_fused(void)
 {
     static const test_case heads[3][2] = {
@@ -2177,8 +2207,8 @@ static void test_fused(void)
     }
 }
 
-/* Dropout keeps about 1 - p of the values and scales them; the gradient uses the same mask; each step draws
- * another mask. */
+/* Tests dropout with rate p: about 1 - p of the values remain and are scaled, the gradient uses the mask of the
+ * forward, and each step draws a new mask. */
 static void test_dropout(void)
 {
     enum { ROWS = 8, COLUMNS = 500, N = ROWS * COLUMNS };
@@ -2223,14 +2253,15 @@ static void test_dropout(void)
             first[i] = v[i];
         }
         CHECK_MSG(wrong == 0, "dropout: %d wrong", wrong);
-        CHECK_MSG(abs(kept - N * 3 / 4) < 130, "dropout kept %d", kept);    /* 5 sigma is 137 */
+        /* expected N * 3 / 4; 5 standard deviations are 137 */
+        CHECK_MSG(abs(kept - N * 3 / 4) < 130, "dropout kept %d", kept);
         CHECK_MSG(at == 0 || abs(same - N * 5 / 8) < 155, "dropout: %d as before", same);
     }
     util_free(exec, plan, graph, store);
 }
 
-/* Tests sum(r h detach(f(w x))) with h = u x. The gradient of u is the same as if the detached operand were
- * fed; w has none, no op before detach runs backward, and detach takes no memory. The gradient of a tensor
+/* Tests the loss sum(r h detach(f(w x))) with h = u x. The gradient of u is the same as if the detached operand were
+ * fed, w has no gradient, no op before detach runs backward, and detach takes no memory. The gradient of a tensor
  * before detach can be fetched. */
 static void test_detach(void)
 {
@@ -2268,7 +2299,7 @@ static void test_detach(void)
             CHECK(at.kind != GCKPT_BACKWARD || at.id == gckpt_id(h) || at.id > gckpt_id(f));
         bytes[cut] = gckpt_plan_arena(plan);
         util_free(exec, plan, graph, store);
-        /* all parameters are detached: refused, like a graph without parameters */
+        /* a graph whose parameters are all detached is refused, like a graph without parameters */
         store = gckpt_store_new(NULL), graph = gckpt_graph_new(store, NULL);
         w = gckpt_param(graph, "w", gckpt_shape1(C), some);
         in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
@@ -2279,13 +2310,13 @@ static void test_detach(void)
                   gckpt_error_text(graph));
         util_free(NULL, plan, graph, store);
     }
-    /* the arena exceeds that of a frozen w only by w's accumulator, which is zeroed and scaled like any
+    /* compared with freezing w, detaching costs at most the gradient buffer of w, which is zeroed and scaled like any
      * other */
     CHECK_MSG(bytes[1] - bytes[0] <= C * sizeof(float) + 64, "detached: %zu bytes, frozen: %zu",
               bytes[1], bytes[0]);
 }
 
-/* gckpt_check_gradients finds a small error for right gradients, and restores the weights. */
+/* Tests gckpt_check_gradients: it reports a small error for correct gradients, and restores the weights. */
 static void test_check_gradients(void)
 {
     static const test_case nets[] = {
@@ -2321,7 +2352,7 @@ static void test_check_gradients(void)
     }
 }
 
-/* Builds sum(op(x w) r), where op may be wrong on purpose. */
+/* Builds a graph with the loss sum(op(x w) r) and its executor, where op may have a deliberate fault. */
 static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, gckpt_store *store,
                            gckpt_plan **plan, gckpt_feed *feeds)
 {
@@ -2350,7 +2381,7 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
 static void test_bad_ops(void)
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
-    /* square and wrong_square; noisy twice, without and with the recompute check */
+    /* op i: square, wrong_square, noisy without the recompute check, noisy with the recompute check */
     for (int i = 0; i < 4; i++) {
         gckpt_store *store = gckpt_store_new(NULL);
         gckpt_plan *plan;
@@ -2363,7 +2394,8 @@ static void test_bad_ops(void)
             gckpt_check_gradients(exec, feeds, 1, 3, &check);
             CHECK_MSG(i == 0 ? check.worst > 0 && check.worst < 0.01 : check.worst > 0.02,
                       "%s backward: worst %g (%s)", op->name, check.worst, gckpt_error_text(exec));
-            if (i == 1)             /* the wrong gradient shows first at the parameter below the op */
+            /* a wrong backward shows first in the gradient of the parameter that the op's input depends on */
+            if (i == 1)
                 CHECK_MSG(strstr(gckpt_error_text(exec), "weight_a") != NULL, "%s",
                           gckpt_error_text(exec));
         } else if (exec) {

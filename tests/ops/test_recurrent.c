@@ -1,6 +1,6 @@
-/* test_recurrent.c - gather, gru and lstm compared with PyTorch (golden/make_recurrent.py); sequences cut into pieces;
- * NaN and large values; gradients of weights that come from the batch; refused calls. Their exact bits are tested by
- * test_kernels and test_ops. */
+/* test_recurrent.c - compares gather, gru and lstm with PyTorch (golden/make_recurrent.py). Also tests sequences that
+ * are cut into pieces, NaN and large values, gradients of weights that are computed from the batch, and refused
+ * calls. The exact bits of these ops are tested by test_kernels and test_ops. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/recurrent.h"
@@ -8,7 +8,7 @@
 
 enum { B = RECURRENT_ROWS, I = RECURRENT_INPUTS, H = RECURRENT_UNITS, LEAVES = 7 };
 
-/* Bound on |a - b| / |b|: as in test_golden.c; for bf16 plans, which round to 2^-9, 2 %. */
+/* Bound on |a - b| / |b|: that of test_golden.c; for bf16 plans, which round to 2^-9, 2 %. */
 static double tolerance;
 static uint64_t hash; /* of all compared values */
 static void near(const float *a, const float *b, int64_t n, const char *name, const char *what)
@@ -25,7 +25,7 @@ static void near(const float *a, const float *b, int64_t n, const char *name, co
               what, sqrt(difference), sqrt(norm));
 }
 
-/* Builds a recurrent layer with constant weights; leaf[] gets x, weights and states in the order of recurrent.h. */
+/* Builds recurrent layer k with constant weights; leaf[] receives x, weights and states in the order of recurrent.h. */
 static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf)
 {
     const int lstm = recurrent_cases[k].lstm, both = recurrent_cases[k].biases && !lstm;
@@ -48,7 +48,7 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
                 : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], start[0]);
 }
 
-/* Tests the output and all gradients of the loss sum(out * r), with `rows` rows per micro-batch. */
+/* Tests the output of layer k and all gradients of the loss sum(out * r), with `rows` rows per micro-batch. */
 static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mode mode)
 {
     const char *name = recurrent_cases[k].name;
@@ -118,7 +118,8 @@ static void test_gather(int64_t rows)
     near(all, gather_out, B * 4 * I, "gather", "the output");
     near(gradient, gather_grad, B * 6 * I, "gather", "the gradient");
     const float large[B * 4 * I] = { [0] = 1, [I] = 1e8f, [2 * I] = -1e8f };
-    const int32_t same[B * 4] = { 0 }; /* gradients are added in index order: (1 + 1e8) - 1e8 is 0 */
+    /* all indices are 0, so their gradients are added in the order of the rows: (1 + 1e8) - 1e8 is 0 */
+    const int32_t same[B * 4] = { 0 };
     feed[1].data = same, feed[2].data = large;
     CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_OK && gradient[0] == 0);
     for (int i = 0; i < 2; i++) { /* indices are checked before anything runs */
@@ -131,8 +132,8 @@ static void test_gather(int64_t rows)
     util_free(e, p, g, s);
 }
 
-/* Runs six steps at once, then in two halves, the second of which begins with the final state of the first: the same
- * bits. */
+/* Tests that a sequence of six steps has the same bits as its two halves, of which the second begins with the final
+ * state of the first. */
 static void test_pieces(int lstm)
 {
     enum { T = 6, UNITS = 21 };
@@ -167,8 +168,8 @@ static void test_pieces(int lstm)
     util_free(e, p, g, s);
 }
 
-/* A NaN in the input spoils its own row, from its step on, and nothing else; large inputs saturate the gates without
- * overflow. */
+/* Tests that a NaN in the input makes only its own row NaN, from its time step on, and that large inputs saturate the
+ * gates without overflow. */
 static void test_not_finite(int lstm)
 {
     enum { T = 4, UNITS = 5 };
@@ -187,7 +188,7 @@ static void test_not_finite(int lstm)
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I] = { 0 };
     gckpt_feed feed = { gckpt_id(x), data };
-    for (int i = 0; i < 3; i++) { /* NaN, then values at which the gates saturate */
+    for (int i = 0; i < 3; i++) { /* the fill values: NaN, then two values at which the gates saturate */
         data[(T + 2) * I] = i == 0 ? NAN : i == 1 ? 1e30f : -1e30f;
         CHECK(gckpt_forward(e, &feed, 1, 3, NULL) == GCKPT_OK);
         const float *out = gckpt_fetch(e, gckpt_id(y), 0);
@@ -209,8 +210,8 @@ static void refused(gckpt_graph **g, gckpt_store *s, gckpt_tensor *t, gckpt_resu
     *g = gckpt_graph_new(s, NULL);
 }
 
-/* Weights that are fed with the batch (a batch of as many rows as wh has units) have the same gradients as constant
- * weights. Poisoned memory shows that gradient buffers start at +0. */
+/* Tests weights that are fed as inputs, with a batch of as many rows as wh has: they have the same gradients as
+ * constant weights. Memory filled with a pattern shows that gradient buffers start at +0. */
 static void test_weights_of_the_batch(int lstm, int plain)
 {
     enum { T = 5, U = 4 };
@@ -219,7 +220,7 @@ static void test_weights_of_the_batch(int lstm, int plain)
     float data[4][U * 4 * U * T], got[2][2][U * 4 * U];
     for (int i = 0; i < 4 * U * 4 * U * T; i++)
         data[i / (U * 4 * U * T)][i % (U * 4 * U * T)] = (float)((i * 37) % 23 - 11) / 7.0f;
-    for (int i = 0; i < U * 4 * U; i++) /* equal rows, so that their mean is the constant's bias */
+    for (int i = 0; i < U * 4 * U; i++) /* all rows are equal, so that the mean over rows is the constant's bias */
         data[2][i] = data[2][i % gates];
     for (int fed = 0; fed < 2; fed++) {
         gckpt_store *s = gckpt_store_new(NULL);
@@ -260,8 +261,8 @@ static void test_weights_of_the_batch(int lstm, int plain)
               "bias of the batch, lstm %d, plain %d: another gradient", lstm, plain);
 }
 
-/* A bias that is fed with the batch and has as many elements as the output: its gradient is still a sum over the steps,
- * with compensation (manual, 5e). All kernels must give the bits of a constant bias. */
+/* Tests a bias that is fed as an input and has as many elements as the output: its gradient is still a sum over the
+ * time steps with compensation (manual, 5e). All kernels must give the bits of a constant bias. */
 static void test_few_rows(void)
 {
     enum { U = 2, PLAIN_PLAN = GCKPT_ISA_COUNT, CONSTANT };
@@ -343,7 +344,7 @@ static void test_refusals(void)
     gckpt_store_free(s);
 }
 
-/* Returns the workspace of the forward, which must not grow with the number of steps. */
+/* Returns the workspace bytes of the layer's forward, which must not grow with the number of time steps. */
 static size_t workspace_of(int lstm, int64_t steps)
 {
     const gckpt_init init = { 0.1f, 0, 0 };

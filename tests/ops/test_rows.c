@@ -1,5 +1,5 @@
-/* test_rows.c - op descriptors: the header's list of built-in ops is complete, the C code of a printed plan names each
- * op rightly, and the planner takes the right costs for backwards. */
+/* test_rows.c - op descriptors: the header's list of built-in ops is complete, the C code of a printed plan names
+ * each op correctly, and the planner uses the correct cost for each backward. */
 #include "ops/ops.h"
 #include "plan/plan.h"
 #include "check.h"
@@ -7,7 +7,7 @@
 
 typedef gckpt_tensor T;
 
-/* ---- printed plans refer to each built-in op by the name in the header's list ---- */
+/* ---- printed plans refer to each built-in op by its name in the header's list ---- */
 typedef struct {
     char *bytes;
     size_t size;
@@ -23,8 +23,8 @@ static size_t to_text(void *user, const void *bytes, size_t size)
     return size;
 }
 
-/* Reads the op names in the header's list into `names`, each between blanks; returns their number, or 0 if the file is
- * missing. */
+/* Copies the op names in the header's list into `names`, with a blank between two names; returns their number, or 0
+ * if the header cannot be read. */
 static int listed(char *names, size_t room)
 {
     char line[256];
@@ -114,7 +114,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     return p;
 }
 
-/* Returns a plan with the ops that only INFERENCE plans may have. */
+/* Returns a plan with the ops that only GCKPT_INFERENCE plans may contain. */
 static gckpt_plan *cached(gckpt_graph *g)
 {
     gckpt_fetch_spec fetch = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
@@ -148,7 +148,7 @@ static void names(void)
     gckpt_plan_free(q);
     gckpt_graph_free(caches);
     CHECK_MSG(n >= 40, "%d ops are listed", n);
-    /* the printed names are the listed ones */
+    /* each name that the printed plan contains must be in the list */
     for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
         size_t have = strlen(printed), length = strcspn(at += 7, ",");
         CHECK_MSG(!strncmp(at, "gckpti_op_", 10), "%.*s is printed as the user's", (int)length, at);
@@ -160,7 +160,8 @@ static void names(void)
     CHECK_MSG(used == n, "%d of %d listed ops are printed:%s", used, n, printed);
     gckpt_plan_free(p);
     gckpt_graph_free(g);
-    /* user-defined ops: one with the name of a built-in op, and a copy of a built-in op with another name */
+    /* user-defined ops in a printed plan: one with the name of a built-in op, and a copy of a built-in op with
+     * another name */
     gckpt_op copy = gckpti_op_tanh;
     copy.name = "curve";
     for (int i = 0; i < 2; i++) {
@@ -177,7 +178,7 @@ static void names(void)
     free(t.bytes);
 }
 
-/* ---- cost of backwards: flops_backward, or the rule for ops without it ---- */
+/* ---- cost of a backward: op->flops_backward, or the planner's rule for ops without this function ---- */
 enum { FLOPS = 10000000 };
 static uint64_t forward_flops(const gckpt_call *call) { return FLOPS + (uint64_t)call->shape.d[0]; }
 static uint64_t backward_flops(const gckpt_call *call)
@@ -202,7 +203,7 @@ static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *)
         in[i] = wanted >> i & 1 ? weight(g, 4, 4)
                                 : gckpt_input(g, i ? i > 1 ? "c" : "b" : "a", GCKPT_F32, gckpt_shape2(4, 4));
     T *y = gckpt_apply(&op, in, 3, NULL, 0);
-    in[3] = gckpt_mul(y, weight(g, 4, 4)); /* so that every plan has a parameter and depends on an input */
+    in[3] = gckpt_mul(y, weight(g, 4, 4)); /* every plan needs a parameter and a value that depends on an input */
     loss = gckpt_sum_loss(gckpt_mul(in[3], gckpt_input(g, "d", GCKPT_F32, gckpt_shape2(4, 4))));
     gckpt_term term = { loss, 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
@@ -232,8 +233,8 @@ static void users(void)
     }
 }
 
-/* The backward of attention costs half a forward more than its gradients, that of linear_cross_entropy a whole forward,
- * with one gradient or two. */
+/* Tests two ops that run part of the forward again in their backward: attention adds half of the forward's cost to
+ * the cost of its gradients, linear_cross_entropy a whole forward, however many gradients it computes. */
 static void own_backward_costs(void)
 {
     for (int frozen = 0; frozen < 2; frozen++) {

@@ -1,7 +1,7 @@
-/* test_special.c - elementwise ops at kinks, poles and ties, and at NaN, infinities, zeros and subnormals, compared
- * with PyTorch (golden/make_special.py) on every instruction set of this machine. NaN and infinities must be equal,
- * zeros including their sign (except maximum and minimum of 0 and -0, where PyTorch's own vector and scalar code
- * differ); other values within 4 units in the last place, since both sides round in a few steps. */
+/* test_special.c - compares elementwise ops with PyTorch (golden/make_special.py) at kinks, poles and ties, and at
+ * NaN, infinities, zeros and subnormals, on every instruction set of this machine. NaN, infinities and the sign of
+ * zeros must be equal; the one exception is maximum and minimum of 0 and -0, where PyTorch's vector and scalar code
+ * differ. Other values may differ by 4 units in the last place, since both libraries round in a few steps. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/special.h"
@@ -42,7 +42,8 @@ static gckpt_tensor *build(const special_case *c, gckpt_tensor *a, gckpt_tensor 
     return NULL;
 }
 
-/* Returns whether got matches want. The absolute error is relative to `most` where terms of that size cancel. */
+/* Returns whether `got` is close enough to `want`. `most`: size of the terms that cancel in this result, to which the
+ * absolute error is relative. */
 static int near(float got, float want, double most, int signs)
 {
     double bound = 4.0 / 16777216.0 * fmax(fabs((double)want), most) + 4.0 / 16777216.0 * 1.2e-38;
@@ -76,7 +77,7 @@ static void test_case(const special_case *c, gckpt_isa isa)
     gckpt_tensor *in[3] = { NULL, NULL, NULL }, *h[2] = { NULL, NULL };
     gckpt_feed feeds[3];
     gckpt_fetch_spec fetches[3];
-    for (int i = 0; i < 3; i++) { /* a and b are operands, g the gradient of the output */
+    for (int i = 0; i < 3; i++) { /* i selects the array: operands a and b, and the gradient g of the output */
         static const char *const names[] = { "a", "b", "g" };
         in[i] = gckpt_input(graph, names[i], GCKPT_F32, gckpt_shape2(1, c->n));
         feeds[i] = (gckpt_feed){ gckpt_id(in[i]), i == 2 ? c->g : c->x[i < c->inputs ? i : 0] };

@@ -1,8 +1,8 @@
 /* test_user_ops.c - the functions that user-defined kernels may call (gckpt_parallel, gckpt_fma, gckpt_dot,
- * gckpt_product), and the convolution that examples/convolution.h builds from them. Only the public API, on plain and
- * vector kernels, with one and several threads, from OpenMP or from the program's own pool. With GCKPT_OPENBLAS all
- * products are of whole numbers, whose sums are exact in any order, and the training test, whose bits would differ, is
- * skipped. */
+ * gckpt_product), and the convolution that examples/convolution.h builds from them. Uses only the public API, on
+ * plain and vector kernels, with one and several threads, from OpenMP or from the program's own pool. With
+ * GCKPT_OPENBLAS all products are of whole numbers, whose sums are exact in any order, and the training test is
+ * skipped, since its bits would differ. */
 #include "gradckpt.h"
 #include "convolve.h"
 #include "examples/convolution.h"
@@ -11,7 +11,7 @@
 /* ---- the harness: an op whose forward calls `inside`, run on every kind of executor ---- */
 static void (*inside)(const gckpt_call *call);
 static size_t (*inside_workspace)(const gckpt_call *call);
-static long jobs; /* calls of the program's own thread pool */
+static long jobs; /* number of calls of the program's own thread pool */
 
 static gckpt_result probe_shape(gckpt_call *call)
 {
@@ -49,10 +49,10 @@ static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i
 
 typedef struct {
     gckpt_isa isa;
-    int threads, plain, pool; /* pool: 1 last_first, 2 at_once */
+    int threads, plain, pool; /* pool: the program's own thread pool: 0 for none, 1 for last_first, 2 for at_once */
 } executor;
 
-/* Describes executor i in *e; returns 0 if there are no more. */
+/* Stores the description of executor i in *e; returns 0 if there is no executor i. */
 static int executor_at(int i, executor *e)
 {
     static const gckpt_isa isas[] = { GCKPT_ISA_PLAIN, GCKPT_ISA_C, GCKPT_ISA_NEON, GCKPT_ISA_AVX2,
@@ -117,7 +117,7 @@ static void count_item(void *context, int64_t i, int64_t worker)
         t->wrong = 1;
         return;
     }
-    int *mine = &t->busy[worker]; /* belongs to this worker: no other item may use it at the same time */
+    int *mine = &t->busy[worker]; /* the slot of this worker, which no other work item may use at the same time */
     *mine += 1;
     if (t->nested && i % 100 == 0) {
         gckpt_call one = *t->call;
@@ -147,7 +147,7 @@ static void check_parallel(const gckpt_call *call)
     }
 }
 
-/* ---- gckpt_fma, gckpt_dot: manual, 5a and 5d, written out ---- */
+/* ---- gckpt_fma and gckpt_dot, compared with loops that follow the manual (5a and 5d) ---- */
 static float some_float(void)
 {
     uint32_t u = (uint32_t)next_random(&random_state);
@@ -176,7 +176,7 @@ static void check_numbers(const gckpt_call *call)
     }
 }
 
-/* ---- gckpt_product: any strides, compared with the sums written out ---- */
+/* ---- gckpt_product with any strides, compared with sums by plain loops ---- */
 enum { BUFFER = 900000, GUARD = 1024 };
 static float buffer_a[BUFFER], buffer_b[BUFFER], buffer_c[BUFFER], buffer_d[BUFFER];
 static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50, 17 },
@@ -184,8 +184,9 @@ static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50
                                     { 3, 4, 700 },     { 20, 30, 0 },   { 70, 70, 70 },
                                     { 260, 530, 130 }, { 600, 40, 720 } };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
-/* `edges`: sizes whose last vector is partial, with scratch on the stack or in the workspace. `over`: for A, B and C, a
- * way of strides() each; these overlap, repeat or run backwards. */
+/* `edges`: sizes (M, N, K) whose last vector is partial, with scratch memory on the stack or in the workspace.
+ * `over`: three values of `way` for strides(), one each for A, B and C, that make elements overlap, repeat or run
+ * backwards. */
 static const int16_t edges[][3] = { { 64, 47, 128 }, { 240, 191, 384 }, { 9, 49, 17 }, { 1, 40, 9 }, { 40, 1, 9 } };
 static const char over[][3] = { { 3, 3, 0 }, { 3, 3, 1 }, { 0, 3, 0 }, { 3, 0, 1 }, { 1, 3, 0 },
                                 { 3, 1, 1 }, { 4, 4, 0 }, { 4, 5, 1 }, { 5, 4, 0 }, { 5, 5, 1 },
@@ -205,9 +206,10 @@ static size_t product_scratch(const gckpt_call *call)
     return most + GUARD;
 }
 
-/* Sets the strides of a (rows, cols) matrix in the buffer and returns its first element. Ways 0 to 2 use no element
- * twice: adjacent columns, adjacent rows, or neither. 3: each row begins one element after the last; 4: all rows are
- * one row; 5: all columns are one column; 6: backwards from the buffer's end; 7: only the rows go backwards. */
+/* Sets the strides of a (rows, cols) matrix in the buffer and returns its first element. In ways 0 to 2 no two
+ * elements overlap: 0 has adjacent columns, 1 adjacent rows, 2 neither. 3: each row begins one element after the
+ * previous row; 4: all rows are the same memory; 5: all columns are; 6: the matrix runs backwards from the buffer's
+ * end; 7: only its rows run backwards. */
 static float *strides(float *buffer, int way, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
 {
     const int64_t across[] = { cols + 3, 1, 2 * cols + 1, 1, 0, 1, -cols - 3, -cols - 3 };
@@ -224,7 +226,7 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
                              .accumulate = accumulate,
                              .workspace = call->workspace };
     size_t workspace = gckpt_product_workspace(call, t.m, t.n, t.k);
-    /* must not be written: the bytes after the scratch */
+    /* the bytes after the op's workspace, which nothing may write */
     unsigned char *guard = (unsigned char *)call->workspace + workspace;
     int wrong = 0;
     memset(guard, 0x5a, GUARD);
@@ -247,13 +249,14 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
         }
     for (int i = 0; i < GUARD; i++)
         wrong += guard[i] != 0x5a;
-    for (int64_t i = begin; i < end; i++) /* also checks that nothing outside C changed */
+    /* the comparison covers the whole buffer, so it also shows writes outside of C */
+    for (int64_t i = begin; i < end; i++)
         wrong += bits_of(buffer_c[i]) != bits_of(buffer_d[i]);
     CHECK_MSG(!wrong, "%d x %d x %d, strides %d %d %d, add %d, %d threads: %d wrong", size[0], size[1], size[2], a, b,
               c, accumulate, call->threads, wrong);
 }
 
-/* Each executor tries every tried-th combination, and others than the executor before; 1 tries all. */
+/* Each executor tests every tried-th combination, and not those of the executor before it; 1 tests all. */
 static int tried;
 
 static void check_product(const gckpt_call *call)
@@ -283,13 +286,14 @@ static void check_product(const gckpt_call *call)
                 try_product(call, edges[i], over[k][0], over[k][1], over[k][2], k % 2);
 }
 
-/* ---- the convolution of examples/convolution.h ---- */
+/* ---- the convolution of examples/convolution.h, compared with its definition and with gckpt_conv2d ---- */
 static gckpt_tensor *as_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias, const gckpt_window *window)
 {
     return convolution(x, w, bias, (int)window->stride[0], (int)window->padding[0]);
 }
 
-/* Computes the convolution by its definition, in double. All numbers are small multiples of 1/64, so sums are exact. */
+/* Computes the convolution by its definition, in double. All operands are small multiples of 1/64, so that all sums
+ * are exact. */
 static void convolve_naively(const problem *z, double *y, double *dx, double *dw, double *db)
 {
     const int64_t *xs = z->x.d, *ws = z->w.d, *ys = z->y.d;
@@ -327,7 +331,7 @@ static void test_values(void)
         { 3, 2, 7, 5, 3, 3, 3, 1, 1, 1 },    { 2, 2, 4, 4, 2, 3, 3, 1, 4, 1 },
         { 1, 2, 9, 8, 5, 1, 1, 3, 0, 1 },    { 2, 1, 6, 3, 2, 6, 3, 1, 0, 0 },
         { 2, 4, 8, 8, 3, 5, 5, 2, 2, 1 },    { 1, 3, 4, 7, 2, 2, 4, 5, 3, 1 },
-        { 1, 40, 40, 41, 12, 3, 3, 1, 1, 1 } /* large enough to be computed in several row tiles */
+        { 1, 40, 40, 41, 12, 3, 3, 1, 1, 1 } /* large enough that the op computes it in several row tiles */
     };
     static problem z;
     z.op = as_conv2d;
@@ -352,7 +356,7 @@ static void test_values(void)
                                    differ(z.dw, dw, nw, z.count), differ(z.db, db, z.o, z.count) };
             CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "problem %d, %s, %d threads: %d %d %d %d",
                       (int)i, gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
-            if (i == 0) /* golden results exist for the first problem */
+            if (i == 0) /* only the first problem has golden results */
                 CHECK(!differ(z.values, golden_y, ny, 1) && !differ(z.dx, golden_dx, nx, 1) &&
                       !differ(z.dw, golden_dw, nw, z.count) && !differ(z.db, golden_db, z.o, z.count));
         }
@@ -360,16 +364,16 @@ static void test_values(void)
     }
 }
 
-/* ---- a small network gives the same bits however it is trained ---- */
+/* ---- a small network with user-defined ops gives the same bits in every plan and way to train ---- */
 enum { BATCH = 6 };
 typedef struct {
     int64_t rows;
     gckpt_isa isa;
     int threads, pool, plain;
     gckpt_mode mode;
-    int least; /* if nonzero, the smallest budget that has a plan */
+    int least; /* if nonzero, the plan has the smallest feasible budget */
     gckpt_precision precision;
-    int check; /* if nonzero, checks the gradients instead of training */
+    int check; /* if nonzero, the gradients are checked and nothing is trained */
 } training;
 
 static uint64_t train(const training *t)
@@ -387,7 +391,7 @@ static uint64_t train(const training *t)
     gckpt_tensor *w3 = gckpt_param(g, "w3", gckpt_shape4(6, 8, 2, 2), normal);
     gckpt_tensor *w4 = gckpt_param(g, "w4", gckpt_shape2(6 * 6 * 5, 3), normal);
     gckpt_tensor *h = gckpt_tanh(convolution(x, w1, b1, 1, 1)), *out;
-    h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* two uses: the gradient of h accumulates */
+    h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* two ops read h, so its gradient is a sum of two */
     out = convolution(h, w3, NULL, 2, 0);
     out = gckpt_linear(gckpt_reshape(out, gckpt_shape2(t->rows, 6 * 6 * 5)), w4, NULL);
     gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
@@ -401,7 +405,7 @@ static uint64_t train(const training *t)
                             .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
                             .parallel_for = t->pool ? at_once : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    if (!p && t->least) { /* the error text names the smallest budget */
+    if (!p && t->least) { /* the error text names the smallest feasible budget, which is used now */
         const char *text = gckpt_error_text(g), *at = strstr(text, "at least ");
         CHECK(at != NULL);
         desc.budget = at ? (size_t)strtoull(at + 9, NULL, 10) : 0;
@@ -442,7 +446,8 @@ static void test_training(void)
     t.isa = GCKPT_ISA_AUTO, t.threads = 2;
     train(&t);
     for (int i = 0; i < 60; i++) {
-        static const int64_t rows[] = { 6, 1, 4, 2, 5 }; /* 4 and 5 leave a shorter last micro-batch */
+        /* micro-batches of 4 and 5 rows leave a shorter last micro-batch */
+        static const int64_t rows[] = { 6, 1, 4, 2, 5 };
         t = base;
         t.rows = rows[i % 5];
         t.isa = (gckpt_isa)(i / 2 % GCKPT_ISA_COUNT);
@@ -455,14 +460,14 @@ static void test_training(void)
             CHECK_MSG(train(&t) == want, "rows %d, %s, %d threads, mode %d", (int)t.rows,
                       gckpt_isa_name(t.isa), t.threads, (int)t.mode);
     }
-    t = base; /* bf16 plans round stored values, while the op computes in binary32 */
+    t = base; /* a bf16 plan: stored values are rounded, while the op computes in binary32 */
     t.precision = GCKPT_BF16;
     want = train(&t);
     t.rows = 4, t.threads = 3, t.isa = GCKPT_ISA_AUTO, t.least = 1;
     CHECK(train(&t) == want);
 }
 
-/* ---- the op's flops equal those of gckpt_conv2d with the same sizes ---- */
+/* ---- flops of the user-defined convolution equal those of gckpt_conv2d with the same sizes ---- */
 static double no_clock(void *user)
 {
     (void)user;
@@ -506,7 +511,7 @@ static void test_flops(void)
 {
     static const int sizes_of[][6] = { { 2, 12, 11, 3, 1, 1 },
                                        { 3, 9, 8, 2, 2, 0 },
-                                       { 40, 40, 41, 3, 1, 1 } }; /* several row tiles */
+                                       { 40, 40, 41, 3, 1, 1 } }; /* the last size needs several row tiles */
     for (size_t i = 0; i < sizeof sizes_of / sizeof sizes_of[0]; i++) {
         const uint64_t ours = flops_of(1, sizes_of[i]), built_in = flops_of(0, sizes_of[i]);
         CHECK_MSG(ours == built_in && ours > 0, "problem %d: %.0f flops, gckpt_conv2d %.0f", (int)i,
@@ -514,7 +519,7 @@ static void test_flops(void)
     }
 }
 
-/* Shapes that do not fit are refused by an error that names the op. */
+/* Tests that operands whose shapes do not fit are refused by an error text that names the op. */
 static void test_refusals(void)
 {
     static const int64_t wrong[][5] = { { 3, 3, 3, 1, 0 },
@@ -538,7 +543,7 @@ static void test_refusals(void)
     gckpt_product(NULL, NULL);
     gckpt_call call;
     memset(&call, 0, sizeof call);
-    gckpt_product(&call, NULL); /* a call without a product does nothing */
+    gckpt_product(&call, NULL); /* a call with a NULL product must do nothing */
     CHECK(gckpt_product_workspace(NULL, 1000, 1000, 1000) == 0);
     CHECK(gckpt_dot(NULL, &x, &y, 1) == 6.0f);
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Tests the archives of make boards for Arduino and PlatformIO. Each is unpacked and its layout checked field by field; its
-# sketches are compiled by arduino-builder and by PlatformIO for a board in QEMU (tests/packaging/arduino: boards.txt,
-# platform.txt, a core; tests/packaging/platformio: the same for PlatformIO), and must print the same there as on this
-# machine. Uses no network. Tools that are not installed are skipped and named.
+# Tests the archives that make boards writes for Arduino and PlatformIO. Each archive is unpacked, and its layout is
+# checked field by field. Its sketches are compiled by arduino-builder and by PlatformIO for a board in QEMU
+# (tests/packaging/arduino has boards.txt, platform.txt and a core; tests/packaging/platformio the same for
+# PlatformIO), and must print the same there as on this machine. Uses no network. Tools that are not installed are
+# skipped and named.
 work=${1:-build/boards-test}
 . tests/checks.sh
 CC=${CC:-cc}
@@ -114,7 +115,7 @@ for sketch in $sketches; do
     check "$sketch does what it is for" says "$sketch"
 done
 
-# ---- and on the board ----
+# ---- sketches, on the board in QEMU ----
 in_qemu()               # in_qemu ELF SKETCH
 {
     timeout 100 qemu-system-arm -M mps2-an386 -nographic -monitor none -serial none \
@@ -135,7 +136,7 @@ figures()               # of the README, in KB, rounded up: RAM with the stack, 
         printf "takes %d KB of RAM, 3 of them for the stack, and %d KB of flash", ram, ($1 + $2 + 999) / 1000 }')
     echo "Blink $takes" && tr '\n' ' ' < "$library/README.md" | grep -F "Blink $takes"
 }
-# TOOLS: the tools that build sketches, both if empty
+# TOOLS: the tools that build the sketches; if TOOLS is empty, both
 tools() { case " ${TOOLS:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
 if tools arduino && have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
     for sketch in $sketches; do
@@ -174,7 +175,7 @@ for example in said["examples"]:
 end
 }
 ! have python3 || check "PlatformIO: library.json" manifest
-# SCons in the place of the package that PlatformIO would fetch.
+# Runs SCons instead of the package that PlatformIO would download.
 with_scons()
 {
     mkdir -p "$1/packages/tool-scons" && python3 - "$1/packages/tool-scons" << 'end'

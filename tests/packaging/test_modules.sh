@@ -1,9 +1,10 @@
 #!/bin/sh
-# Tests the ESP-IDF component and the Zephyr module of `make boards`: the contents of the archives, their manifests and
-# Kconfig with those systems' tools from pip, and their examples. These are compiled by CMake and run in QEMU, on the
-# instruction set of an ESP32-C3 and on a Cortex-M3, and on this machine, and must give the hash that the archive names.
-# The build systems are stand-ins (tests/packaging/modules); if IDF_PATH names an ESP-IDF, it also compiles the example
-# for its target linux. Tools that are not installed are skipped and named.
+# Tests the ESP-IDF component and the Zephyr module that `make boards` writes: the contents of the archives, their
+# manifests and Kconfig files with those systems' tools from pip, and their examples. The examples are compiled by
+# CMake and run in QEMU, on the instruction set of an ESP32-C3 and on a Cortex-M3, and on this machine, and must give
+# the hash that the archive names. The build systems are replaced by small ones (tests/packaging/modules); if IDF_PATH
+# names an ESP-IDF, the example is also compiled by it for the target linux. Tools that are not installed are skipped
+# and named.
 work=${1:-build/modules}
 . tests/checks.sh
 work=$(cd "$work" && pwd)
@@ -29,7 +30,7 @@ fails()
     ! "$@"
 }
 
-# ---- the archives (test_boards.sh makes all twice, to the same bytes) ----
+# ---- the archives (test_boards.sh tests that making them twice gives the same bytes) ----
 mkdir -p "$work/idf" "$work/zephyr"
 check "ESP-IDF: the archive" sh examples/packaging/esp-idf/archive.sh "$work/out"
 check "Zephyr: the archive" sh examples/packaging/zephyr/archive.sh "$work/out"
@@ -101,7 +102,8 @@ named()                 # what module.yml names is there
 }
 check "Zephyr: module.yml" named
 
-# ---- what training ends with: the host's hash, in all that tells of it; and the host's program gives the plan ----
+# ---- the hash at the end of the training: the host's program prints it, and the texts in the archives must name it
+# ----
 ${CC:-cc} -O0 -std=gnu99 -Wall -Wextra -Werror -I. -I"$idf/examples/regression/main" \
     examples/packaging/regression/host.c -o "$work/host" &&
     "$work/host" > "$work/want"
@@ -114,7 +116,7 @@ check "Zephyr: sample.yaml waits for the hash" grep -qxF "      - \"$(tail -n 1 
 check "one example in both" sh -c "for file in regression.h regression_plan.h; do
     cmp $idf/examples/regression/main/\$file $zephyr/samples/regression/src/\$file || exit 1; done"
 
-# ---- Kconfig: every switch that the header asks, as the manual lists them, and no other ----
+# ---- Kconfig has an option for every switch of the header, as the manual lists them, and no other option ----
 grep -E '^ *# *(if|ifdef|ifndef|elif|define|undef) ' gradckpt.h |
     grep -oE 'GCKPT_NO_[A-Z0-9]+' | sort -u > "$work/asked"
 check "there are switches" [ "$(wc -l < "$work/asked")" -ge 24 ]
@@ -125,7 +127,8 @@ for parts in "$idf/Kconfig.parts" "$zephyr/zephyr/Kconfig.parts"; do
         [ \$(grep -c 'GCKPT_NO_[A-Z0-9]*: [^ ]' $parts) = \$(grep -c . $work/asked) ]"
 done
 
-# sets OUT KIND FRAGMENT: what Kconfig makes of a project's own lines, as CMake reads it; by the system's own parser
+# sets OUT KIND FRAGMENT: writes to OUT the settings that Kconfig makes of a project's lines, as CMake reads them, by
+# the parser of the system KIND
 sets()
 {
     if [ "$2" = idf ]; then
@@ -137,7 +140,7 @@ sets()
         python3 "$in/zephyr_config.py" "$zephyr" "$3" > "$1"
     fi
 }
-# the expected configuration, used if the tool is not installed
+# the expected configuration, which is used if the tool is not installed
 should()
 {
     sed -n 's/^\(CONFIG_GRADCKPT[A-Z0-9_]*\)=y$/set(\1 y)/p' "$3"
@@ -192,13 +195,13 @@ if have compote; then
     check "compote component pack" packed
 fi
 
-# ---- by CMake: the definitions that Kconfig's options become, the examples compiled and run ----
+# ---- CMake: which definitions the options of Kconfig become; the examples are compiled and run ----
 warnings="-Wall -Wextra -Werror"
 nano="-specs=nano.specs -specs=nosys.specs"
 small="-Os -ffunction-sections -fdata-sections $warnings -I$mcu"
 clock="-DBOARD_HZ=25000000u -DWATCHDOG=0x40008000u -DWATCHDOG_HZ=25000000u"
 link="-nostartfiles -T $mcu/mcu.ld -Wl,--gc-sections,--defsym=flash_size=64K,--defsym=ram_size=16K"
-# configured KIND NAME SETTINGS SOURCE BOARD OPTION..: the project SOURCE, in $work/NAME
+# configured KIND NAME SETTINGS SOURCE BOARD OPTION..: configures the project SOURCE in $work/NAME
 configured()
 {
     kind=$1 name=$2 settings=$3 source=$4 board=$5
@@ -227,7 +230,8 @@ here()                  # here NAME SETTINGS SOURCE
 {
     configured zephyr "$1" "$2" "$3" "$mcu/host.c" -DCMAKE_C_FLAGS="-O0 $warnings -I$mcu"
 }
-# defined NAME FILE SWITCH..: the command that compiles FILE there defines these, and no other of gradckpt's
+# defined NAME FILE SWITCH..: checks that the command that compiles FILE in NAME defines these switches and no other
+# switch of gradckpt
 defined()
 {
     name=$1 file=$2
@@ -235,7 +239,7 @@ defined()
     grep '"command".*/'"$file\"" "$work/$name/compile_commands.json" | grep -o 'GCKPT_[A-Z0-9_]*' | sort -u > "$work/defined"
     printf '%s\n' "$@" | sort | diff "$work/defined" -
 }
-# exact NAME FILE: there, the products and sums of FILE are not fused
+# exact NAME FILE: checks that FILE is compiled in NAME without fusing products and sums
 exact() { grep '"command".* -ffp-contract=off .*/'"$2\"" "$work/$1/compile_commands.json"; }
 without=$(sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$idf/examples/regression/main/regression_plan.h" | tr -d ,)
 qemu="-nographic -monitor none -serial none -semihosting-config enable=on,target=native -kernel"
@@ -288,7 +292,7 @@ if have cmake; then
     check "Zephyr: the sample, here" here native "$work/zephyr.cmake" "$zephyr/samples/regression"
     check "Zephyr: compiled here" cmake --build "$work/native"
     check "Zephyr: runs here to the same hash" says "$work/want" "$work/native/zephyr_final"
-    # An application that plans when it runs, with the module's bodies.
+    # An application that makes a plan when it runs, so that the module must contain the function bodies.
     mkdir -p "$work/application/src"
     cp examples/packaging/program/main.c "$work/application/src"
     sed "s,/\.\./\.\.),/../zephyr/gradckpt)," "$zephyr/samples/regression/CMakeLists.txt" > "$work/application/CMakeLists.txt"

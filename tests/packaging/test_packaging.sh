@@ -1,7 +1,7 @@
 #!/bin/sh
-# Tests packages as a user uses them: `make dist`, `make install` in the unpacked archive, then a build of
-# examples/packaging/program with pkg-config, CMake (find_package, FetchContent), Meson (pkg-config, a
-# subproject) and Conan. Uses no network. Tools that are not installed are skipped and named.
+# Tests packages in the way that a user uses them: `make dist`, `make install` in the unpacked archive, then a build
+# of examples/packaging/program with pkg-config, with CMake (find_package, FetchContent), with Meson (pkg-config, a
+# subproject) and with Conan. Uses no network. Tools that are not installed are skipped and named.
 work=${1:-build/packaging}
 . tests/checks.sh
 work=$(cd "$work" && pwd)
@@ -26,7 +26,8 @@ no()
     ! "$@"
 }
 
-# threads FLAG COMMAND...: the output of the command has the flag if the library installed by make has it
+# threads FLAG COMMAND...: checks that the command prints the flag, if the library installed by make was built with
+# OpenMP
 threads()
 {
     flag=$1
@@ -35,7 +36,7 @@ threads()
         { ! grep -q fopenmp "$prefix/lib/pkgconfig/gradckpt.pc" || grep -e "$flag" "$work/threads.txt"; }
 }
 
-# says PROGRAM: the program exists and trains to the golden bits
+# says PROGRAM: checks that the program exists and trains to the golden bits
 says()
 {
     "$1" | tee "$work/said" && [ "$(cat "$work/said")" = "$golden" ]
@@ -128,14 +129,15 @@ if have pkg-config; then
 fi
 
 # ---- CMake ----
-# by_cmake NAME OPTION...: configures the program with these options, builds and runs it
+# by_cmake NAME OPTION...: configures the program with these options, builds it and runs it
 by_cmake()
 {
     name=$1
     shift
     cmake -S $packaging/program -B "$work/$name" "$@" && cmake --build "$work/$name" && says "$work/$name/program"
 }
-# A user's project without a build type: both targets, C and C++. SUB: in the build.
+# A user's project without a build type, with both targets, in C and in C++. SUB: the library is a part of the
+# project's build.
 mkdir "$work/project"
 cp $packaging/program/main.c "$work/project/main.c"
 cp $packaging/program/main.c "$work/project/main.cpp"
@@ -164,7 +166,7 @@ if(C IN_LIST LANGUAGES)
     target_link_libraries(own PRIVATE gradckpt::header)
 endif()
 end
-# project NAME LANGUAGES OPTION...: configured so
+# project NAME LANGUAGES OPTION...: configures the project with these languages and options
 project()
 {
     name=$1
@@ -184,17 +186,18 @@ of_cxx()                # without C the bodies are compiled as C++
 {
     CXXFLAGS=$CFLAGS project cxx CXX "$@" && cmake --build "$work/cxx" && says "$work/cxx/linked-CXX"
 }
-# compiled PATTERN FILE NAME: of the build NAME, the command that compiles FILE has the pattern
+# compiled PATTERN FILE NAME: checks that in build NAME the command that compiles FILE matches the pattern
 compiled()
 {
     grep '"command".*/'"$2"'\(pp\)*"' "$work/$3/compile_commands.json" | grep -e "$1"
 }
-# optimised FLAGS: without a build type and with these flags, the bodies are, and nothing else is changed
+# optimised FLAGS: checks that without a build type and with these flags the function bodies are optimised, and that
+# nothing else is changed
 optimised()
 {
     CFLAGS=$1 project type C -DSUB="$PWD" && compiled ' -O2 ' gradckpt.c type && ! compiled ' -O' main.c type
 }
-# untouched FLAGS OPTION...: nothing is added to these
+# untouched FLAGS OPTION...: checks that nothing is added to these flags
 untouched()
 {
     flags=$1
@@ -267,7 +270,7 @@ fi
 # ---- Conan ----
 if have conan cmake; then
     export CONAN_HOME="$work/conan"
-    # detection does not know a compiler that is called cc
+    # Conan's detection does not know a compiler whose name is cc
     env -u CC conan profile detect > "$work/profile.txt" 2>&1
     conan create $packaging/conan -s:a build_type=Debug -c:a tools.cmake.cmake_layout:test_folder="$work/conan-test" \
         > "$work/conan.txt" 2>&1

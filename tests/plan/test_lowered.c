@@ -1,6 +1,9 @@
-/* test_lowered.c - the search's evaluation of a schedule (gckpti_evaluate) and the lowered plan agree on the bytes at
- * every position, for schedules of every mode and of the search; a lowered plan is a function of its schedule;
- * gckpt_fit does not repeat plans whose result it knows. build/test_lowered [first seed] [graphs] */
+/* test_lowered.c - tests that the search's evaluation of a schedule (gckpti_evaluate) and the lowered plan of the
+ * same schedule have the same live bytes at every position, for schedules of every mode and of the search; that
+ * lowering a schedule again gives the same lowered plan; and that gckpt_fit does not plan again a micro-batch size
+ * whose result it knows.
+ *
+ *     build/test_lowered [first seed] [graphs] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -15,7 +18,7 @@ static gckpti_search s;
 static gckpti_allocator memory;
 static long positions;
 
-/* Returns the live bytes of the lowered plan, each buffer rounded up, at instruction x. */
+/* Returns the live bytes of the lowered plan at instruction x, the size of each buffer rounded up to the alignment. */
 static int64_t live_at(const gckpti_lowered *d, int x)
 {
     int64_t sum = 0;
@@ -25,8 +28,8 @@ static int64_t live_at(const gckpti_lowered *d, int x)
     return sum;
 }
 
-/* Checks a candidate made of the present schedule: it has the same entries, in as few spans as possible, and
- * candidates are ordered as their entries are. */
+/* Stores the current schedule as a candidate and checks it: the candidate has the same entries, in as few spans of
+ * consecutive nodes as possible, and candidates of equal bytes and cost are ordered like their entries. */
 static void check_candidate(const char *what)
 {
     gckpti_candidate *a = gckpti_candidate_new(&s, &s.initial, &s.initials);
@@ -58,7 +61,7 @@ static void check_candidate(const char *what)
     s.initials--;
 }
 
-/* Compares the latest lowered plan with an evaluation of its schedule. */
+/* Compares the live bytes of the latest lowered plan with those of an evaluation of its schedule. */
 static void compare(const char *what)
 {
     const gckpti_lowered *d = &p.lowered;
@@ -80,7 +83,7 @@ static void compare(const char *what)
     check_candidate(what);
 }
 
-/* Lowers the same schedule again and checks that the result is equal. */
+/* Lowers the current schedule again and checks that the lowered plan is the same. */
 static void check_repeatable(const char *what)
 {
     gckpti_lowered first = p.lowered;
@@ -96,7 +99,8 @@ static void check_repeatable(const char *what)
         "%s: a lowered plan depends on more than its schedule", what);
 }
 
-/* Blocks whose parameters are cut into shards; one block is used twice, and a regulariser reads it. */
+/* Builds a graph of blocks whose parameters are large enough to be cut into shards; one block is used twice, and a
+ * regulariser reads its parameter. */
 static void build_wide(void)
 {
     net.s = gckpt_store_new(NULL);
@@ -112,11 +116,12 @@ static void build_wide(void)
     net.terms = 2;
 }
 
-enum { WAYS = 9, SETUPS = 7 }; /* ways with one rank; setups with virtual ranks or ranks */
+/* WAYS: number of ways of requests with one rank; SETUPS: number of setups with virtual ranks or several ranks */
+enum { WAYS = 9, SETUPS = 7 };
 static const struct {
     int leaves, ranks, wide;
     gckpt_shard shard;
-    int64_t batch; /* 0 selects one micro-batch for each virtual rank */
+    int64_t batch; /* rows of the batch; 0 selects one micro-batch for each virtual rank */
 } setups[SETUPS] = { { 4, 1, 0, GCKPT_SHARD_NONE, 9 },   { 4, 4, 0, GCKPT_SHARD_NONE, 0 },
                      { 2, 2, 1, GCKPT_SHARD_STATE, 0 },  { 2, 2, 1, GCKPT_SHARD_GRADIENTS, 0 },
                      { 4, 4, 1, GCKPT_SHARD_VALUES, 0 }, { 4, 2, 1, GCKPT_SHARD_VALUES, 9 },
@@ -186,10 +191,11 @@ static void test_graph(unsigned seed, int how)
     destroy();
 }
 
-/* ---- gckpt_fit when no size fits: sizes whose least bytes are known are not built again to find the smallest of all;
- * each is built once more for the bytes of a fast step ---- */
+/* ---- gckpt_fit when no micro-batch size fits the budget. To name the smallest budget, it builds again only the
+ * sizes whose least bytes it does not know yet; to name the bytes of a fast step, it builds every size once more.
+ * ---- */
 static int builds, infeasible;
-static size_t limit; /* a size whose least bytes exceed this limit is infeasible */
+static size_t limit; /* a micro-batch size whose least bytes exceed this limit is counted as infeasible */
 
 static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
@@ -220,7 +226,7 @@ static void test_minimise_bytes(void)
     gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .budget = 1 };
     limit = 1;
     CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && infeasible == 3 * SIZES);
-    CHECK_MSG(builds == 3 * SIZES, "%d builds", builds); /* at first none could be searched */
+    CHECK_MSG(builds == 3 * SIZES, "%d builds", builds); /* a budget of 1 byte rules out every size before any search */
     const char *at = strstr(gckpt_error_text(store), "at least ");
     size_t least = at ? (size_t)strtoul(at + 9, NULL, 10) : 0;
     char text[64];
@@ -229,7 +235,8 @@ static void test_minimise_bytes(void)
     builds = infeasible = 0;
     CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) &&
           strstr(gckpt_error_text(store), text));
-    int reruns = builds - 2 * SIZES; /* each of these is built three times */
+    /* each size whose least bytes became known was built twice, each other one three times */
+    int reruns = builds - 2 * SIZES;
     CHECK_MSG(reruns > 0 && reruns < SIZES && infeasible == 3 * reruns, "%d builds, %d hopeless", builds,
               infeasible);
     d.budget = least;
@@ -239,7 +246,8 @@ static void test_minimise_bytes(void)
     gckpt_store_free(store);
 }
 
-/* ---- a schedule must run ops with side effects: without them, an input that only they read would be unused ---- */
+/* ---- a schedule without the forward of an op with side effects is refused, here if only that op reads an input
+ * ---- */
 static gckpt_result probe_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -249,7 +257,7 @@ static void probe_forward(const gckpt_call *call) { (void)call; }
 
 static void test_missing_effect(void)
 {
-    static gckpt_op probe; /* reads tanh(w), which no other op reads */
+    static gckpt_op probe; /* op with a side effect that reads tanh(w), which no other op reads */
     probe.name = "probe";
     probe.shape = probe_shape;
     probe.forward = probe_forward;

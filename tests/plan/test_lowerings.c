@@ -1,5 +1,6 @@
-/* test_lowerings.c - lowerings of an op give the same bits: losses, weights and fetched gradients are equal to the bit
- * in every lowering and every plan. Also tests which lowerings are offered, and which ones a plan chooses. */
+/* test_lowerings.c - lowerings of an op give the same bits: losses, weights and fetched gradients are equal in every
+ * lowering and every plan. Also tests which lowerings the planner offers for a graph, and which one it chooses for a
+ * budget. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -10,7 +11,7 @@
 #include "util.h"
 
 enum { FUSED, MATMUL, LINEAR, KINDS };
-/* Differences of the net or the request from the plain one; bits. */
+/* Flags of a net or a request: each is one difference from the plain net of that kind. */
 enum { TIED = 1, READ_LATER = 2, READ_BETWEEN = 4, BIAS = 8, LOGITS_READ = 16, KEPT = 32, RECOMPUTED = 64, VIEW = 128,
        TABLE_FROZEN = 256, ALL_FROZEN = 512, NOT_TRANSPOSED = 1024, CAPPED = 2048 };
 
@@ -77,7 +78,8 @@ static net net_new(const size *z)
     return n;
 }
 
-/* Returns a plan with this lowering, in a mode that needs no search, or NULL if the lowering is not offered. */
+/* Returns a plan with this lowering of the loss, in a mode that needs no search, or NULL if the planner does not
+ * offer the lowering. */
 static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int lowering)
 {
     gckpti_planner p;
@@ -103,8 +105,8 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* Trains a fresh store for some steps. Returns a hash of losses, norms, counts, weights and, if it is fetched, the
-   gradient of h. */
+/* Trains a new store for some steps. Returns a hash of losses, norms, counts and weights, and of the gradient of h if
+ * the plan fetches it. */
 static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned debug, gckpt_isa isa)
 {
     enum { MOST = 5000 };
@@ -129,7 +131,7 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
         hash = mix(hash, &r.loss, sizeof r.loss);
         hash = mix(hash, &r.count, sizeof r.count);
         for (size_t i = 0; i < p->fetch_count; i++) {
-            gckpt_shape s = gckpt_shape_of(n.h); /* the last micro-batch may be short */
+            gckpt_shape s = gckpt_shape_of(n.h); /* the last micro-batch may have fewer rows */
             const float *g = gckpt_fetch(e, gckpt_id(n.h), 1);
             s.d[0] = (rows - 1) % z->rows + 1;
             hash = g ? mix(hash, g, (size_t)count_of(&s) * sizeof *g) : 0;
@@ -150,7 +152,9 @@ static int ran[KINDS][GCKPTI_LOWERINGS];
 static void same_bits(const size *z, gckpt_precision precision, int threads, int plain, int way)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
-    uint64_t want = 0; /* ways: accumulates; a plan from a file; memory filled with a pattern; update in the backward */
+    /* odd ways have several micro-batches; ways also differ in: plan from a file, memory filled with a pattern,
+     * update_in_backward */
+    uint64_t want = 0;
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;
@@ -200,7 +204,8 @@ static void test_bits(void)
                       how == 3, (int)(i + (size_t)how) % 5);
             same_bits(&sizes[i], GCKPT_FP32, threads[how], how == 3, (int)(i + (size_t)how + 3) % 5);
         }
-    static const size entries[] = { /* depths at which bf16 sums of weight gradients may be split: after each entry */
+    /* sizes for bf16 sums of weight gradients over rows * t entries, which a lowering may split after any entry */
+    static const size entries[] = {
         { FUSED, 3, 7, 5, 40, 0 },    { LINEAR, 3, 32, 5, 40, TIED }, { MATMUL, 3, 33, 5, 40, 0 },
         { LINEAR, 4, 100, 5, 40, 0 }, { FUSED, 5, 64, 6, 70, READ_LATER | CAPPED }, { LINEAR, 7, 77, 9, 1050, 0 },
     };
@@ -241,7 +246,8 @@ static void test_offered(void)
             gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch = &fetch, .fetches = 1,
                                   .precision = how == 3 ? GCKPT_BF16 : GCKPT_FP32 };
             int want = cases[i].offered && !(cases[i].kind != FUSED && (how == 1 || how == 3));
-            if (cases[i].with & ALL_FROZEN) { /* only the regulariser is left, and it has nothing to train */
+            /* only the regulariser could be trained, but its parameter is frozen as well, so there is no plan */
+            if (cases[i].with & ALL_FROZEN) {
                 util_free(NULL, NULL, n.g, n.s);
                 continue;
             }
@@ -320,14 +326,15 @@ static void test_choice(void)
             gckpt_frontier_free(f);
             util_free(NULL, NULL, n.g, n.s);
         }
-#ifdef GCKPT_NO_FAST /* computes one row at a time in any case */
+/* without the fast kernels, products are computed one row at a time anyway, so these lowerings need not be chosen */
+#ifdef GCKPT_NO_FAST
     seen[0] = seen[2] = seen[3] = seen[4] = 1;
 #endif
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++)
         CHECK_MSG(covered[lowering] > 0, "lowering %d was never chosen", lowering);
 }
 
-/* ---- a file with an altered lowering ---- */
+/* ---- a plan file in which the number of the lowering was changed ---- */
 static void file_set(file *f, size_t i, uint64_t v)
 {
     for (size_t k = 0; k < 8; k++)
@@ -360,7 +367,7 @@ static void test_edited(void)
         }
 }
 
-/* ---- plans as C: they contain the op descriptors of the lowerings that run, and no others ---- */
+/* ---- plans printed as C refer to the op descriptors of the lowerings that run, and to no others ---- */
 static void test_printed(void)
 {
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
@@ -379,7 +386,8 @@ static void test_printed(void)
     }
 }
 
-/* ---- given costs are those of the graph as built; a lowering's costs are derived in proportion ---- */
+/* ---- costs that the caller gives are those of the graph as built; a lowering's costs are derived from them in
+ * proportion ---- */
 static void test_costs(void)
 {
     for (int kind = 0; kind < KINDS; kind++) {
@@ -406,7 +414,7 @@ static void test_costs(void)
     }
 }
 
-/* A clock that gives each instruction one millisecond, and each backward of the executor 3. */
+/* A clock by which each instruction takes one millisecond, and each backward that the executor runs 3. */
 typedef struct {
     double now;
     const gckpt_exec *e;
@@ -418,8 +426,8 @@ static double tick(void *user)
     return w->now += ins && ins->kind == GCKPT_BACKWARD ? 3e-3 : 1e-3;
 }
 
-/* Measured costs are those of the graph as built as well: the two ops of a lowering are separated and scaled, and a
- * loss that runs as built has its measured cost. */
+/* Tests that gckpt_calibrate reports costs of the graph as built: the measured cost of a lowering that joins two ops
+ * is divided between the two in proportion, and a loss that runs as built has its measured cost. */
 static void test_calibrated(void)
 {
     static int32_t classes[80];
@@ -450,8 +458,8 @@ static void test_calibrated(void)
     }
 }
 
-/* Losses of logits for which no lowering of linear_cross_entropy exists: w with three axes, w that depends on the
-   batch, no batch at all. */
+/* Tests losses of logits for which linear_cross_entropy has no lowering: w with three axes, w that depends on the
+ * batch, and logits without a batch axis. */
 static void test_not_taken(void)
 {
     static const int32_t classes[3] = { 1, 0, 4 };
@@ -487,7 +495,8 @@ static void test_not_taken(void)
     }
 }
 
-/* Plans in memory blocks of every size: a lowering is chosen, or the planner reports too little memory. */
+/* Plans in memory blocks of every size: each time the planner either chooses a lowering or reports too little
+ * memory. */
 static void test_block(void)
 {
     static union { double align; unsigned char bytes[1 << 16]; } room;
@@ -508,7 +517,8 @@ static void test_block(void)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* Products that would overflow 64 bits: proportions are rounded down, and costs are limited. */
+/* Tests costs whose products would overflow 64 bits: proportions are rounded down, and costs are limited to the
+ * largest one. */
 static void test_large_numbers(void)
 {
     CHECK(gckpti_mul_div(1 << 20, 5 << 20, UINT64_C(1) << 33) == 640);

@@ -1,6 +1,8 @@
-/* test_offload.c - plans that offload values to slower memory: the bits are those without offloading, the bytes are
- * exact in both memories, a failed copy changes nothing, and proven bounds hold against exhaustive search.
- * build/test_offload [first seed] [scale in percent] */
+/* test_offload.c - plans that offload values to slower memory: the bits are those without offloading, the bytes used
+ * in the arena and in slower memory are exactly those of the plan, a failed copy changes nothing, and proven bounds
+ * hold against exhaustive search.
+ *
+ *     build/test_offload [first seed] [scale in percent] */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 
@@ -14,11 +16,13 @@
 #include "lowered_cost.h"
 #include "net.h"
 
-/* ---- slower memory between canaries: it records the touched addresses; call fail_at copies one byte less ---- */
+/* ---- slower memory, emulated by a buffer between two guard areas: it records the largest address that a copy
+ * touches; copy number fail_at copies one byte too few ---- */
 enum { HOST_BYTES = 1 << 20, CANARY = 256 };
 static struct {
     unsigned char bytes[HOST_BYTES + 2 * CANARY];
-    size_t size, touched; /* size that the plan reports; largest touched address + 1 */
+    /* size: bytes that the plan reports for slower memory; touched: largest touched address + 1 */
+    size_t size, touched;
     long calls, fail_at, out, in;
 } host;
 
@@ -58,20 +62,20 @@ static void host_close(void)
     CHECK(intact);
 }
 
-/* ---- the same memory with copies that overlap computation: done by a thread, or as late as possible, when they are
-   waited for ---- */
+/* ---- the emulated slower memory with copies that overlap computation: a thread does them, or they are done as late
+ * as possible, when the executor waits for them ---- */
 enum { COPIES = 1 << 12 };
 static struct {
     struct { size_t at, bytes; void *to; const void *from; } job[COPIES];
-    int begun, done, out; /* out: number of offloads among them */
+    int begun, done, out; /* numbers of copies; out: offloads among the begun copies */
     int threaded, ends, failed, wrong;
-    long fail_at, waits, overlapped; /* overlapped: the most copies in flight at a wait */
+    long fail_at, waits, overlapped; /* overlapped: largest number of copies in flight at a wait */
     pthread_mutex_t lock;
     pthread_cond_t moved;
     pthread_t thread;
 } copier;
 
-/* Does the next copy, or records its failure. Has no CHECK, since two threads call it. */
+/* Does the next queued copy, or records that it fails. Contains no CHECK, since two threads call this function. */
 static void copy_next(void)
 {
     const size_t at = copier.job[copier.done].at, bytes = copier.job[copier.done].bytes, end = at + bytes;
@@ -94,7 +98,7 @@ static void *copy_all(void *context)
         if (copier.done < copier.begun) {
             copy_next();
             pthread_cond_broadcast(&copier.moved);
-            pthread_mutex_unlock(&copier.lock); /* lets other threads take the lock */
+            pthread_mutex_unlock(&copier.lock); /* lets the executor's thread take the lock between two copies */
             pthread_mutex_lock(&copier.lock);
         } else {
             pthread_cond_wait(&copier.moved, &copier.lock);
@@ -159,7 +163,8 @@ static void copier_open(int threaded, size_t size)
 static void copier_close(void)
 {
     pthread_mutex_lock(&copier.lock);
-    CHECK(copier.begun == copier.done && !copier.wrong); /* no copy is in flight after a call has returned */
+    /* no copy may be in flight after a call of the library has returned */
+    CHECK(copier.begun == copier.done && !copier.wrong);
     copier.ends = 1;
     pthread_cond_broadcast(&copier.moved);
     pthread_mutex_unlock(&copier.lock);
@@ -169,7 +174,7 @@ static void copier_close(void)
     pthread_mutex_destroy(&copier.lock);
 }
 
-/* ---- a backend that copies as late as possible: when it is joined or waited for ---- */
+/* ---- a backend that does each queued copy as late as possible: when the executor joins or waits for it ---- */
 enum { QUEUE = 512 };
 static struct {
     device d;
@@ -205,8 +210,8 @@ static const char *lazy_finish(void *context)
     lazy_join(context);
     return device_finish(context);
 }
-/* Refuses to capture, so that the executor must run each instruction itself. Checks that queued copies are done by
- * then, and that the scale of each loss is passed; no loss is tensor 0. */
+/* The backend's `captured`: refuses to capture, so that the executor must run each instruction itself. Checks that
+ * queued copies are done by then, and that the scale of each loss is passed (no loss is tensor 0). */
 static int refuse_repeat(void *context, const gckpt_step_params *step_key)
 {
     CHECK(context == &dev.d && step_key && dev.queued == 0 && step_key->losses > 0);
@@ -225,12 +230,12 @@ static void *host_get(void *context, size_t bytes)
 static void host_release(void *context, void *memory, size_t bytes)
 {
     CHECK(context == &dev.d && memory && bytes > 0);
-    lazy_join(context); /* no queued copy may write to it any more */
+    lazy_join(context); /* does the queued copies first, since the memory is freed now */
     dev.host--;
     free(memory);
 }
 
-/* ---- plans of random graphs, and the bits of trainings by them ---- */
+/* ---- random graphs: their plans with offloading, and the bits of trainings with these plans ---- */
 static float data[VALUES];
 static int32_t indices[2][VALUES], lengths[VALUES];
 static unsigned char fed_bytes[VALUES];
@@ -248,7 +253,7 @@ static int fill(const void *user, int64_t row, gckpt_feed *feeds)
     return net.lengths ? NET_FEEDS : 4;
 }
 
-/* Returns a hash of the parameters after three steps; the last one has fewer rows. */
+/* Trains three steps, the last with fewer rows, and returns a hash of the parameters. */
 static uint64_t train(gckpt_plan *p, gckpt_exec_desc *d, int64_t stream, int pieces)
 {
     const gckpt_hyper h = { .lr = 1e-2f };
@@ -269,7 +274,8 @@ static uint64_t train(gckpt_plan *p, gckpt_exec_desc *d, int64_t stream, int pie
 
 static gckpt_plan *plan_of(const gckpt_plan_desc *d) { return gckpt_plan_new(net.g, net.term, net.terms, d); }
 
-/* Checks the cost of instructions and sums the bytes that they move out and in. */
+/* Checks the cost of each instruction. Sums the bytes that instructions offload to *out, and those that they reload
+ * to *in. */
 static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
 {
     gckpt_usage u;
@@ -290,7 +296,8 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
 
 static long planned, used, less, tight;
 
-/* Plans a request with and without slower memory, at a budget between the least and store-all's. */
+/* Plans a request with and without slower memory, at a budget between the least bytes and those of store-all, and
+ * compares bytes, cost and bits. */
 static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t rows, int where)
 {
     size_t out, in, least, most;
@@ -338,7 +345,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
         gckpt_plan_free(p);
         return;
     }
-    /* through a file: the same plan, for the same graph */
+    /* a plan read from its file must be the same plan, for the same graph */
     file f = { 0 };
     build(seed, rows);
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
@@ -380,7 +387,7 @@ static void random_plans(unsigned first, unsigned n)
     CHECK(planned < 20 || (used > planned / 4 && less > 0 && tight > 0));
 }
 
-/* ---- a GPT of some layers, whose plans offload; budget 1 stands for least + (store-all - least) / 8 ---- */
+/* ---- a small GPT whose plans offload values; budget 1 stands for least + (store-all - least) / 8 bytes ---- */
 static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
 {
     const int64_t t = 4, c = 8;
@@ -428,7 +435,8 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
 static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = HOST_BYTES,
                                           .offload_cost = 1 << 20, .batch = 4 };
 
-/* Compares the bits of every way to run: with callbacks or with a backend, with separate memory, copied or moved. */
+/* Compares the bits of every way to offload: with callbacks of the executor or with a backend, and in memory that the
+ * host can read or in separate memory. */
 static void every_way(void)
 {
     gckpt_plan_desc d = gpt_desc;
@@ -458,7 +466,8 @@ static void every_way(void)
         device_reset(&dev.d);
         uint64_t got = train(p, &e, k % 2 ? 2 : 0, k % 2 || own ? 0 : 5);
         CHECK_MSG(got == want, "way %d: other bits", k);
-        CHECK((dev.asked > 0) == (own && moves && !e.debug)); /* otherwise the backend must not be asked to capture */
+        /* without offloading by the backend itself, or in a debug mode, the executor must not call `captured` */
+        CHECK((dev.asked > 0) == (own && moves && !e.debug));
         CHECK((dev.moves > 0) == (own && moves) && dev.host == 0 && (host.calls > 0) == callbacks);
         if (callbacks)
             host_close();
@@ -473,8 +482,8 @@ static int cancels(void *user, const gckpt_progress *now)
     return ++instruction_count == cancel_at;
 }
 
-/* Runs a step by one of three calls: gckpt_step, gckpt_profile_step (which measures instructions), or gckpt_calibrate
-   (which runs several steps). */
+/* The following helper functions run a step by one of three calls: gckpt_step, gckpt_profile_step (which measures
+ * instructions) or gckpt_calibrate (which runs several steps). */
 static double tick(void *user) { return *(double *)user += 1; }
 static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *h)
 {
@@ -489,8 +498,8 @@ static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const 
                        : gckpt_calibrate(e, feeds, 4, 4, tick, &now, costs, gckpt_graph_size(net.g), NULL);
 }
 
-/* Copies that overlap computation: the same bits in every way to run; a failed or cancelled copy ends all copies in
-   flight. */
+/* Tests copies that overlap computation: the bits are the same in every way to run, and a failed or cancelled copy
+ * ends all copies in flight. */
 static void overlapped(void)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -553,12 +562,13 @@ static void overlapped(void)
         const long copies = (host.out + host.in) ? 2 * copier.out + 8 : 0;
         const uint64_t before = gckpt_store_hash(net.s), state = gckpt_store_step(net.s);
         long failed = 0, cancelled = 0;
-        /* the n-th copy that was begun since none was in flight fails */
+        /* copier.fail_at = n makes the n-th of the copies fail that were begun since the last time that none was in
+         * flight */
         for (int n = 1; n <= (int)copies; n += 1 + n / 8) {
             copier.fail_at = n;
             gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
             copier.fail_at = 0;
-            if (result == GCKPT_OK) { /* fewer copies were in flight at a time, so the step succeeded */
+            if (result == GCKPT_OK) { /* fewer than n copies were ever in flight at once, so the step succeeded */
                 util_free(e, NULL, NULL, NULL);
                 break;
             }
@@ -592,7 +602,8 @@ static void overlapped(void)
     dev.lazy.wait_copies_until = lazy_join_but;
 }
 
-/* The last instruction of a repeated body reloads a fetched value: the next micro-batch must wait for it. */
+/* Tests a plan of which the last instruction of a micro-batch reloads a fetched value: the next micro-batch must wait
+ * for this copy. */
 static void reload_last(void)
 {
     static gckpt_instruction list[4096];
@@ -639,7 +650,8 @@ static void reload_last(void)
     util_free(NULL, NULL, net.g, net.s);
 }
 
-/* A step that is abandoned after any instruction leaves no copy in flight in a shared arena. */
+/* Tests that a step abandoned after any of its instructions leaves no copy in flight, so that another executor can
+ * use the same arena. */
 static void abandoned(void)
 {
     const gckpt_hyper h = { .lr = 1e-2f };
@@ -650,7 +662,7 @@ static void abandoned(void)
     gckpt_plan *p = gpt(2, &d);
     size_t bytes = gckpt_plan_arena(p);
     for (int stop = 0; stop < 400; stop += 7) {
-        gckpt_store *s = gckpt_store_new(NULL); /* with the same initial values as net.s */
+        gckpt_store *s = gckpt_store_new(NULL); /* a second store, with the same initial values as net.s */
         CHECK(gckpt_plan_params(p, s) == GCKPT_OK);
         gckpt_exec_desc e = { .backend = &dev.lazy, .arena = device_get(&dev.d, bytes, 64), .arena_size = bytes };
         gckpt_exec *a = gckpt_exec_new(p, s, &e), *b = gckpt_exec_new(p, s, &e);
@@ -672,8 +684,9 @@ static void abandoned(void)
     util_free(NULL, p, net.g, net.s);
 }
 
-/* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
-/* A backend with separate memory, whose copies the library does through the host: it waits for each copy at once. */
+/* Tests a backend with separate memory but without functions for offloading. The library copies its values through
+ * the host, and waits for each copy at once. A copy that fails is an error that changes nothing, and the next step is
+ * as if the failed step had not run. */
 static void by_the_host(void)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -699,20 +712,20 @@ static void by_the_host(void)
         CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
         while (k > 2 && gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
             gckpt_run_some(e, 1, NULL);
-        copier.fail_at = k > 1; /* fails the first offload, then the first reload */
+        copier.fail_at = k > 1; /* for k = 2 the first offload fails, for k = 3 the first reload */
         const gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
         CHECK_MSG(result == (k > 1 ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(e));
         CHECK(k < 2 ||
               (strstr(gckpt_error_text(e), k > 2 ? "reload" : "offload") && gckpt_store_hash(net.s) == before));
         copier_close();
-        if (k < 2) /* all of that memory was needed */
+        if (k < 2) /* checks that the plan used all of the slower memory that it reports */
             host_close();
         util_free(e, p, net.g, net.s);
     }
 }
 
-/* A micro-batch that needs the host for updates is not captured; neither is anything for a backend without
- * `captured`. */
+/* Tests two cases in which no micro-batch is captured: with update_in_backward, where the host takes part in updates,
+ * and with a backend whose `captured` is NULL. */
 static void not_repeated(void)
 {
     gckpt_backend silent = dev.lazy;
@@ -727,7 +740,7 @@ static void not_repeated(void)
     }
 }
 
-/* A loss with its own count, two for each row, which is known only after it has run. */
+/* A loss whose count, two for each row, is known only after its forward has run. */
 static gckpt_result odd_shape(gckpt_call *call)
 {
     (void)call;
@@ -757,13 +770,13 @@ static gckpt_kernel find_odd(void *context, const gckpt_op *op, gckpt_kind kind)
     return kind == GCKPT_FORWARD ? odd_forward_on_device : odd_backward_on_device;
 }
 
-/* Then the weight of a regulariser is unknown in advance, and the host must compute it: with a regulariser nothing is
- * captured, without one everything is. The bits are the processor's. */
+/* Tests a backend with that loss. The weight of a regulariser depends on the count, so the host must compute it: with
+ * a regulariser no micro-batch is captured, without one every micro-batch is. The bits are those of the processor. */
 static void uncounted(void)
 {
     gckpt_backend there = dev.b;
     there.find = find_odd;
-    for (int k = 0; k < 4; k++) { /* with and without a regulariser; with and without streaming */
+    for (int k = 0; k < 4; k++) { /* four cases: with and without a regulariser, with and without streaming */
         uint64_t want = 0;
         for (int i = 0; i < 2; i++) {
             gckpt_plan_desc d = { .batch = 4 };
@@ -825,7 +838,8 @@ static void failures(void)
         CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
     CHECK(gckpt_store_hash(net.s) == after);
     util_free(e, p, net.g, net.s);
-    for (int k = 0; k < 2; k++) { /* a bit flip in slower memory is detected, in floats and in bf16 */
+    /* GCKPT_DEBUG_RECOMPUTE must detect a flipped bit in slower memory, for k = 0 in fp32 and for k = 1 in bf16 */
+    for (int k = 0; k < 2; k++) {
         gckpt_plan_desc pd = gpt_desc;
         pd.precision = k ? GCKPT_BF16 : GCKPT_FP32;
         p = gpt(2, &pd);
@@ -835,7 +849,7 @@ static void failures(void)
         fill(NULL, 0, feeds);
         host_open(gckpt_plan_offloaded(p));
         CHECK_MSG(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-        int reports[2] = { 0, 0 }; /* reports about values, and about saved bytes */
+        int reports[2] = { 0, 0 }; /* number of errors about a value, and about saved data */
         for (size_t at = 0; at < host.size; at += host.size / 60 + 1) {
             CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
             while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
@@ -843,7 +857,7 @@ static void failures(void)
             host.bytes[CANARY + at] ^= 1;
             gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
             CHECK(result == GCKPT_OK || result == GCKPT_E_DATA);
-            if (result == GCKPT_OK) /* no value was offloaded there, or it was already reloaded */
+            if (result == GCKPT_OK) /* no value was in this place, or it had been reloaded before the bit was flipped */
                 continue;
             CHECK(strstr(gckpt_error_text(e), "slower memory"));
             reports[strstr(gckpt_error_text(e), "recompute: the saved data of") != NULL]++;
@@ -881,7 +895,7 @@ static void failures(void)
     CHECK(p && planning.blocks == 0 && planning.wrong_sizes == 0);
 }
 
-/* Requests that offload nothing, and schedules that are refused. */
+/* Tests requests that must not offload anything, and schedules with offload instructions that are refused. */
 static void refusals(void)
 {
     gckpt_plan_desc d = gpt_desc;
@@ -907,7 +921,7 @@ static void refusals(void)
     d.offload_cost = UINT64_MAX / 8;
     CHECK(!gpt(2, &d) && gckpt_error(net.g) == GCKPT_E_ARG);
     util_free(NULL, NULL, net.g, net.s);
-    /* the plan's own list as a schedule gives the same plan */
+    /* GCKPT_SCHEDULE with the instructions of a plan must give the same plan */
     d = gpt_desc;
     d.as_built = 1;
     p = gpt(2, &d);
@@ -932,13 +946,14 @@ static void refusals(void)
     d.offload_bytes = HOST_BYTES;
     memmove(list + 1, list, (size_t)d.instructions++ * sizeof *list);
     list[0].kind = GCKPT_RELOAD;
-    list[1] = list[2]; /* it reads the reloaded value */
+    /* the forward that reads the reloaded value moves to the front, so the reload precedes the value's computation */
+    list[1] = list[2];
     list[2] = (gckpt_instruction){ GCKPT_FORWARD, list[0].id };
     CHECK_MSG(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "reload of"), "%s",
               gckpt_error_text(net.g));
     list[0].kind = (gckpt_kind)(GCKPT_RELOAD + 1);
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG);
-    /* printed forms of the plan */
+    /* the plan as text, as a trace and as C */
     file f = { 0 };
     char line[80];
     CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\toffload ") &&
@@ -952,7 +967,8 @@ static void refusals(void)
     CHECK(gckpt_plan_c(p, "small", file_write, &f) == GCKPT_OK);
     free(f.bytes);
     util_free(NULL, p, net.g, net.s);
-    /* points of a frontier with slower memory: less work with more bytes, and their plans have the reported values */
+    /* a frontier with slower memory: at each point, more bytes cost less, and its plan has the bytes and cost that
+     * the point reports */
     gckpt_plan_free(gpt(2, &gpt_desc));
     d = gpt_desc;
     gckpt_frontier *all = gckpt_frontier_new(net.g, net.term, net.terms, &d);
@@ -969,7 +985,7 @@ static void refusals(void)
     util_free(NULL, NULL, net.g, net.s);
 }
 
-/* ---- random schedules: the search's evaluation equals the lowered plan ---- */
+/* ---- random schedules with offloads: the search's evaluation has the bytes and cost of the lowered plan ---- */
 static void schedules(unsigned first, unsigned n)
 {
     enum { MOST_ENTRIES = 6000 };
@@ -983,7 +999,7 @@ static void schedules(unsigned first, unsigned n)
         d.alignment = chance(50) ? 4 : 64;
         d.overlap_offload = chance(50);
         d.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
-        for (int i = 0; i < count; i++) { /* inserts reloads of values computed before, anywhere */
+        for (int i = 0; i < count; i++) { /* inserts reloads of values that were computed before, at random places */
             back = back || list[i].kind == GCKPT_BACKWARD;
             seen[list[i].id] |= list[i].kind == GCKPT_FORWARD;
             with[many++] = list[i];
@@ -993,7 +1009,8 @@ static void schedules(unsigned first, unsigned n)
                     continue;
                 while (with[--at].id != id || with[at].kind != GCKPT_FORWARD)
                     ;
-                if (chance(50)) { /* an offload_done counts only between a forward and a reload of the same value */
+                /* an offload_done has an effect only between a forward and a reload of the same value */
+                if (chance(50)) {
                     at += 1 + (int)below(many - at);
                     memmove(with + at + 1, with + at, (size_t)(many++ - at) * sizeof *with);
                     with[at] = (gckpt_instruction){ GCKPT_OFFLOAD_DONE, id };
@@ -1026,7 +1043,8 @@ static void schedules(unsigned first, unsigned n)
             int same = 1, host_live = 1;
             for (int x = 0; x < q->sched.length; x++) {
                 size_t live = q->live_bytes[q->entry_ins[x]], next = q->live_bytes[q->entry_ins[x] + 1], sum = 0;
-                for (size_t b = 0; b < q->buffer_count; b++) /* the search rounds sizes up */
+                /* the search counts each buffer rounded up to the alignment */
+                for (size_t b = 0; b < q->buffer_count; b++)
                     sum += q->buffers[b].start <= q->entry_ins[x] && q->buffers[b].end >= q->entry_ins[x]
                                ? gckpti_round_up(q->buffers[b].size, d.alignment) : 0;
                 same = same && (size_t)s.now.live_bytes[x] == sum && sum >= live;
@@ -1041,7 +1059,7 @@ static void schedules(unsigned first, unsigned n)
         }
         gckpti_planner_free(&p);
         destroy();
-        /* and training gives the same bits */
+        /* training by this schedule must give the same bits */
         d.offload_bytes = HOST_BYTES;
         uint64_t want = 0;
         for (int k = 0; k < 2; k++) {
@@ -1066,12 +1084,12 @@ static void schedules(unsigned first, unsigned n)
         }
     }
     printf("random schedules: %u, with %ld reloads, %ld offload_dones\n", n, reloads, dones);
-    CHECK(n < 10 || (reloads > (long)n && dones > (long)n)); /* a few schedules may have fewer of them */
+    CHECK(n < 10 || (reloads > (long)n && dones > (long)n)); /* a run of fewer than 10 schedules may have few reloads */
 }
 
-/* ---- exhaustive search of all schedules of a small chain: Dijkstra's algorithm over the set of live values, the set
- * of offloaded values and the next backward. A value may be dropped, recomputed, offloaded (while it is live) and
- * reloaded. ---- */
+/* ---- exhaustive search of all schedules of a small chain, by Dijkstra's algorithm over states: the set of live
+ * values, the set of offloaded values and the next backward. A value may be dropped, recomputed, offloaded (while it
+ * is live) and reloaded. ---- */
 typedef struct {
     uint64_t cost;
     int state;
@@ -1118,7 +1136,7 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
                 if (!(live & bits) || p->node[u].side_effect)
                     continue;
                 to &= ~bits;
-            } else if (way % 4 == 1) { /* compute a value; the loss only once, at the beginning */
+            } else if (way % 4 == 1) { /* compute a value; the loss is computed only once, at the beginning */
                 const gckpti_node *q = &p->node[u];
                 int reads = 0;
                 for (int k = q->in; k < q->in + q->inputs; k++)
@@ -1148,24 +1166,25 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
     return UINT64_MAX;
 }
 
-/* ---- the same with copies that overlap computation: a state also has the copies in flight and their remaining
-   time ---- */
+/* ---- exhaustive search with copies that overlap computation: a state also contains the copies in flight and the
+ * remaining time of each ---- */
 typedef struct {
     unsigned char live, offloaded, rank, n;
-    unsigned char who[CHAIN]; /* copies in flight, in order: node, plus 8 for an offload */
+    unsigned char who[CHAIN]; /* copies in flight, in the order in which they began: the node, plus 8 for an offload */
     unsigned char none[3];
-    uint32_t left[CHAIN + 1]; /* time until each copy ends */
+    uint32_t left[CHAIN + 1]; /* time from now until each copy ends */
 } snapshot;
 enum { SNAPSHOTS = 1 << 19, SLOTS = 2 * SNAPSHOTS };
 static struct {
     snapshot m[SNAPSHOTS];
     uint64_t cost[SNAPSHOTS];
-    /* slot: index + 1; heap: an index may occur twice, or with an outdated cost */
+    /* slot: a hash table of index + 1; heap: a heap of indices, which may contain an index twice or with an outdated
+     * cost */
     int slot[SLOTS], heap[8 * SNAPSHOTS], count, heaped;
     uint64_t at[8 * SNAPSHOTS];
 } snapshots;
 
-/* Records that a state can be reached at this cost. Returns 0 if there are too many states. */
+/* Records that the state *m can be reached at this cost. Returns 0 if there are too many states. */
 static int relax(const snapshot *m, uint64_t cost)
 {
     uint64_t h = gckpti_fnv(GCKPTI_FNV_START, m, sizeof *m);
@@ -1195,7 +1214,7 @@ static int relax(const snapshot *m, uint64_t cost)
     return 1;
 }
 
-/* Removes the cheapest state from the heap and returns its cost; *i is its index. */
+/* Removes the state with the least cost from the heap; returns its cost and stores its index in *i. */
 static uint64_t cheapest(int *i)
 {
     const uint64_t cost = snapshots.at[0];
@@ -1215,7 +1234,7 @@ static uint64_t cheapest(int *i)
     return cost;
 }
 
-/* Advances the time: copies may end. */
+/* Advances the state by `time`; copies that end in this time are removed from it. */
 static void advance_time(snapshot *m, uint64_t time)
 {
     int n = 0;
@@ -1229,8 +1248,8 @@ static void advance_time(snapshot *m, uint64_t time)
     m->n = (unsigned char)n;
 }
 
-/* Returns the least time if it is at most `most`, UINT64_MAX if no schedule is that fast, or 0 if the search is too
-   large. */
+/* Returns the least time of a schedule whose copies overlap computation, if it is at most `most`; UINT64_MAX if no
+ * schedule is that fast; 0 if the search exceeds its table of states. */
 static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64_t slow, uint64_t most)
 {
     snapshot none;
@@ -1258,7 +1277,7 @@ static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64
             held += v.live >> u & 1 ? p->node[u].out : 0;
             kept += v.offloaded >> u & 1 ? p->node[u].out : 0;
         }
-        if (v.rank == p->backwards) { /* the remaining copies end as well */
+        if (v.rank == p->backwards) { /* after the last backward, the step ends when the copies in flight have ended */
             snapshot w = v;
             w.rank++;
             full = !relax(&w, cost + (v.n ? v.left[v.n - 1] : 0));
@@ -1360,7 +1379,7 @@ static void every_schedule(int chains)
                 d.budget = resident + arena;
                 gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
                 CHECK_MSG(!plan || least < UINT64_MAX, "chain %d: a plan where none is possible", c);
-                if (!plan) /* the sum of live bytes may fit where no placement does */
+                if (!plan) /* a schedule whose live bytes fit may have no placement that fits */
                     continue;
                 least += backward;
                 tried++;
@@ -1402,8 +1421,8 @@ static void every_schedule(int chains)
     CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
-/* ---- live-range holes that the search may close: it has weighed every move, even if must_save values no longer fit
- * into slower memory, and each move saves bytes ---- */
+/* ---- live-range holes in which the local search may drop values: gckpti_find_holes has computed a score for every
+ * move that it lists, even if must_save values do not fit into slower memory, and each move saves bytes ---- */
 static void holes(unsigned first, unsigned n)
 {
     long moves = 0, refused = 0;
@@ -1422,7 +1441,7 @@ static void holes(unsigned first, unsigned n)
             for (int part = 1; part < 8; part++)
                 for (int wide = 0; wide < 2; wide++) {
                     CHECK(gckpti_candidate_load(&s, &s.store_all));
-                    /* no space left in slower memory */
+                    /* half of the schedules have no space left in slower memory */
                     s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
                     gckpti_find_holes(&s, s.store_all.peak / 8 * part, wide, 0);
                     for (int i = 0; i < s.moves; i++, moves++)
@@ -1440,7 +1459,8 @@ static void holes(unsigned first, unsigned n)
     CHECK(moves > 10 * (long)n && refused > (long)n);
 }
 
-/* ---- only a regulariser is trained: no backward depends on the batch, so only forwards bound the bytes ---- */
+/* ---- a graph of which only a regulariser is trained: no backward depends on the batch, so the least bytes follow
+ * from the forwards alone ---- */
 static void regulariser(void)
 {
     const gckpt_init one = { 0, 0, 1 };
@@ -1471,8 +1491,9 @@ static void regulariser(void)
     }
 }
 
-/* An offload copy is waited for only where its own buffer needs the space, not because of others. Op 1 reads the value
- * that op 0 computes and offloads; op 2, before which the wait would be, needs memory as well. */
+/* Tests where the time of a schedule includes a wait for an offload copy: only where the copy's own buffer must be
+ * freed for later instructions. Op 1 reads the value that op 0 computes and offloads; op 2, before which the wait may
+ * be needed, needs LIVE bytes. */
 static void waits(void)
 {
     enum { OUT = 100, SAVED = 60, LIVE = 1000 };

@@ -1,6 +1,6 @@
-/* test_order.c - backwards in other orders than the reverse of creation. Every order that a plan accepts gives the same
- * bits; orders that would give others are refused; the planner's own orders take fewer bytes if branches were built in
- * parallel. */
+/* test_order.c - orders of the backwards other than the reverse of creation. Every order that a plan accepts gives
+ * the same bits; orders that would give other bits are refused; if branches were built in parallel, the planner's own
+ * orders take fewer bytes. */
 #include "gradckpt.h"
 #include "check.h"
 #include "net.h"
@@ -14,7 +14,8 @@ static gckpt_plan *plan(const gckpt_plan_desc *d)
     return gckpt_plan_new(net.g, net.term, net.terms, d);
 }
 
-/* Trains a fresh store for some steps and returns its hash; the plan goes through a file. */
+/* Trains a new store for some steps, by a plan that was written to a file and read back, and returns the store's
+ * hash. */
 static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char *what)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -73,7 +74,7 @@ static int random_order(unsigned seed)
     return n;
 }
 
-/* Random orders, with one or several micro-batches, with updates in the backward, in fp32 and bf16. */
+/* Tests random orders of backwards, with one or several micro-batches, with update_in_backward, in fp32 and bf16. */
 static void test_random_orders(unsigned seed)
 {
     static const char *const names[] = { "fp32", "accumulates", "in backward", "bf16", "bf16 stochastic" };
@@ -97,7 +98,7 @@ static void test_random_orders(unsigned seed)
     }
 }
 
-/* The planner's own orders, at any budget, with and without a frontier. */
+/* Tests the orders that the planner chooses at any budget, with and without a frontier. */
 static void test_chosen_orders(unsigned seed)
 {
     gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL };
@@ -119,12 +120,12 @@ static void test_chosen_orders(unsigned seed)
     }
 }
 
-/* ---- bytes saved: branches that were built in parallel ---- */
+/* ---- branches that were built in parallel: bytes saved by another order of backwards ---- */
 enum { HEADS = 4, ROWS = 64, WIDE = 16 };
 static float head_data[ROWS * 3];
 
-/* Unlike nets of net.h: HEADS heads on one trunk, first all products and then all losses, so that the reverse of
- * creation keeps the gradients of all heads at once. */
+/* Builds HEADS heads on one trunk, first all their products and then all their losses, so that the reverse of
+ * creation keeps the gradients of all heads at once. The random nets of net.h have no such heads. */
 static gckpt_graph *heads(gckpt_store *s, gckpt_term *terms)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -186,15 +187,15 @@ static void test_heads(void)
     d.as_built = 0;
     uint64_t got = train_heads(d, &chosen, &chosen_falls);
     CHECK(got == want && built_falls && !chosen_falls);
-    /* at least two gradients of heads fewer */
+    /* the chosen order keeps at least two gradients of heads less */
     CHECK_MSG(chosen + 2 * ROWS * WIDE * sizeof(float) <= built, "%lu bytes as built, %lu in another order",
               (unsigned long)built, (unsigned long)chosen);
     printf("heads                 %lu bytes at least in the reverse of creation, %lu in another order\n",
            (unsigned long)built, (unsigned long)chosen);
 }
 
-/* Shows why contributions to an activation's gradient keep their order: a sum that continues from another sum is not
- * equal to the two sums computed apart and added. */
+/* Shows why contributions to an activation's gradient must be added in a fixed order: a sum that continues from
+ * another sum has other bits than the two sums computed apart and then added. */
 static void gradient_of(int which, float *to)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };

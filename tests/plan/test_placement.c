@@ -1,6 +1,6 @@
-/* test_placement.c - placing buffers with given live ranges: buffers that are live at the same time do not
- * overlap; the arena ends with the last buffer, and is never below the largest sum of live bytes and seldom
- * above it; it is the smallest possible where that can be searched. The effort grows little faster than the
+/* test_placement.c - placing buffers with given live ranges. Buffers that are live at the same time do not overlap;
+ * the arena ends with the last buffer; the arena is never below the largest sum of live bytes and seldom above it;
+ * and where an exhaustive search is possible, the arena is the smallest one. The effort grows little faster than the
  * number of buffers, and failing allocations are handled. */
 #include "base/base.h"
 #include "plan/internal.h"
@@ -28,7 +28,7 @@ static void put(size_t i, int start, int end, size_t size)
 enum { NESTED, STORE_ALL, SKIPS, SEGMENTS, ANY, KINDS };
 static const char *const kinds[KINDS] = { "nested", "store-all", "skips", "segments", "any" };
 
-/* Returns a size in multiples of the offsets' alignment, so that bounds are exact. */
+/* Returns a random size that is a multiple of the offsets' alignment, so that sums of sizes are exact bounds. */
 static size_t some_bytes(void) { return (size_t)(1 + random_below(200)) * ALIGN; }
 
 static void make_case(int kind, int n)
@@ -40,13 +40,14 @@ static void make_case(int kind, int n)
             put((size_t)i, i, 2 * n - 1 - i, size);
         else if (kind == STORE_ALL && i % 3 == 0) /* a value, */
             put((size_t)i, op, backward, size);
-        else if (kind == STORE_ALL && i % 3 == 1) /* its parameter's gradient, to the end, */
+        /* the gradient of a parameter of its op, which lives to the end of the step, */
+        else if (kind == STORE_ALL && i % 3 == 1)
             put((size_t)i, backward, 2 * half, size);
         else if (kind == STORE_ALL) /* and the value's gradient */
             put((size_t)i, backward - 1, backward, ALIGN);
         else if (kind == SKIPS)
             put((size_t)i, i, i + 1 + (i % 7 == 0 ? random_below(12) : random_below(2)), size);
-        else if (kind == SEGMENTS) /* every tenth value is kept, the others are recomputed */
+        else if (kind == SEGMENTS) /* every tenth value is kept, the values between are recomputed */
             put((size_t)i, i % 10 ? 2 * n - i : i, i % 10 ? 2 * n - i + 1 + random_below(2) : 2 * n - i,
                 size);
         else
@@ -79,8 +80,8 @@ static size_t bound(int n)
     return most;
 }
 
-/* Returns 1 if all offsets are aligned, the last buffer ends where the arena does, and buffers that are live
-   at the same time do not overlap. Reorders live[]. */
+/* Returns 1 if all offsets are aligned, the last buffer ends where the arena ends, and buffers that are live at the
+ * same time do not overlap. Reorders live[]. */
 static int is_sound(int n, size_t arena, size_t alignment)
 {
     static int live[MOST]; /* sorted by offset */
@@ -119,7 +120,8 @@ static size_t place(int n, size_t alignment)
     return arena;
 }
 
-/* Many placements of each kind: sound; at the bound if live ranges nest, near it otherwise. */
+/* Tests many placements of each kind: all are sound; the arena equals the largest sum of live bytes if live ranges
+ * nest, and is close to it if not. */
 static void test_kinds(void)
 {
     static const double worst[KINDS] = { 1, 1.001, 1.06, 1.02, 1.07 };
@@ -135,7 +137,7 @@ static void test_kinds(void)
         }
 }
 
-/* Sizes that are no multiple of the alignment, all alignments, and no buffers at all. */
+/* Tests sizes that are no multiples of the alignment, all alignments, and no buffers at all. */
 static void test_alignments(void)
 {
     CHECK(place(0, ALIGN) == 0);
@@ -152,8 +154,8 @@ static void test_alignments(void)
 }
 
 /* ---- the smallest arena, by searching all orders ---- */
-/* Some order, with each buffer in the lowest free place, gives the smallest arena: the order of offsets in any
- * placement of that size. */
+/* Returns the smallest arena, found by trying all orders in which buffers can be placed at the lowest free offset.
+ * One of these orders gives the smallest arena of all placements: the order of the offsets in that placement. */
 static size_t search(int n, int placed, unsigned left, size_t *at, size_t arena, size_t best)
 {
     if (arena >= best || placed == n)
@@ -217,7 +219,7 @@ static void test_effort(void)
     make_case(NESTED, 20000);
     size_t least = bound(20000), arena = place(20000, ALIGN);
     CHECK(arena == least && is_sound(20000, arena, ALIGN));
-    state = 1; /* the same buffers, regardless of the number of tries before */
+    state = 1; /* resets the random numbers, so that the buffers do not depend on the tests before */
     for (int kind = 0; kind < KINDS; kind++) {
         double few = (double)effort(kind, MOST / 4), many = (double)effort(kind, MOST);
         CHECK_MSG(many < 5.5 * few && many < 150.0 * MOST,
@@ -269,7 +271,8 @@ static void test_memory(void)
     CHECK_MSG(failures > 2, "only %ld requests for memory", failures);
 }
 
-/* Buffers beyond the address space are reported as having no placement, not as a lack of memory. */
+/* Tests that buffers which exceed the address space are reported as having no placement (SIZE_MAX), not as a lack of
+ * memory. */
 static void test_large(void)
 {
     const size_t third = (size_t)PTRDIFF_MAX / 6;
@@ -279,7 +282,7 @@ static void test_large(void)
         size_t arena = place(n, ALIGN);
         CHECK(arena == (n == 3 ? 3 * (third / ALIGN * ALIGN) : SIZE_MAX));
     }
-    for (int n = 3; n <= 4; n++) { /* no buffer lives all the time; bytes times steps exceed 64 bits */
+    for (int n = 3; n <= 4; n++) { /* buffers with shorter live ranges; their bytes times steps exceed 64 bits */
         for (int i = 0; i < n; i++)
             put((size_t)i, i % 2, 20 + i % 2, third / ALIGN * ALIGN);
         CHECK((place(n, ALIGN) == SIZE_MAX) == (n == 4));

@@ -1,12 +1,13 @@
-/* test_plan_check.c - tests the checker of plans (plan_check.h): it accepts plans of all modes and options, and
- * refuses each of many corruptions of a plan with the expected message. Its table of ops equals the op descriptors.
- * build/test_plan_check [first seed] [random nets] */
+/* test_plan_check.c - tests the checker of plans (plan_check.h): the checker accepts plans of all modes and options,
+ * and refuses each of many corrupted plans with the expected message. Its table of ops equals the op descriptors.
+ *
+ *     build/test_plan_check [first seed] [random nets] */
 #include "ops/ops.h"
 
 #include "net.h"
 
-/* ---- a net with everything that a plan must handle: a residual (fan-out), an input used twice, tied and other
- * weights, functions of weights, dropout, two losses, a regulariser ---- */
+/* ---- a net with everything that a plan must handle: a residual connection, an op that reads one tensor twice, tied
+ * and other weights, functions of weights, dropout, two losses, a regulariser ---- */
 enum { ROWS = 4, WIDTH = 8, WIDE = 600, LAYERS = 5, TERMS = 3 };
 typedef struct {
     gckpt_store *s;
@@ -44,7 +45,7 @@ static void make(sample *n, int64_t rows, int what)
     T *y = gckpt_input(n->g, "y", GCKPT_F32, gckpt_shape2(rows, WIDTH)), *h = n->x;
     T *same = weight_of(n->g, "same", 0, WIDTH, WIDTH);
     h = gckpt_linear(h, same, NULL);
-    if (what & LARGE) /* parameters large enough to be cut into shards */
+    if (what & LARGE) /* makes some parameters large enough to be cut into shards */
         for (int i = 0; i < 2; i++)
             h = gckpt_linear(h, weight_of(n->g, "wide", i, i ? WIDE : WIDTH, i ? WIDTH : WIDE),
                              NULL);
@@ -89,7 +90,7 @@ static size_t bytes_of(const sample *n, const gckpt_plan_desc *d, gckpt_mode mod
     return bytes;
 }
 
-/* Plans every mode, and OPTIMAL at several budgets, with the options. */
+/* Checks plans of every mode with these options, and of OPTIMAL at several budgets. */
 static void every_mode(const sample *n, const gckpt_plan_desc *options, const char *what)
 {
     for (int mode = GCKPT_STORE_ALL; mode <= GCKPT_SQRT; mode++) {
@@ -105,7 +106,7 @@ static void every_mode(const sample *n, const gckpt_plan_desc *options, const ch
     }
 }
 
-/* Several ranks: such plans have a file but cannot be printed. */
+/* Tests plans for several ranks, which can be written to a file but not printed. */
 static void test_ranks(void)
 {
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
@@ -167,8 +168,8 @@ static void test_good(void)
 }
 
 /* ---- corruptions ---- */
-/* Returns the first instruction of this kind after skipping `after` others, or -1 if there are not that many. If
-   recompute is nonzero, only recomputes count. */
+/* Returns the position of an instruction of this kind, after skipping `after` others of the kind, or -1 if there is
+ * none. If recompute is nonzero, only recomputes are considered. */
 static int find(const plan_facts *f, int kind, int after, int recompute)
 {
     for (int x = 0; x < f->length; x++)
@@ -178,14 +179,15 @@ static int find(const plan_facts *f, int kind, int after, int recompute)
     return -1;
 }
 
-/* Removes the operands, so that the plan is like one that cannot be printed. */
+/* Removes the list of operands, which a plan that cannot be printed lacks as well; the checker then checks only the
+ * rest. */
 static void blind(plan_facts *f)
 {
     free(f->ins);
     f->ins = NULL;
 }
 
-/* Removes instruction x, with the buffers that live only there. */
+/* Removes instruction x and the buffers that live only there. */
 static void drop(plan_facts *f, int x)
 {
     int kept = 0;
@@ -204,7 +206,7 @@ static void drop(plan_facts *f, int x)
     blind(f);
 }
 
-/* Inserts a copy of instruction x after place y. */
+/* Inserts a copy of instruction x after position y. */
 static void insert(plan_facts *f, int x, int y)
 {
     gckpt_instruction in = f->list[x];
@@ -229,7 +231,7 @@ static int by_end(const void *a, const void *b)
     return p->end - q->end;
 }
 
-/* Exchanges instructions x and y, each with the buffers that begin and end there. */
+/* Exchanges instructions x and y; buffers that begin or end at one of them then begin or end at the other. */
 static void exchange(plan_facts *f, int x, int y)
 {
     gckpt_instruction in = f->list[x];
@@ -247,7 +249,8 @@ static void exchange(plan_facts *f, int x, int y)
     blind(f);
 }
 
-/* Returns a buffer of this kind that lives for several instructions, after skipping `after` others. */
+/* Returns the index of a buffer of this kind that lives for more than two instructions, after skipping `after`
+ * others, or -1. */
 static int buffer(const plan_facts *f, int kind, int after)
 {
     for (int b = 0; b < f->buffers; b++)
@@ -257,7 +260,7 @@ static int buffer(const plan_facts *f, int kind, int after)
     return -1;
 }
 
-/* Moves buffer b to its place in the list, which is sorted by the end. */
+/* Sets the end of buffer b and sorts the list of buffers by their ends again. */
 static int ends(plan_facts *f, int b, int end)
 {
     f->buffer[b].end = end;
@@ -265,7 +268,8 @@ static int ends(plan_facts *f, int b, int end)
     return 1;
 }
 
-/* Each corruption returns 0 if the plan has no place for it. n: number of the place. */
+/* The next functions corrupt a plan. Parameter n selects one of the places at which the corruption is possible; each
+ * function returns 0 if there is no such place. */
 static int shift_offset(plan_facts *f, int n)
 {
     for (int b = 0; b < f->buffers; b++)
@@ -394,7 +398,7 @@ static int repeat_forward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_FO
 static int repeat_backward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BACKWARD, n); }
 static int repeat_update(plan_facts *f, int n) { return repeat_kind(f, GCKPT_UPDATE, n); }
 static int repeat_reduce(plan_facts *f, int n) { return repeat_kind(f, GCKPT_REDUCE, n); }
-/* Moves an update to the other side of the last backward. */
+/* Exchanges an update with the backward before it. */
 static int early_update(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_UPDATE, 0, -1);
@@ -428,7 +432,7 @@ static int swap_backwards(plan_facts *f, int n)
     int x = find(f, GCKPT_BACKWARD, n, -1);
     return x > 0 && f->list[x + 1].kind == GCKPT_BACKWARD && (exchange(f, x, x + 1), 1);
 }
-/* Of two backwards that add to the same gradient, moves the first one after the other. */
+/* Finds two backwards that add to the same gradient, and moves the first one after the second. */
 static int wrong_order(plan_facts *f, int n)
 {
     for (int id = 0; id < f->count; id++)
@@ -490,7 +494,7 @@ static int not_kept(plan_facts *f, int n)
     int x = find(f, GCKPT_FORWARD, n, 1);
     return x >= 0 && (f->node[f->list[x].id].keep = 1);
 }
-/* Gives a must_recompute policy to a value that a backward reads from its forward. */
+/* Gives the policy must_recompute to a value of a store-all plan that a backward reads without a recompute. */
 static int not_again(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_BACKWARD, 3 + n, -1), id = x < 0 ? 0 : f->list[x].id;
@@ -545,7 +549,7 @@ static int fetch_more(plan_facts *f, int n)
 }
 static int another_loss(plan_facts *f, int n)
 {
-    for (int x = 0; x < f->length; x++) /* the loss term was another op */
+    for (int x = 0; x < f->length; x++) /* removes the loss's forward, as if the loss term were another op */
         if (f->list[x].id == f->term[0] && f->list[x].kind == GCKPT_FORWARD && n == 0)
             return drop(f, x), 1;
     return 0;
@@ -626,8 +630,8 @@ static int wrong_uses(plan_facts *f, int n) { return change_ins(f, GCKPT_BACKWAR
 static int wrong_sums(plan_facts *f, int n) { return change_ins(f, GCKPT_REDUCE, n, 3); }
 static int wrong_param(plan_facts *f, int n) { return change_ins(f, GCKPT_UPDATE, n, 4); }
 
-/* The corruptions, each with a part of the message that must occur at least once; the checker must refuse each
- * corruption at each place of all plans. */
+/* The corruptions, each with a part of the checker's message, which must occur at least once. The checker must refuse
+ * every corruption at each of its places in all plans. */
 static const struct {
     const char *name;
     int (*corrupt)(plan_facts *f, int n);
@@ -754,7 +758,8 @@ static void test_corruptions(void)
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         if (way == 7)
             CHECK(gckpt_store_ranks(n.s, 0, 2, GCKPT_SHARD_GRADIENTS) == GCKPT_OK);
-        if (way == 4 || way == 8) { /* offloading values that are cheap to copy; with overlap */
+        /* ways 4 and 8 offload values, which are cheap to copy in way 4; in way 8 the copies overlap computation */
+        if (way == 4 || way == 8) {
             d.mode = GCKPT_OPTIMAL;
             d.offload_bytes = 1 << 20;
             d.offload_cost = way == 4 ? 1 : 1 << 24;
@@ -771,7 +776,7 @@ static void test_corruptions(void)
     }
 }
 
-/* Random nets of all ops. */
+/* Checks plans of random nets that contain all ops. */
 static void test_random_nets(unsigned first, unsigned nets)
 {
     for (unsigned seed = first; seed < first + nets; seed++) {
@@ -784,7 +789,7 @@ static void test_random_nets(unsigned first, unsigned nets)
     }
 }
 
-/* ---- the checker's table of ops equals the op descriptors ---- */
+/* ---- each row of the checker's table of ops equals the descriptor of that op ---- */
 static void same_descriptor(const gckpt_op *op)
 {
     const unsigned flags = 0xffffu | GCKPT_INPLACE_GRAD | GCKPT_LOSS | GCKPT_SIDE_EFFECT;

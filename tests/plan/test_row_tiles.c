@@ -1,5 +1,5 @@
-/* test_row_tiles.c - fused groups that run in row tiles: their bits are those of the graph as built, in every plan, and
- * their bytes are exact. Also tests which ops may be in a group, and which may not. */
+/* test_row_tiles.c - fused groups, which run in row tiles: they give the bits of the graph as built in every plan,
+ * and take exactly the planned bytes. Also tests which ops may be in a fused group, and which may not. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -33,7 +33,7 @@ static gckpt_tensor *weight(net *n, gckpt_shape shape, int frozen)
 
 static int side(const gckpt_tensor *x, int axis) { return (int)gckpt_shape_of(x).d[axis]; }
 
-/* Applies a random op of a frozen trunk that fits. */
+/* Applies a random op of a frozen trunk to x; the op is one that accepts the shape of x. */
 static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
 {
     const int h = side(x, 1), w = side(x, 2), c = side(x, 3), kind = (int)below(15);
@@ -76,9 +76,10 @@ static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
     }
 }
 
-/* A user-defined op: each row is the sum of two consecutive rows, with rows of zeros above and below. */
+/* Attributes of a user-defined op, each of whose rows is the sum of two consecutive rows of its input. The input gets
+ * `above` rows of zeros before it and `under` rows after it, and must have at least `least` rows. */
 typedef struct {
-    int32_t above, under, least; /* least: fewest rows that it accepts */
+    int32_t above, under, least;
 } pair;
 
 static gckpt_result pairs_shape(gckpt_call *call)
@@ -129,14 +130,14 @@ static gckpt_tensor *pairs_of(const gckpt_op *op, gckpt_tensor *x, int above, in
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
 
-/* Ops that form a fused group at the end of any trunk, since their inner values are wide. */
+/* Appends two ops that form a fused group in any trunk, since the values between them are wide. */
 static gckpt_tensor *widen(net *n, gckpt_tensor *x)
 {
     x = gckpt_sigmoid(gckpt_linear(x, weight(n, gckpt_shape2(4, 32), 1), NULL));
     return gckpt_linear(x, weight(n, gckpt_shape2(32, 4), 1), NULL);
 }
 
-/* Cases that random draws hardly ever reach. */
+/* Hand-made cases, which random nets hardly ever contain. */
 enum { TWO_COPIES, TWO_PADDINGS, NINE_INPUTS, BYTES_ABOVE, ROWS_UNDER, FEW_ROWS, TWO_BATCHES, CRAFTED };
 enum { FIRST_CRAFTED = 1 << 20 };
 
@@ -149,7 +150,7 @@ static gckpt_tensor *craft(net *n, int what)
     gckpt_tensor *x = n->x, *t[GCKPT_MAX_INPUTS], *h;
     half.d[0] *= 2, half.d[1] /= 2;
     switch (what) {
-    case TWO_COPIES: /* both ops read rows of one tensor */
+    case TWO_COPIES: /* two ops of the group read rows of the tensor x */
     case TWO_PADDINGS:
         h = gckpt_conv2d(x, weight(n, gckpt_shape4(3, 3, 4, 4), 1), NULL, &each);
         x = what == TWO_PADDINGS ? gckpt_max_pool(x, &pool)
@@ -191,7 +192,7 @@ static net net_new(unsigned seed, int64_t rows)
     z = gckpt_linear(z, weight(&n, gckpt_shape2(side(n.top, 3), 3), 0), weight(&n, gckpt_shape1(3), 0));
     n.term.loss = gckpt_cross_entropy(z, n.y, NULL, 0);
     n.term.weight = 1;
-    for (int i = 0; i < n.params && seed % 5 == 4; i++) { /* weights of linear layers are read in place */
+    for (int i = 0; i < n.params && seed % 5 == 4; i++) { /* quantised weights of linear layers are read in place */
         char name[16];
         snprintf(name, sizeof name, "w%d", i);
         if (gckpt_store_find(n.s, name) >= 0 && chance(50))
@@ -257,7 +258,8 @@ static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_is
     return hash;
 }
 
-static int ran, offered, in_group, most_copies; /* most_copies: steps of a group that are not ops */
+/* most_copies: largest number of steps in a group that are copies of rows, not ops */
+static int ran, offered, in_group, most_copies;
 
 static gckpt_plan *reload_plan(net *n, gckpt_plan *p)
 {
@@ -297,7 +299,8 @@ static void same_bits(unsigned seed)
             want = tiles ? want : got;
             CHECK_MSG(got == want, "seed %u: other bits in row tiles", seed);
             for (size_t i = 0; i < p->node_count; i++)
-                if (!strcmp(gckpt_plan_op(p, (int)i), "fused")) { /* the op is named in the plan */
+                /* a fused group has the op name "fused" in the plan */
+                if (!strcmp(gckpt_plan_op(p, (int)i), "fused")) {
                     const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + p->nodes[i].attributes);
                     const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
                     int copies = 0;
@@ -314,7 +317,7 @@ static void same_bits(unsigned seed)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* A frozen inverted residual and a classifier. */
+/* Builds an inverted residual block, which is frozen, and a trained classifier. */
 static net net_block(void)
 {
     const gckpt_window down = { .stride = { 2, 2 }, .padding = { 1, 1 } }, each = { .padding = { 1, 1 }, .groups = 24 };
@@ -341,14 +344,15 @@ static int groups_of(const gckpt_plan *p)
     return runs;
 }
 
-/* An op of a group selects by integers, either one for each batch row or the same for all rows: each row tile gets its
-   own integers, and the bits are the same. */
+/* Tests a group with an op that selects by integers, given for each batch row or once for all rows: each row tile
+ * gets its own part of them, and the bits are those of the graph as built. */
 static void test_integers(void)
 {
     static int32_t chosen[2 * 24 * 32 * 4], same[32 * 4];
     uint64_t want = 0;
     for (int i = 0; i < 2 * 24 * 32 * 4; i++) {
-        chosen[i] = i % 7 < 3 ? INT32_MIN : 0; /* as a float, this would be 0 as well */
+        /* INT32_MIN would be read as -0.0 if it were taken for a float, so a wrong type would show */
+        chosen[i] = i % 7 < 3 ? INT32_MIN : 0;
         same[i % (32 * 4)] = i % 3 ? INT32_MIN : 0;
     }
     for (int tiles = 0; tiles < 2; tiles++) {
@@ -382,7 +386,8 @@ static void test_integers(void)
 
 static double tick(void *now) { return *(double *)now += 1e-3; }
 
-/* A fused group took one tick: its ops get parts of it in proportion. */
+/* Tests gckpt_calibrate with a clock by which a fused group takes one tick: the ops of the group get parts of the
+ * tick in proportion to their costs. */
 static void calibrated(const net *n, const gckpt_plan *p)
 {
     gckpt_exec *e = gckpt_exec_new(p, n->s, NULL);
@@ -409,7 +414,7 @@ static void calibrated(const net *n, const gckpt_plan *p)
     gckpt_exec_free(e);
 }
 
-/* Which groups are chosen for a budget. */
+/* Tests which fused groups the planner chooses for a budget. */
 static void test_chosen(void)
 {
     net n = net_block();
@@ -469,8 +474,8 @@ static void file_set(file *f, size_t i, uint64_t v)
         f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
 }
 
-/* Row tiles are only for FP32 plans: ops of another precision with row tiles, or a file that has them, are refused,
- * with any number of buffers at any offsets. */
+/* Row tiles are only for FP32 plans. Tests that ops with row tiles are refused in plans of another precision, and so
+ * is a file of such a plan, with any number of buffers at any offsets. */
 static void test_precision(void)
 {
     enum { PROVEN_WORK = 1, PRECISION = 11, FUSED = 13, PROVEN_BYTES = 19 };
@@ -519,7 +524,8 @@ static void test_precision(void)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* Two groups of ops that may run in row tiles, a large one and a small one, then a product of `wide` columns. */
+/* Builds a large and a small group of ops that may run in row tiles, then a product of `wide` columns, and returns
+ * the plan. */
 static gckpt_plan *two_groups(int large, int wide)
 {
     const gckpt_window each = { .padding = { 1, 1 } }, some = { .size = { large, large }, .stride = { large, large } };
@@ -540,8 +546,8 @@ static gckpt_plan *two_groups(int large, int wide)
     return p;
 }
 
-/* Each group runs in row tiles if that takes fewer bytes than the ops outside it need anyway, whichever group comes
-   first. */
+/* Tests that a group runs in row tiles if this makes its bytes smaller than those that the ops outside the group need
+ * anyway, whichever of the two groups comes first. */
 static void test_two_groups(void)
 {
     gckpt_plan *both = two_groups(4, 3), *none = two_groups(4, 400000);
@@ -562,7 +568,8 @@ static void test_crafted(void)
     }
 }
 
-/* A group has no row offset that would make a row tile larger than 2^31 bytes, and no tensor of 2^28 elements. */
+/* Tests limits of fused groups: a group has no row offset that would make a row tile larger than 2^31 bytes, and no
+ * tensor of 2^28 or more elements. */
 static void test_large(void)
 {
     const gckpt_window far = { .dilation = { 1 << 20, 1 }, .padding = { 1 << 19, 0 } };
@@ -580,8 +587,8 @@ static void test_large(void)
     }
 }
 
-/* A group of many ops, planned in memory blocks of every size: the plan is made, or the planner reports too little
-   memory. */
+/* Plans a group of many ops in memory blocks of every size: each time the planner either returns a plan or reports
+ * too little memory. */
 static void test_block(void)
 {
     static union { double align; unsigned char bytes[1 << 20]; } room;

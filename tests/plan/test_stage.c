@@ -1,7 +1,8 @@
-/* test_stage.c - plans that copy parameters into the arena (gckpt_plan_desc.stage_parameters). plan_check.h passes
- * in every mode, ops read the copies, and the bits are those without staging. A budget is respected, more bytes
- * never cost more time, and with a small budget parameters are copied again instead of kept. build/test_stage
- * [first seed] [graphs] */
+/* test_stage.c - plans that copy parameters into the arena (gckpt_plan_desc.stage_parameters). plan_check.h accepts
+ * them in every mode, ops read the copies, and the bits are those without staging. A budget is respected, more bytes
+ * never cost more time, and with a small budget parameters are copied again instead of kept.
+ *
+ *     build/test_stage [first seed] [graphs] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -14,7 +15,7 @@ enum { STEPS = 2 };
 
 static int is_param(const gckpt_plan *p, int id) { return p->nodes[id].kind == GCKPTI_PARAM; }
 
-/* Counts the copies of parameters, and in *different the parameters that are copied. */
+/* Returns the number of instructions that copy a parameter; stores the number of different parameters in *different. */
 static int copies(const gckpt_plan *p, int *different)
 {
     int count = 0;
@@ -27,7 +28,7 @@ static int copies(const gckpt_plan *p, int *different)
     return count;
 }
 
-/* Checks that every read of a parameter reads a copy, and that every copy has its bytes and cost. */
+/* Checks that every op reads copies instead of parameters, and that every copy has the expected bytes and cost. */
 static void check_copies(const gckpt_plan *p, const char *what)
 {
     for (size_t x = 0; x < p->length; x++) {
@@ -59,7 +60,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
     return p;
 }
 
-/* Returns a hash of the store after training for some steps. */
+/* Trains a new store for some steps and returns its hash. */
 static uint64_t train(const gckpt_plan *p, const char *what)
 {
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE };
@@ -76,7 +77,7 @@ static uint64_t train(const gckpt_plan *p, const char *what)
     return gckpt_store_hash(net.s);
 }
 
-/* One graph and micro-batch size: all modes give the same bits, with and without staging. */
+/* Tests for one graph and micro-batch size that all modes give the same bits, with and without staging. */
 static void test_modes(unsigned seed, int64_t rows, int in_backward)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
@@ -111,8 +112,9 @@ static void test_modes(unsigned seed, int64_t rows, int in_backward)
     }
 }
 
-/* Budgets of a frontier are respected, and more bytes are never worse. A plan without a frontier has no more work,
- * and less where an order of backwards or a lowering other than the point's has a point between. */
+/* Tests a frontier with staging: its plans respect the budget, and more bytes never cost more. A plan for the same
+ * budget made without the frontier costs at most as much; it may cost less, since it can use an order of backwards or
+ * a lowering that the frontier's point does not use. */
 static void test_budgets(unsigned seed, int64_t rows)
 {
     char what[64];
@@ -141,7 +143,7 @@ static void test_budgets(unsigned seed, int64_t rows)
     destroy();
 }
 
-/* Large weights and small activations: under a small budget, each backward copies its weights again. */
+/* Tests large weights with small activations: under a small budget, each backward copies its weight again. */
 static void test_again(void)
 {
     enum { LAYERS = 6, WIDTH = 32 };
@@ -174,10 +176,11 @@ static void test_again(void)
     gckpt_plan *few = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(few && gckpt_plan_bytes(few) <= d.budget, "%s", gckpt_error_text(g));
     CHECK(copies(few, &different) > LAYERS && different == LAYERS);
-    for (size_t i = 0; few && i + 1 < few->length; i++) /* no parameter is copied after its update */
+    for (size_t i = 0; few && i + 1 < few->length; i++) /* no parameter may be copied after its update */
         for (size_t k = i + 1; few->ins[i].kind == GCKPT_UPDATE && k < few->length; k++)
             CHECK(few->ins[k].kind != GCKPT_FORWARD);
-    /* a schedule may place the copies; the others come before their first reader */
+    /* a GCKPT_SCHEDULE may contain the copies of parameters; a copy that the list omits is made before the first
+     * reader */
     gckpt_instruction list[128];
     int n = 0, left = -1;
     for (size_t i = 0; few && i < few->length; i++)
@@ -202,7 +205,8 @@ static void test_again(void)
     util_free(NULL, all, g, s);
 }
 
-/* Values in the executor's caches have no place in the arena either. */
+/* Tests staging in a graph with caches: check_copies accepts the plan although the values of the executor's caches
+ * have no place in the arena. */
 static void test_caches(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);

@@ -1,5 +1,5 @@
-/* test_fit.c - compares gckpt_fit with brute force over micro-batches, update rules and plans, and checks the state of
- * the store after a failure. gckpt_calibrate must return positive costs and change no bit. */
+/* test_fit.c - compares gckpt_fit with brute force over micro-batches, update rules and plans, and checks the state
+ * of the store after a failure. gckpt_calibrate must return positive costs and change no bit of the store. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -8,13 +8,13 @@ enum { B = 12, T = 5, C = 8, V = 11 };
 
 static int32_t tokens[B * T], targets[B * T];
 
-/* Options of build; NULL selects the plain model. */
+/* Options of build(), its `user` argument; NULL selects the plain model. */
 typedef struct {
     int layers, terms, calls, measured;
-    /* numbers of rows at which build returns a negative number, causes a graph error, builds another graph, adds
-       another parameter */
+    /* numbers of rows for which build() does something else: returns a negative number, causes a graph error, builds
+     * another graph, adds another parameter */
     int64_t refuse, spoil, odd, junk;
-    int64_t other_end;                  /* rows at which the last tensor reads another input */
+    int64_t other_end;                  /* number of rows for which the last tensor reads another input */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
     int as_built;
@@ -61,7 +61,7 @@ static model plain(void)
     return m;
 }
 
-/* Returns a hash of the store's weights after three steps of the plan. */
+/* Returns a hash of the store's weights after three steps with the plan. */
 static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
 {
     gckpt_exec_desc ed = { .debug = GCKPT_DEBUG_MEASURE };
@@ -75,8 +75,8 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
     return gckpt_store_hash(s);
 }
 
-/* Finds the least step cost that gckpt_plan_new finds for any size and update rule, and the fewest bytes of such a
-   plan. */
+/* Finds by gckpt_plan_new, over all micro-batch sizes and update rules, the least cost of a step, and the fewest
+ * bytes of a plan with this cost. Returns the number of rows of that plan. */
 static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, size_t *bytes, int64_t *rows,
                        int *in_backward)
 {
@@ -107,13 +107,15 @@ static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, si
     return found;
 }
 
-/* From far too few bytes to more than enough, every mode and update rule. */
+/* The test below compares gckpt_fit with brute force, for budgets from far too few bytes to more than enough, in
+ * every mode and with every update rule. If `wide` is nonzero, with twice the number of budgets. */
 static int wide;
 
 static void test_against_brute_force(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
-    model m = plain();                  /* weights trained by a plain plan; all others must be equal */
+    /* all plans must train the weights to the same bits as a plan of the plain model */
+    model m = plain();
     gckpt_term term = { 0 };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
@@ -180,7 +182,8 @@ static void test_against_brute_force(void)
     }
 }
 
-/* Failing builds: the error names the size and the cause, and the store is as before. */
+/* Tests build functions that fail: the error text names the micro-batch size and the cause, and the store is
+ * unchanged. */
 static void test_builds(void)
 {
     static const struct { const char *says; int64_t rows; size_t where; gckpt_result result; } cases[] = {
@@ -206,12 +209,13 @@ static void test_builds(void)
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == cases[i].result);
         CHECK_MSG(strstr(gckpt_error_text(s), cases[i].says) != NULL, "%s", gckpt_error_text(s));
         CHECK(gckpt_store_count(s) == 1 && gckpt_store_hash(s) == hash && gckpt_store_bytes(s) == bytes);
-        m = plain();                    /* and it can be repeated */
+        m = plain();                    /* after the failure, a build function that succeeds gives a plan */
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
         util_free(NULL, p, NULL, s);
     }
-    model m = plain();                  /* a refused size is skipped, and everything that it added is removed */
+    /* a micro-batch size for which build() fails is skipped, and everything that it added to the store is removed */
+    model m = plain();
     gckpt_store *s = gckpt_store_new(NULL);
     m.refuse = m.junk = B;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
@@ -223,7 +227,7 @@ static void test_builds(void)
     m = plain();
     m.terms = 0;
     CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && strstr(gckpt_error_text(s), "at least one loss"));
-    m = plain();                        /* a graph that mixes rows is never divided */
+    m = plain();                        /* a graph that mixes rows is never divided into micro-batches */
     m.mixes = 1;
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_rows(p) == B);
@@ -241,7 +245,8 @@ static void test_builds(void)
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
     gckpt_plan_free(p);
     d.budget = 0;
-    for (d.virtual_ranks = 2; d.virtual_ranks <= 4; d.virtual_ranks *= 2) { /* each is one micro-batch */
+    /* the rows of each virtual rank are one micro-batch */
+    for (d.virtual_ranks = 2; d.virtual_ranks <= 4; d.virtual_ranks *= 2) {
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p && gckpt_plan_rows(p) == B / d.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
                   gckpt_error_text(s));
@@ -297,7 +302,7 @@ static void test_arguments(void)
         CHECK_MSG(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG, "case %d", i);
     }
     CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
-    for (int early = 1; early >= 0; early--) { /* update_in_backward excludes virtual ranks */
+    for (int early = 1; early >= 0; early--) { /* update_in_backward needs a single virtual rank */
         d = (gckpt_plan_desc){ .update_in_backward = early, .virtual_ranks = 2 };
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.virtual_ranks 1") : p != NULL, "%s",
@@ -305,7 +310,7 @@ static void test_arguments(void)
         gckpt_plan_free(p);
     }
     memset(&d, 0, sizeof d);
-    d.update_in_backward = GCKPT_IF_USEFUL;         /* valid in gckpt_fit only */
+    d.update_in_backward = GCKPT_IF_USEFUL;         /* only gckpt_fit accepts this value */
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_term terms[GCKPT_MAX_TERMS];
     memset(terms, 0, sizeof terms);
@@ -313,7 +318,8 @@ static void test_arguments(void)
     CHECK(strstr(gckpt_error_text(g), "gckpt_fit") != NULL);
     gckpt_graph_free(g);
     CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_cost(NULL) == 0 && !gckpt_plan_in_backward(NULL));
-    static const int64_t large[] = { 2147483647, 1 << 30, 720720 };     /* prime; powers of two; 240 divisors    */
+    /* batches: a prime, a power of two, and a number with 240 divisors */
+    static const int64_t large[] = { 2147483647, 1 << 30, 720720 };
     for (int i = 0; i < 3; i++) {
         if (!check_sampled((unsigned)i, 3))
             continue;
@@ -327,7 +333,8 @@ static void test_arguments(void)
     gckpt_store_free(s);
 }
 
-/* Step cost: the sum over micro-batches, a short last one in proportion; instructions that run once count once. */
+/* Tests gckpt_plan_step_cost: the sum over micro-batches, where a short last one counts in proportion, and
+ * instructions that run once in a step count once. */
 static void test_step_cost(void)
 {
     for (int terms = 1; terms <= 2; terms++) {
@@ -346,7 +353,8 @@ static void test_step_cost(void)
             for (int i = 0; i < 256; i++)
                 costs[i] = (gckpt_cost){ 4000, 8000 };
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
-            uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum */
+            /* cost of the instructions that run once: table * table and its sum */
+            uint64_t once = terms > 1 ? 2 * 12000 : 0;
             if (batch == 4) {
                 whole = gckpt_plan_cost(p) - once;
                 CHECK(gckpt_plan_step_cost(p) == gckpt_plan_cost(p));
@@ -357,8 +365,8 @@ static void test_step_cost(void)
     }
 }
 
-/* Micro-batches larger than a virtual rank: each is short but counts as a whole one. gckpt_fit uses them if no other
-   size fits. */
+/* Tests micro-batches that are larger than a virtual rank: each of them is short, but costs as much as a whole one.
+ * gckpt_fit chooses them if no other size fits. */
 static void test_larger_than_vrank(void)
 {
     static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
@@ -385,7 +393,7 @@ static void test_larger_than_vrank(void)
 }
 
 /* ---- calibrate ---- */
-static double ticks;    /* a clock that moves by a microsecond whenever it is read */
+static double ticks;    /* a clock that advances by a microsecond whenever it is read */
 static double tick(void *user) { return ticks += *(double *)user; }
 static int cancel(void *user, const gckpt_progress *p) { return p->instruction == *(int *)user; }
 
@@ -441,7 +449,8 @@ static void test_calibrate(void)
         ticks = 0;
         gckpt_result result = gckpt_calibrate(e, feeds, 2, d.batch, tick, &dt, costs, n, &update);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
-        CHECK(ticks > 0);                           /* the caller's optimiser was not called */
+        /* the clock was read, while the caller's optimiser was not called */
+        CHECK(ticks > 0);
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
         CHECK(gckpt_bytes_measured(e) == measured);
         CHECK(update >= 1000 && update < 1000000);
@@ -455,7 +464,8 @@ static void test_calibrate(void)
             else if (ins.kind == GCKPT_BACKWARD)
                 CHECK(costs[ins.id].backward == 1000);
         }
-        CHECK(costs[n - 1].forward > 1);            /* never run, so its cost is derived in proportion */
+        /* the op is not in the plan, so its cost is derived from the other costs in proportion */
+        CHECK(costs[n - 1].forward > 1);
         d.costs = costs;
         d.cost_count = n;
         d.mode = GCKPT_STORE_ALL;
@@ -496,7 +506,7 @@ static void test_calibrate(void)
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
         util_free(e, p, g, s);
     }
-    model m = plain();                              /* plans that calibration does not time */
+    model m = plain();                              /* the following plans cannot be calibrated */
     gckpt_store *s = gckpt_store_new(NULL);
     for (int i = 0; i < 2; i++) {
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -517,7 +527,7 @@ static void test_calibrate(void)
     gckpt_store_free(s);
 }
 
-/* ---- measured costs: a callback that calibrates ---- */
+/* ---- gckpt_fit with measured costs: its callback calls gckpt_calibrate ---- */
 static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs, int n, void *user)
 {
     model *m = (model *)user;
@@ -543,8 +553,10 @@ static void test_measure(void)
     m.as_built = 1;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
-    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* costs are ticks, so the plan with the fewest instructions wins */
-    m.as_built = d.as_built = 0;                    /* another lowering is timed: its cost is the measured one */
+    /* each instruction costs one tick of the clock, so the plan with the fewest instructions is chosen */
+    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);
+    /* with another lowering, which is then the one that is timed, the plan has the same measured cost */
+    m.as_built = d.as_built = 0;
     q = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
                   gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p),
@@ -583,7 +595,7 @@ static void test_allocations(void)
         CHECK(!worked || p);
         gckpt_plan_free(p);
         d.update_in_backward = 0;
-        d.as_built = 1;                                     /* the lowering that is timed */
+        d.as_built = 1;                                     /* plans with the lowering that was timed */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);

@@ -1,6 +1,6 @@
-/* test_frontier.c - the frontier as text and JSON, and as examples/pictures.h draws it with other modes: lines fit
- * a terminal, pictures and objects parse, labels do not touch, numbers are exact. Writers and allocations may fail
- * anywhere; printing does no planning. */
+/* test_frontier.c - the frontier as text, as JSON, and in the pictures of examples/pictures.h together with other
+ * modes: text lines fit a terminal, pictures and JSON objects parse, labels do not touch, numbers are exact. Writers
+ * and allocations may fail anywhere; printing does no planning. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "planner/internal.h"
@@ -9,7 +9,7 @@
 #include "util.h"
 #include "text.h"
 
-/* A chain of layers; counts the memory of the frontier. */
+/* A chain of layers and its frontier, whose memory is counted. */
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
@@ -74,7 +74,8 @@ static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
         CHECK_MSG(n <= 80 && s[n] == '\n' && (n == 0 || s[n - 1] != ' '), "%.*s", (int)n, s);
         rows += bar != NULL;
         marks += bar != NULL && bar[-2] == '>';
-        for (size_t i = bar ? (size_t)(bar - s) + 1 : n; i + 1 < n; i++) /* the proven part comes first */
+        /* within a bar, the proven part comes before the rest */
+        for (size_t i = bar ? (size_t)(bar - s) + 1 : n; i + 1 < n; i++)
             CHECK(s[i] == '#' || s[i + 1] != '#');
         s += n;
     }
@@ -86,7 +87,7 @@ static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
     CHECK((find(t->bytes, "stopped at its limit") != NULL) == !gckpt_frontier_complete(f));
 }
 
-/* Checks that labels stay on the page and do not touch, with generous widths of common fonts. */
+/* Checks that labels stay on the page and do not touch each other, assuming the widths of a wide font. */
 static void check_svg(const text *t)
 {
     double box[64][4];
@@ -100,7 +101,7 @@ static void check_svg(const text *t)
         memcpy(tag, s, (size_t)(begin - s));
         double x = strtod(tag + 9, NULL), y = strtod(strstr(tag, " y=\"") + 4, NULL);
         double letter = strstr(tag, "\"20\"") ? 12.5 : 7.9;
-        for (; *begin == ' '; begin++) /* table: columns are right-aligned */
+        for (; *begin == ' '; begin++) /* the columns of the table are right-aligned */
             x += letter;
         double width = letter * (double)(end - begin);
         x -= strstr(tag, "\"c\"")                                  ? width / 2
@@ -123,7 +124,8 @@ static void check_svg(const text *t)
     CHECK(!find(t->bytes, "nan") && !find(t->bytes, "inf\"") && !find(t->bytes, "infH"));
 }
 
-/* Checks that every mode has its own height, also far above the curve: twice the cost is clearly higher. */
+/* Checks that every mode has a different height in the picture, even far above the curve: a mode with twice the cost
+ * is clearly higher. */
 static void check_heights(const model *m, const text *t)
 {
     double y[PICTURES_MODES] = { 0 };
@@ -135,7 +137,7 @@ static void check_heights(const model *m, const text *t)
         if (!CHECK(s != NULL))
             return;
         y[i] = strtod(strchr(find(s, "translate("), ' '), NULL);
-        s = find(s + 10, "class=\"w\"") + 1; /* the one of the legend */
+        s = find(s + 10, "class=\"w\"") + 1; /* the next match is the entry of the legend */
         for (int k = 0; k < i; k++)
             if (m->modes.mode[k].bytes && m->modes.mode[i].cost > 2 * m->modes.mode[k].cost)
                 CHECK_MSG(y[i] < y[k] - 2, "%s is not above %s", pictures_mode_names[i],
@@ -148,7 +150,7 @@ static int alike(double a, double b)
     return a - b <= 1e-5 * b + 1e-9 && b - a <= 1e-5 * b + 1e-9;
 }
 
-/* Compares the point that begins at the next {"bytes": */
+/* Compares the point with the next object of the JSON text, which begins at {"bytes":. */
 static int same_point(const char **s, const gckpt_point *p)
 {
     char *end;
@@ -202,7 +204,8 @@ static void check_modes(const model *m, int ops)
     }
 }
 
-/* Checks the table: a line for each planned mode, with right-aligned numbers, then its name. */
+/* Checks the table of the picture: a line for each planned mode, with right-aligned numbers and then the mode's
+ * name. */
 static void check_table(const model *m, const text *t)
 {
     int lines = 0, planned = m->modes.ops > PICTURES_POOR_OPS;
@@ -210,7 +213,8 @@ static void check_table(const model *m, const text *t)
         CHECK_MSG(strcspn(s, "\n") <= 80 && strchr(s, '\n'), "%s", s);
     for (int i = 0; i < PICTURES_MODES; i++) {
         planned += m->modes.mode[i].bytes != 0;
-        CHECK(find(t->bytes, pictures_mode_names[i]) != NULL); /* one is in "(not memory-poor: ..." */
+        /* a mode that was not planned is named in a last line, "(not memory-poor: ..." */
+        CHECK(find(t->bytes, pictures_mode_names[i]) != NULL);
     }
     CHECK(lines == 1 + planned && !find(t->bytes, "nan"));
 }
@@ -266,7 +270,7 @@ static void sizes(void)
     }
 }
 
-/* Costs of the user: all 0, very large, and a recomputation that costs nothing. */
+/* Tests costs given by the user that are all 0, very large, or 0 for the ops that are recomputed. */
 static void odd_costs(void)
 {
     for (int k = 0; k < 3; k++) {
@@ -321,7 +325,7 @@ static void failures(void)
     pictures_modes all;
     CHECK(pictures_compare(m.graph, &m.term, 1, &m.desc, &all) == GCKPT_OK);
     long refused = 0;
-    for (long k = 1;; k++) { /* no memory to plan a mode, or to prove its bound */
+    for (long k = 1;; k++) { /* lets the n-th allocation fail, while a mode is planned or a bound is computed */
         long blocks = m.h.blocks;
         memset(&m.h, 0, sizeof m.h);
         m.h.blocks = blocks;
@@ -349,7 +353,7 @@ static void failures(void)
     free_model(&m);
 }
 
-/* A step that takes no bytes except parameters and their gradients has a frontier of one point. */
+/* Tests a step whose only bytes are parameters and their gradients: its frontier has one point. */
 static void nothing_kept(void)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -375,7 +379,7 @@ static void nothing_kept(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* Each allocation of a search fails once: no frontier, an error, and no leak. */
+/* Lets each allocation of gckpt_frontier_new fail once: the call returns NULL and an error, and nothing leaks. */
 static void no_memory(void)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -399,7 +403,7 @@ static void no_memory(void)
     }
 }
 
-/* Enough costs that the copy of them is a separate allocation. */
+/* Tests a failed allocation for the copy of the costs, which is a separate one if there are many costs. */
 static void no_memory_for_costs(void)
 {
     static gckpt_cost costs[400];

@@ -1,5 +1,5 @@
-/* test_timeline.c - reports of a plan's memory: buffers add up and never overlap, getters agree, an SVG
- * (examples/pictures.h) and a trace parse with any names, and a writer may fail anywhere. */
+/* test_timeline.c - reports of a plan's memory: buffers add up and never overlap, getters agree with each other, an
+ * SVG picture (examples/pictures.h) and a trace parse with any names of tensors, and a writer may fail anywhere. */
 #include "store/store.h"
 #include "plan/internal.h"
 #include "check.h"
@@ -7,7 +7,7 @@
 #include "util.h"
 #include "text.h"
 
-/* Checks that each counter event adds up to the live bytes that the instruction before it reports. */
+/* Checks that each counter event of a trace adds up to the live bytes of the instruction before it. */
 static void check_counters(const gckpt_plan *plan, const text *t)
 {
     size_t x = 0;
@@ -29,7 +29,7 @@ static void check_counters(const gckpt_plan *plan, const text *t)
     CHECK(x == plan->length);
 }
 
-/* Checks that the numbers of an attribute stay within the page. */
+/* Checks that all numbers of an attribute in the SVG are between `least` and `most`. */
 static void check_range(const text *t, const char *attribute, double least, double most)
 {
     for (const char *s = t->bytes; (s = find(s, attribute)) != NULL;) {
@@ -58,7 +58,7 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
     free(json.bytes);
 }
 
-/* Checks getters of instructions and tensors against the plan's contents and its other reports. */
+/* Checks the getters of instructions and tensors against the plan's contents and the plan's other reports. */
 static void check_getters(const gckpt_plan *plan, int64_t batch)
 {
     int length = gckpt_plan_length(plan);
@@ -134,7 +134,7 @@ static void check_buffers(const gckpt_plan *plan)
     }
     for (int k = GCKPT_BYTES_GRADIENTS; k <= GCKPT_BYTES_WORKSPACE; k++)
         CHECK(at_peak[k] == gckpt_plan_kind_bytes(plan, k));
-    /* what an instruction reads and writes is in buffers that are live */
+    /* everything that an instruction reads or writes must be in buffers that are live */
     for (int x = 0; x < length; x++) {
         size_t out = plan->operands[plan->ins[x].operands];
         int found = out == SIZE_MAX;
@@ -147,7 +147,7 @@ static void check_buffers(const gckpt_plan *plan)
     free(live);
 }
 
-/* Builds an MLP with norms, a table and a residual; `names` are given to activations in order. */
+/* An MLP with norms, a table and a residual connection; `names` are given to its activations in order. */
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
@@ -213,7 +213,8 @@ static void all_plan_kinds(void)
     }
 }
 
-/* A regulariser of parameters alone, and fetched tensors: a prologue, an epilogue, live ranges past the end. */
+/* Tests a plan with a regulariser of parameters alone and with fetched tensors: it has a prologue, an epilogue, and
+ * live ranges that last until the end. */
 static void once_and_fetched(void)
 {
     model m = make(2, 4, NULL, 0);
@@ -249,7 +250,7 @@ static void tiny_and_huge(void)
     check_pictures(plan, 10000);
     util_free(NULL, plan, g, s);
 
-    s = gckpt_store_new(NULL); /* an arena of no bytes */
+    s = gckpt_store_new(NULL); /* a plan whose arena has no bytes */
     g = gckpt_graph_new(s, NULL);
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
@@ -295,7 +296,7 @@ static void any_name(void)
         check_pictures(plan, 200000);
         text trace = { 0 };
         CHECK(gckpt_plan_trace(plan, write_text, &trace) == GCKPT_OK);
-        /* their bytes are not valid characters */
+        /* the name with valid UTF-8 appears as it is; the name with invalid characters does not */
         CHECK(find(trace.bytes, names[3]) && !find(trace.bytes, names[7]));
         free(trace.bytes);
         for (size_t i = 0; i < plan->node_count; i++) {
@@ -317,8 +318,8 @@ static void any_name(void)
     free_model(&m);
 }
 
-/* Partial sums of virtual ranks have a separate kind. Every gradient that a backward writes is printed with its
- * offset, including the gradient of its first input. */
+/* Tests a plan with virtual ranks: partial sums have a separate kind of buffer, and every gradient that a backward
+ * writes is printed with its offset, including the gradient of its first input. */
 static void vranks_and_offsets(void)
 {
     const gckpt_init normal = { 0.3f, 0, 0 };
@@ -345,7 +346,7 @@ static void vranks_and_offsets(void)
         snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* no one reads it */
         CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
         CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
-        /* a value has an offset, the loss has none */
+        /* a value is printed with its offset, a loss without one */
         CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at "));
         int updates = 0; /* only updates read buffers */
         for (char *at = t.bytes, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
@@ -403,7 +404,7 @@ static void failing_writers(void)
     free_model(&m);
 }
 
-/* Checks that each bar ends where its bytes add up, with the largest at the right. */
+/* Tests the picture of bars: each bar ends where its bytes add up, and the largest bar ends at the right edge. */
 static void bars(void)
 {
     static const char *const names[] = { "one", "two" }, *const kinds[] = { "red", "green", "blue" };

@@ -1,14 +1,13 @@
-/* guest.c - the first process of user-mode Linux: executes the commands that blocks.py sends, one a
- * line.
+/* guest.c - the first process of user-mode Linux: executes the commands that blocks.py sends, one a line.
  *
  *     guest MODULE..                  loads these modules of the kernel, then reads commands
  *
- *     mount DEVICE FOLDER FS OPTIONS  (OPTIONS -: none)
+ *     mount DEVICE FOLDER FS OPTIONS  (OPTIONS is - for none)
  *     unmount FOLDER
  *     run PROGRAM ARGUMENTS..         the program's output precedes the result
  *
- * Prints "= N" after each: 0, errno or the program's status. At the end of the input it switches
- * the machine off. */
+ * After each command it prints "= N", where N is 0, errno, or the status of the program. At the end of its input it
+ * switches the machine off. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +52,7 @@ int main(int argc, char **argv)
 {
     char line[2000], *words[WORDS + 1];
     struct termios t;
-    if (!tcgetattr(0, &t)) { /* turns off the terminal's echo, which would mix with the output */
+    if (!tcgetattr(0, &t)) { /* turns off the echo of the terminal, which would mix with the output */
         t.c_lflag &= ~(tcflag_t)ECHO;
         t.c_oflag &= ~(tcflag_t)OPOST;
         tcsetattr(0, TCSANOW, &t);

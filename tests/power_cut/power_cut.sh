@@ -1,11 +1,12 @@
-# power_cut.sh - power cuts within saves, on real file systems: sh tests/power_cut/power_cut.sh [ITERATIONS [FS..]]
+# power_cut.sh - cuts the power within saves on real file systems: sh tests/power_cut/power_cut.sh [ITERATIONS [FS..]]
 #
-# A device records the blocks and flushes of a save. Every prefix of them and ITERATIONS (1000) reorderings are mounted and
-# loaded, for each kind of save and file system (blocks.py, saves.c). FS: ext4 with two sets of options, btrfs and xfs, if
-# mkfs and the kernel support them; vfat, alone and after fsck.vfat, in user-mode Linux (linux.uml, guest.c). Saves that
-# omit an fsync must then be noticed. Needs python3, root, /dev/fuse and loop devices or linux.uml; names the missing ones
-# and exits with status 77. tests/power_cut/test_cuts.c, part of make test, needs none of these: it is a model of the
-# least that file systems promise. CC, LINKED (compiler, options and object of the header) as for other scripts.
+# A device records the blocks and flushes of a save. Every beginning of this record, and ITERATIONS (1000)
+# reorderings, are mounted and loaded, for each kind of save and each file system (blocks.py, saves.c). FS is ext4
+# with two sets of options, btrfs and xfs, if mkfs and the kernel support them, and vfat, alone and after fsck.vfat,
+# in user-mode Linux (linux.uml, guest.c). Then saves that omit an fsync are tested: they must fail. Needs python3,
+# root, /dev/fuse, and loop devices or linux.uml; if one is missing, names it and exits with status 77.
+# tests/power_cut/test_cuts.c, a part of make test, needs none of these, since it uses a model of the least that file
+# systems promise. CC, LINKED (compiler, options and object of the header) as for other scripts.
 B=build/power
 tries=${1:-1000}
 [ $# -eq 0 ] || shift

@@ -1,16 +1,16 @@
-/* saves.c - the program that saves and loads on a device whose power is cut (blocks.py).
+/* saves.c - the program that saves and loads on a device whose power blocks.py cuts.
  *
  *     saves save KIND FOLDER N     saves a training after N steps
- *     saves load KIND FOLDER       prints the number of the state in the folder if it is complete and exact,
- *                                  0 if nothing is saved, "empty" for a file of no bytes, or a
+ *     saves load KIND FOLDER       prints the number of the state in the folder if the state is complete and exact,
+ *                                  0 if nothing is saved, "empty" for a file of no bytes, or in other cases a
  *                                  description of the files
  *
- * Kinds: one (gckpt_store_save), ranks (gckpt_ranks_save by 1, 2 or 4 threads as ranks, with
- * another kind of shard each time), train (options.save of examples/train.h, which resumes from the
- * saved state), folder (config.json and weights of examples/model.h, with which finetune.c saves).
- * POWER_BREAK=file, folder or all leaves out the fsync of these, which the test must notice.
+ * KIND is one (gckpt_store_save), ranks (gckpt_ranks_save by 1, 2 or 4 threads as ranks, with another kind of shard
+ * each time), train (options.save of examples/train.h, which resumes from the saved state) or folder (config.json and
+ * weights, saved by examples/model.h as finetune.c does). If the environment variable POWER_BREAK is file, folder or
+ * all, the fsync of files, of folders or of both is omitted, which the test must notice.
  *
- * A state is recognised by comparing the bytes that gckpt_store_write makes of it with those of an
+ * The number of a state is found by comparing the bytes that gckpt_store_write writes from it with those of an
  * uninterrupted training. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +30,7 @@ enum { BATCH = 8, IN = 30, WIDE = 400, OUT = 3, MOST = 64 };
 
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-/* Replaces the system's function for the library's calls. */
+/* Replaces the fsync of libc, which the library calls. */
 int fsync(int fd)
 {
     const char *broken = getenv("POWER_BREAK");
@@ -39,11 +39,11 @@ int fsync(int fd)
         (!strcmp(broken, "all") || !strcmp(broken, S_ISDIR(s.st_mode) ? "folder" : "file")))
         return 0;
     const char *device = getenv("POWER_DEVICE");
-    if (device) /* the kernel would merge the flushes of two threads, and mix their writes */
+    if (device) /* the kernel would merge the flushes of two threads and mix their writes */
         pthread_mutex_lock(&one_at_a_time);
     const int failed = (int)syscall(SYS_fsync, fd), error = errno;
     const int disk = device ? open(device, O_WRONLY) : -1;
-    /* also synchronises the file of the loop device, since the kernel's flush does not reach it
+    /* also synchronises the file that contains the loop device, since a flush of the kernel does not reach the file
      * (blocks.py) */
     if (disk >= 0) {
         syscall(SYS_fsync, disk);
@@ -61,7 +61,7 @@ static int fail(const char *what, const char *why)
     return 1;
 }
 
-/* ---- a training of N steps, by one process or by ranks ---- */
+/* ---- a training of N steps, in one process or on threads as ranks ---- */
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -92,7 +92,7 @@ static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
     return !t->failed;
 }
 
-/* Trains up to state n; each state has a note of another length. */
+/* Trains up to state n; the note of each state has another length. */
 static void train_to(training *t, int rank, int n)
 {
     float x[BATCH * IN], y[BATCH * OUT];
@@ -162,7 +162,7 @@ static int save_ranks(const char *path, int n)
     return failed || check_failed;
 }
 
-/* ---- examples/train.h: one epoch more than the saved state ---- */
+/* ---- a training of examples/train.h, which continues for one epoch after the saved state ---- */
 enum { ROWS = 40 };
 
 static void net(train_net *n, void *user)
@@ -176,7 +176,7 @@ static void net(train_net *n, void *user)
     n->loss = gckpt_mean_squared_error(n->output, n->in[1], NULL);
 }
 
-/* Resumes from the state at `path`, if there is one, and trains up to `epochs` epochs. */
+/* Resumes from the state at `path`, if there is one, and trains until `epochs` epochs are complete. */
 static int train_epochs(gckpt_store *s, const char *path, int epochs)
 {
     static float x[ROWS][IN], y[ROWS][OUT];
@@ -225,7 +225,7 @@ static int save_folder(const char *folder, int n)
     return t.failed;
 }
 
-/* Returns whether config.json is complete and that of some state. */
+/* Returns whether config.json is complete and equal to that of some state. */
 static int config_is_whole(const char *folder)
 {
     char path[600];
@@ -252,7 +252,7 @@ static file bytes_of(gckpt_store *s)
     return f;
 }
 
-/* Saves an uninterrupted training of n epochs in memory that no power cut affects. */
+/* Trains n epochs without interruption, with saves to memory, which no power cut affects. */
 static int train_from_start(training *t, int n)
 {
     char folder[] = "/tmp/saves-XXXXXX", path[64], values[80];
@@ -271,7 +271,7 @@ static int train_from_start(training *t, int n)
     return failed;
 }
 
-/* Makes state n in one process. Returns whether `found` equals it. */
+/* Makes state n in one process, without a power cut, and returns whether `found` equals it. */
 static int is_state(const file *found, const char *kind, int n)
 {
     training t = { 0 };

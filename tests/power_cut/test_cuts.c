@@ -1,15 +1,15 @@
-/* test_cuts.c - layer files: cuts the power within saves, of one process and of ranks, on a model of a file system that
+/* test_cuts.c - cuts the power within saves of one process and of ranks (src/files), on a model of a file system that
  * keeps no more than POSIX promises.
  *
- * The test records the system calls of a save: files created, written, synchronised, renamed and removed, and the
- * folder synchronised. Then it cuts the power after each of these, and makes folders with the contents that a file
- * system may have at that point:
- * - Of a file, everything written before its last fsync, and any sectors written since; the other sectors are zero or
- *   the file is shorter.
- * - Of the folder, its contents at its last fsync, and any of the later creations, renames and removals.
+ * The test records the system calls of a save: files that are created, written, synchronised, renamed and removed, and
+ * the folder that is synchronised. Then it cuts the power after each of these calls, and makes folders with contents
+ * that a file system may have at that point:
+ * - A file has everything that was written before its last fsync, and any of the sectors written later; each of the
+ *   others is zero, or the file is shorter.
+ * - A folder has its contents at its last fsync, with any of the later creations, renames and removals.
  *
- * A load must give the last state whose save had returned, or the one being saved. The next save must succeed and leave
- * no other files. Saves that omit an fsync must fail the test. No file system forgets more than this model;
+ * A load must give the last state whose save had returned, or the state being saved. The next save must succeed and
+ * leave no other files. Saves that omit an fsync must fail the test. No file system loses more than this model;
  * tests/power_cut/blocks.py tests real ones. */
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
@@ -34,25 +34,25 @@ typedef struct {
     op_kind kind;
     int inode;
     char name[NAMES], to[NAMES];
-    size_t bytes; /* bytes in the file after this call */
+    size_t bytes; /* size of the file after this call */
 } op;
 static op ops[MOST_OPS];
 static int op_count;
-static file inodes[MOST_FILES]; /* all bytes written to them, in order, since saves only append */
+static file inodes[MOST_FILES]; /* for each inode all bytes written to it, in order, since saves only append */
 static int inode_count;
 static struct {
     char name[NAMES];
     int inode;
-} names[MOST_FILES]; /* names at the end of the recorded calls */
+} names[MOST_FILES]; /* the names that exist after the last recorded call */
 static int name_count;
-static int of_fd[MOST_FD]; /* inode + 1 of an open file that is written; -1 for the folder */
+static int of_fd[MOST_FD]; /* of_fd[fd]: number of the inode that is written to fd, plus 1; or -1 for the folder */
 static file unflushed[MOST_FD];
 static int op_log_on;
 enum { NOTHING, FILE_SYNC, FOLDER_SYNC, FLUSH };
-static int broken; /* the kind of call that is left out */
+static int broken; /* the kind of call that saves omit */
 
-/* ---- the calls of a save on FAT, in order: (o)pens and (c)loses the old file, (s)ynchronises the file or the
- * (f)older, (r)enames ---- */
+/* ---- the order of the calls of a save on FAT, one letter each: o opens and c closes the old file, s synchronises
+ * the file, f synchronises the folder, r renames ---- */
 static int on_fat;
 static char order[16];
 static int locked_fd = -1;
@@ -223,10 +223,11 @@ static void watch(void)
 #endif
 }
 
-/* ---- trainings: with at most one block, with more, with optimiser state; each state has another length ---- */
+/* ---- trainings with parameters of at most one block, with more blocks, with optimiser state; each state has another
+ * length ---- */
 static const char path[] = "cuts/ckpt";
 enum { SAVES = 4, STATES = SAVES + 2 };
-static file state[STATES]; /* the bytes that gckpt_store_write makes of each */
+static file state[STATES]; /* state[i]: the bytes that gckpt_store_write writes of state i */
 
 static gckpt_store *store_new(int rank, int ranks, unsigned salt)
 {
@@ -263,7 +264,7 @@ static gckpt_store *store_new(int rank, int ranks, unsigned salt)
     return s;
 }
 
-/* Saves with gckpt_store_save if ranks is 0, otherwise as gckpt_ranks_save does. */
+/* Saves the state of this salt with gckpt_store_save if ranks is 0, or with the steps of gckpt_ranks_save. */
 static gckpt_result save(int ranks, unsigned salt)
 {
     gckpt_store *s[4];
@@ -291,8 +292,8 @@ static gckpt_result save(int ranks, unsigned salt)
     return result;
 }
 
-/* Returns the number of the state that is loaded, 0 if nothing is saved, or -1 if the load is refused or gives anything
- * else. */
+/* Loads the checkpoint. Returns the number of its state, 0 if nothing is saved, or -1 if the load is refused or gives
+ * something else. */
 static int load(int ranks)
 {
     gckpt_store *s = store_new(0, 1, 0);
@@ -312,11 +313,11 @@ static int load(int ranks)
 }
 
 /* ---- files and folders after a cut ---- */
-typedef enum { ALL, NONE, ANY } kept; /* how much of the unsynchronised data is kept */
+typedef enum { ALL, NONE, ANY } kept; /* which of the data is kept that was not synchronised */
 
 static int keeps(kept how) { return how == ALL || (how == ANY && below(2)); }
 
-/* Writes a file of this inode as it may be after the first `cut` calls. */
+/* Writes a file with contents that the inode may have if the power fails after the first `cut` calls. */
 static void put_file(const char *name, int inode, int cut, kept how)
 {
     static unsigned char bytes[1 << 18];
@@ -369,7 +370,7 @@ static int files(void)
     return n;
 }
 
-/* Makes the folder as it may be. */
+/* Makes the folder with contents that it may have if the power fails after the first `cut` calls. */
 static void put_folder(int cut, kept in_folder, kept in_files)
 {
     int synced = 0;
@@ -394,8 +395,8 @@ static void put_folder(int cut, kept in_folder, kept in_files)
 /* ---- cuts ---- */
 static long cuts, old_ones, new_ones;
 
-/* Saves with these numbers of ranks (0 means one process), and cuts each save everywhere, in `ways` random ways.
- * Returns the number of wrong results. */
+/* Saves several times, by the given numbers of ranks (0 means one process), and cuts the power at each call of each
+ * save, in `ways` random ways. Returns the number of wrong results. */
 static long cut_saves(const int *ranks, int ways, int what)
 {
     int begun[SAVES], done[SAVES];
@@ -445,8 +446,9 @@ static long cut_saves(const int *ranks, int ways, int what)
     return wrong;
 }
 
-/* The replaced file stays open until the new one has its name on the disk. On FAT only an fsync of the new file, after
- * that of the folder, guarantees this; otherwise two names could lead to one file (blocks.py tests the real one). */
+/* Tests the order of calls of a save on FAT. The replaced file must stay open until the new file has its name on the
+ * disk; otherwise two names could lead to one file. On FAT this is only certain after an fsync of the folder and then
+ * of the new file (blocks.py tests a real FAT). */
 static void test_fat(void)
 {
 #ifdef __linux__
@@ -478,7 +480,7 @@ int main(void)
     CHECK(cut_saves(by_ranks, ways, NOTHING) == 0);
     printf("%ld cuts: %ld old, %ld new\n", cuts, old_ones, new_ones);
     CHECK(new_ones > cuts / 100 && old_ones > cuts / 2);
-    /* the test notices when any of these is left out */
+    /* saves that omit any of these calls must give wrong results, which shows that the test notices */
     for (int what = FILE_SYNC; what <= FLUSH; what++) {
         const long of_one = cut_saves(one, 12, what), of_ranks = cut_saves(by_ranks, 12, what);
         printf("without %s: %ld and %ld wrong\n",

@@ -1,12 +1,12 @@
-/* mpi_predict.c - what examples/simulate.h predicts of a step, compared with the time it takes: 1 and more ranks
- * on this machine, over MPI. Prints a Markdown table.
+/* mpi_predict.c - compares the time that examples/simulate.h predicts for a step with the time that the step takes,
+ * for 1 and more ranks on this machine over MPI. Prints a Markdown table.
  *
  *     make predict-mpi
  *     mpirun -np 2 build/mpi_predict
  *
- * First it measures the link, by exchanges of small and large messages in both directions at once,
- * and every op, by gckpt_calibrate on all ranks at the same time (they share memory and caches).
- * The least time of several steps counts, so that other programs disturb less. */
+ * First it measures the link between ranks, by exchanges of small and large messages in both directions at
+ * once, and every op, by gckpt_calibrate on all ranks at the same time (they share memory and caches).
+ * Of several steps the least time counts, since other programs can only make a step slower. */
 #include "bench/model.h"
 #include "examples/mpi.h"
 #include "examples/simulate.h"
@@ -15,15 +15,15 @@ enum { STEPS = 60, WARM = 2, LARGE = 1 << 19, ALL = 1 << 26, ROUNDS = 50, IN_A_R
 
 static double wall(void *unused) { return (void)unused, now(); }
 
-/* Returns the seconds of an exchange of `bytes` with the neighbour: the least of several means,
- * since a single exchange for which the neighbour already waits takes no time. */
+/* Returns the seconds of an exchange of `bytes` bytes with the neighbouring rank: the least of several means. A mean
+ * over several exchanges is used because a single exchange takes no time if the neighbour already waits for it. */
 static double exchange(mpi_ranks *m, char *from, char *to, size_t bytes)
 {
     double best = 1e30;
     for (int i = 0; i < ROUNDS; i++) {
         const double t = now();
         for (int k = 0; k < IN_A_ROW; k++) {
-            /* memory that is not in the caches */
+            /* a part of the buffer that is not in the processor's caches */
             const size_t at = (size_t)(i * IN_A_ROW + k) * bytes % ALL;
             int done =
                 m->ranks.exchange(m, m->ranks.rank ^ 1, from + at, bytes, to + at, bytes) ? 0 : -1;
@@ -55,7 +55,7 @@ typedef struct {
     simulate_machine machine;
 } measured;
 
-/* Measures the costs of ops at several numbers of rows, as one process without transport, while all
+/* Measures the cost of every op for several numbers of rows, as one process without a transport, while all other
  * ranks do the same. */
 static int measure_ops(const size *z, measured *to)
 {
@@ -75,7 +75,7 @@ static int measure_ops(const size *z, measured *to)
     return good;
 }
 
-/* Prints a row of the table: the plan with one kind of shard, predicted and run. */
+/* Prints a row of the table: predicted and measured times of the plan with one kind of shard. Returns 0 on failure. */
 static int print_row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shard)
 {
     const simulate_ranks r = { m->ranks.rank, m->ranks.size, m->ranks.size, shard };

@@ -1,6 +1,5 @@
-/* mpi_transport.c - tests examples/mpi.h without an executor, under mpirun (test_mpi.sh). Exchanged
- * bytes arrive, also in several messages; sums are right; a failure of MPI becomes an error; an
- * abort reaches all ranks.
+/* mpi_transport.c - tests examples/mpi.h without an executor, under mpirun (test_mpi.sh): exchanged bytes arrive,
+ * also in several messages; sums are right; a failure of MPI becomes an error; an abort reaches all ranks.
  *
  *     mpi_transport [large]      large: more than 2^31 bytes, for which 5 GB must be free */
 #include "gradckpt.h"
@@ -26,14 +25,14 @@ static unsigned char byte_of(int from, int to, size_t i)
     return (unsigned char)((size_t)(31 * from + 7 * to) + i * 2654435761u % 251);
 }
 
-/* One rank sends more, or fewer, bytes than it receives. */
+/* Tests exchanges in which one rank sends more, or fewer, bytes than it receives. */
 static void test_exchange(int peer, size_t low_sends, size_t high_sends)
 {
     const int low = m.ranks.rank < peer, rank = m.ranks.rank;
     const size_t out = low ? low_sends : high_sends, in = low ? high_sends : low_sends;
     unsigned char *send = (unsigned char *)calloc(out + 1, 1);
     unsigned char *receive = (unsigned char *)calloc(in + 1, 1);
-    /* steps over memory, since untouched pages take none */
+    /* touches only some bytes of a large buffer, since untouched pages take no memory */
     const size_t step = in + out > 1 << 24 ? 65521 : 1;
     int wrong = send == NULL || receive == NULL;
     for (size_t i = 0; i < out && !wrong; i += step)
@@ -60,13 +59,13 @@ static void test_sum(void)
     CHECK(wrong == 0);
 }
 
-/* The last rank aborts: all pending exchanges end. */
+/* Tests an abort by the last rank: all pending exchanges of all ranks must end with an error. */
 static void test_give_up(void)
 {
     const int last = m.ranks.size - 1, peer = m.ranks.rank ^ 1;
     const double begin = MPI_Wtime();
     test_exchange(peer, 100, 100);
-    MPI_Barrier(MPI_COMM_WORLD); /* the abort also ends exchanges of the others */
+    MPI_Barrier(MPI_COMM_WORLD); /* the abort also ends exchanges between other ranks */
     if (m.ranks.rank == last) {
         m.ranks.abort(m.ranks.user);
     } else {
@@ -95,7 +94,7 @@ int main(int argc, char **argv)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
                 test_exchange(m.ranks.rank ^ bit, sizes[i][0], sizes[i][1]);
         test_sum();
-        mpi_ranks bad; /* a separate transport, since it cannot be used after a failure */
+        mpi_ranks bad; /* a separate transport, since a transport cannot be used any more after a failure */
         CHECK(mpi_ranks_open(&bad, MPI_COMM_WORLD, 30));
         CHECK(!bad.ranks.exchange(bad.ranks.user, m.ranks.size, "", 1, NULL, 0));
         CHECK(bad.ranks.done(bad.ranks.user) == -1);

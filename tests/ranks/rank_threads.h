@@ -1,5 +1,5 @@
-/* rank_threads.h - threads of this process as ranks: a transport (gckpt_transport) that checks strictly how it is used
- * and can fail. Include after gradckpt.h. RANKS_THREADS is 1 if there are pthreads.
+/* rank_threads.h - threads of this process as ranks: a transport (gckpt_transport) that can fail and that checks
+ * strictly how it is used. Include after gradckpt.h. RANKS_THREADS is 1 if there are pthreads.
  *
  *     ranks_world w;  ranks_open(&w, 4);
  *     w.fault = (ranks_fault){ .rank = 2, .call = RANKS_EXCHANGE, .at = 7, .how = RANKS_HANGS };
@@ -12,8 +12,8 @@
  * 3. Only the thread of a rank calls its transport.
  * 4. Until `done` returns 1, which may take some polls, send buffers do not change and receive buffers are not touched.
  *
- * The clock is the system's, but it runs faster while no rank can go on (each hangs, is dead or waits): timeouts then
- * come soon, and a slow machine causes none. */
+ * The clock is the system's, but it is advanced while no rank can make progress (each one hangs, is dead or waits), so
+ * that timeouts come soon, while a slow machine causes no timeouts. */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #if defined(__unix__) || defined(__APPLE__)
@@ -31,15 +31,16 @@ enum { RANKS_MOST = 16, RANKS_TIMEOUT = 60 };
 typedef enum { RANKS_EXCHANGE, RANKS_DONE, RANKS_ALL_REDUCE, RANKS_CALLS } ranks_call;
 typedef enum {
     RANKS_FAILS,   /* this call fails, once */
-    RANKS_HANGS,   /* the call does not return while any other rank runs */
-    RANKS_DIES,    /* the thread ends in the call; the transport knows, and exchanges with this rank fail */
-    RANKS_VANISHES /* like RANKS_DIES, but the transport of the other ranks does not know */
+    RANKS_HANGS,   /* the call does not return as long as any other rank runs */
+    /* the thread ends within the call; the transport detects it, so that exchanges with this rank fail */
+    RANKS_DIES,
+    RANKS_VANISHES /* the thread ends as with RANKS_DIES, but the transport does not detect it */
 } ranks_how;
 typedef struct {
     int rank;
     ranks_call call;
     ranks_how how;
-    long at; /* number of the faulty call, from 1; if 0, there is no fault */
+    long at; /* the faulty call, counted from 1; 0 for no fault */
 } ranks_fault;
 
 typedef struct ranks_world ranks_world;
@@ -47,15 +48,15 @@ typedef enum { RANKS_IDLE, RANKS_POSTED, RANKS_MATCHED, RANKS_COMPLETE, RANKS_FA
 typedef enum { RANKS_RUNS, RANKS_ENDED, RANKS_HUNG, RANKS_DEAD } ranks_status;
 typedef struct {
     ranks_world *world;
-    int number, peer; /* if peer is -1, an all_reduce */
+    int number, peer; /* peer: rank of the other side of the exchange, or -1 for an all_reduce */
     ranks_state state;
     ranks_status status;
     int polls, has_given_up;
     const void *send;
     void *receive;
     size_t send_bytes, receive_bytes;
-    uint64_t hash; /* hash of the bytes to send */
-    long calls[RANKS_CALLS], ticks; /* ticks: calls of a clock with a fault */
+    uint64_t hash; /* hash of the bytes to send, taken when the exchange starts */
+    long calls[RANKS_CALLS], ticks; /* ticks: calls of this rank's clock while w->clock is set */
     uint64_t sent;                  /* bytes sent */
     jmp_buf end;
     gckpt_transport transport;
@@ -64,13 +65,13 @@ typedef struct {
 struct ranks_world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int size, given_up, waits; /* waits: polls of all ranks since the last event */
-    int blocking;              /* if nonzero, there is no `done`: exchange itself waits */
-    int lag;                   /* `done` returns 1 up to this many polls late */
+    int size, given_up, waits; /* waits: polls by all ranks since the last event */
+    int blocking;              /* if nonzero, the transport has no `done`, and `exchange` itself waits */
+    int lag;                   /* largest number of polls by which `done` returns 1 too late */
     ranks_fault fault;
     double clock_offset; /* seconds added to the clock */
     int odd;      /* if nonzero, functions return 77 instead of 1 and INT_MIN instead of -1 */
-    int clock;    /* from call 20 on, each rank's clock: 1 = jumps back, 2 = stops, 3 = returns NaN */
+    int clock;    /* fault of each rank's clock from call 20 on: 1 = the clock jumps back, 2 = stops, 3 = returns NaN */
     long wrong;   /* number of broken rules */
     char text[160];
     ranks_member rank[RANKS_MOST];
@@ -93,15 +94,15 @@ static inline uint64_t ranks_hash(const void *bytes, size_t n)
     return h;
 }
 
-/* Reports an event to the waiting ranks. This function and those below expect the lock to be held, unless they take it
- * themselves. */
+/* Wakes the waiting ranks after an event. The caller holds the lock, here and in the functions below that do not take
+ * it themselves. */
 static inline void ranks_changed(ranks_world *w)
 {
     w->waits = 0;
     pthread_cond_broadcast(&w->changed);
 }
 
-/* Returns whether m's next poll, or anything that m does before it, changes the state. */
+/* Returns whether rank m's next poll, or any call that it makes before, can change the state of the world. */
 static inline int ranks_can_progress(const ranks_member *m)
 {
     const ranks_world *w = m->world;
@@ -115,7 +116,7 @@ static inline int ranks_can_progress(const ranks_member *m)
     return dead > 0;
 }
 
-/* Returns whether every rank can only wait. */
+/* Returns whether no running rank can make progress, so that only a timeout can end the wait. */
 static inline int ranks_deadlocked(const ranks_world *w)
 {
     for (int i = 0; i < w->size; i++)
@@ -132,7 +133,7 @@ static inline int ranks_others_run(const ranks_member *m)
     return n;
 }
 
-/* Counts a call. Returns 0 if the call must fail; an exchange in flight then never arrives. */
+/* Counts a call of the transport. Returns 0 if the call must fail; an exchange in flight then never arrives. */
 static inline int ranks_counted(ranks_member *m, ranks_call call)
 {
     ranks_world *w = m->world;
@@ -155,8 +156,8 @@ static inline int ranks_counted(ranks_member *m, ranks_call call)
     return 0;
 }
 
-/* Checks that the sent bytes have not changed and that the receive buffer has not been touched, and copies the
- * bytes. */
+/* Completes an exchange: checks that the sent bytes have not changed since its start and that the receive buffer has
+ * not been touched, and copies the bytes. */
 static inline void ranks_deliver(ranks_member *from, ranks_member *to)
 {
     const unsigned char *bytes = (const unsigned char *)to->receive;
@@ -194,14 +195,14 @@ static inline void ranks_sum(ranks_world *w)
     ranks_changed(w);
 }
 
-/* Returns how many polls after a match `done` returns 1. */
+/* Returns after how many polls `done` returns 1 for an exchange that is matched. */
 static inline int ranks_delay(const ranks_member *m)
 {
     return m->world->blocking ? 0
                               : (int)((m->calls[RANKS_EXCHANGE] + m->number) % (m->world->lag + 1));
 }
 
-/* Advances exchanges as far as possible. */
+/* Advances this rank's exchange, and those that it completes, as far as possible. */
 static inline void ranks_advance(ranks_member *m)
 {
     ranks_world *w = m->world;
@@ -235,7 +236,7 @@ static inline void ranks_advance(ranks_member *m)
     }
 }
 
-/* Waits a little for other ranks; if no rank can go on, advances the clock. */
+/* Waits a little for other ranks; if no rank can make progress, advances the clock so that a timeout comes. */
 static inline void ranks_wait(ranks_world *w)
 {
     struct timespec until;
@@ -317,7 +318,7 @@ static inline int ranks_post(ranks_member *m, ranks_call call, int peer, const v
     return result;
 }
 
-/* Returns another value with the same meaning as this result. */
+/* Returns another value with the same meaning as `result`: 77 instead of 1, INT_MIN instead of -1. */
 static inline int ranks_odd_result(void *user, int result)
 {
     const int odd = ((ranks_member *)user)->world->odd;
@@ -351,7 +352,7 @@ static inline int ranks_done(void *user)
     return ranks_odd_result(user, result);
 }
 
-/* For a backend whose calls are complete when they return: exchanges at once instead of through the queue. */
+/* The transport's `enqueue`, for a backend whose calls are complete when they return: does the exchange at once. */
 static inline int ranks_enqueue(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                                 void *receive, size_t receive_bytes)
 {

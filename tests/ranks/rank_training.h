@@ -1,5 +1,5 @@
-/* rank_training.h - trains one model on threads as ranks, in any setting and with faults on one rank, and compares the
- * result with one process that has as many virtual ranks. Include after gradckpt.h. */
+/* rank_training.h - trains one model on threads as ranks, in any setting and with a fault on one rank, and compares
+ * the result with one process that has the same number of virtual ranks. Include after gradckpt.h. */
 #ifndef TESTS_RANK_TRAINING_H
 #define TESTS_RANK_TRAINING_H
 #include "rank_threads.h"
@@ -7,27 +7,27 @@
 #if RANKS_THREADS
 #include <math.h>
 
-/* ---- A model in which everything is summed over ranks: a tied table, products with and without a bias, gains,
- * broadcasting, functions of parameters, a regulariser, losses with separate counts. The parameters of net.h's nets are
- * too small to be sharded (test_ranks_random.c trains those on ranks). ---- */
+/* ---- A model with all kinds of gradients and values that are summed over ranks: a tied table, products with and
+ * without a bias, gains, broadcasting, functions of parameters, a regulariser, losses with separate counts. The nets
+ * of net.h have parameters that are too small to be sharded; test_ranks_random.c trains them on ranks. ---- */
 enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, VRANKS = 8, STEPS = 4 };
 enum {
     DROPOUT = 1,
-    SECOND = 2, /* one more loss, with other targets */
+    SECOND = 2, /* adds a second loss, with other targets */
     FROZEN = 4,
     PACKED = 8,
     RUNNING = 16,
-    INFINITE = 32, /* the last rank's rows of the second step have an infinity, so that the step is skipped */
+    INFINITE = 32, /* the last rank's rows of the second step contain an infinity, so that the step is skipped */
     COPIED = 64,   /* copy_feeds is set */
-    FAST = 128,    /* the transport has an all_reduce */
-    SMALL = 256,   /* fewer neurons: no parameter has more than two blocks */
-    LARGE = 512    /* more neurons: half of a parameter is more than 16 blocks */
+    FAST = 128,    /* the ranks have a transport with an all_reduce */
+    SMALL = 256,   /* fewer neurons, so that no parameter has more than two blocks of 4096 */
+    LARGE = 512    /* more neurons, so that half of a parameter is more than 16 blocks of 4096 */
 };
 typedef enum { WHOLE, PIECES, STREAM, FEEDINGS } feeding;
 typedef struct {
     int ranks;
     gckpt_shard shard;
-    gckpt_mode mode; /* OPTIMAL: budget half way between the least bytes and store-all's */
+    gckpt_mode mode; /* for OPTIMAL, the budget is half way between the least bytes and those of store-all */
     int rows, virtual_ranks;
     unsigned flags;
     gckpt_optimiser optimiser;
@@ -35,27 +35,32 @@ typedef struct {
     feeding feed;
     int blocking, threads, overlap;
     int steps;                     /* if 0, STEPS */
-    int repeats;                      /* how often all steps run; if 0, once */
-    /* no_debug: without debugging, a backend can capture micro-batches; unclipped: no clipping */
+    int repeats;                      /* how often the sequence of all steps runs; 0 means once */
+    /* no_debug: if nonzero, no debug mode, so that a backend can capture micro-batches; unclipped: if nonzero, no
+     * clipping */
     int no_debug, unclipped;
     int batch; /* if 0, BATCH */
     unsigned debug;                /* if 0, GCKPT_DEBUG_MEASURE */
-    const gckpt_backend *backends; /* one for each rank; if NULL, the processor */
-    int on_backend, queued; /* on_backend: exchanges use the backend's memory; queued: and a separate queue */
+    const gckpt_backend *backends; /* a backend for each rank, or NULL for the processor */
+    /* on_backend: nonzero if exchanges read and write the backend's memory; queued: nonzero if they also use a
+     * separate queue */
+    int on_backend, queued;
     gckpt_transport *(*transport)(ranks_world *w, int rank); /* if NULL, the threads' transport */
     void (*on_step)(int rank, int begins);           /* called before and after each step; may be NULL */
-    size_t offload; /* bytes that may be offloaded */
+    size_t offload; /* bytes of slower memory that the plan may use */
 } setting;
-/* A fault on one rank, in the first step that is at least `step`. After it, all ranks repeat that step. */
+/* A fault on one rank, in its first step whose index is at least `step`. After the fault, all ranks repeat the step. */
 typedef struct {
     ranks_fault fault; /* a fault of the transport */
     int silent;        /* the transport has no give_up */
     int odd, clock;    /* as in ranks_world */
     int rank, step;
-    long cancel_at; /* number of the call of its progress callback, counted from its first step, that cancels */
-    int bad_index;  /* the rank is fed an index out of range */
-    int differs;    /* how the rank's request differs from the others': one of DIFFERENCES */
-    int no_memory;  /* the rank gets no memory for an executor */
+    /* number of the call of the progress callback, counted from the rank's first step, in which the callback cancels */
+    long cancel_at;
+    int bad_index;  /* if nonzero, the rank is fed an index that is out of range */
+    /* one of DIFFERENCES: in which the request of this rank differs from the request of the other ranks */
+    int differs;
+    int no_memory;  /* if nonzero, the rank gets no memory for its executor */
 } injection;
 enum {
     SAME,
@@ -79,11 +84,11 @@ typedef struct {
     char text[300];  /* text of the first unexpected error */
     /* after an injected fault: */
     int failed;               /* calls that returned an error */
-    gckpt_result first, last; /* results of the first and the last of these calls */
+    gckpt_result first, last; /* results of the first and of the last call that returned an error */
     char first_text[300];
-    int changed;  /* whether a step that failed before its updates changed values */
+    int changed;  /* nonzero if a step that failed before its updates changed values */
     long progress_calls;    /* calls of the progress callback */
-    int updating; /* whether this step's updates have begun */
+    int updating; /* nonzero once the updates of the current step have begun */
 } outcome;
 typedef struct {
     gckpt_store *s;
@@ -100,16 +105,16 @@ typedef struct { /* context of a rank's callbacks */
 struct trial {
     setting s;
     injection bad;
-    const gckpt_plan *plan; /* made for rank 0's store; all ranks run it */
+    const gckpt_plan *plan; /* a plan made for the store of rank 0; all ranks run it */
     outcome out[RANKS_MOST];
-    model m[RANKS_MOST]; /* not on a rank's stack, since its thread may end anywhere */
+    model m[RANKS_MOST]; /* a model for each rank; not on the stack of the rank's thread, which may end anywhere */
     gckpt_exec *e[RANKS_MOST];
     watcher user[RANKS_MOST];
 };
 
-static float x_data[2][BATCH * T * D]; /* the second array has an infinity in row 9 */
+static float x_data[2][BATCH * T * D]; /* the second array equals the first except for an infinity in row 9 */
 static int32_t token_data[BATCH * T], target_data[STEPS][BATCH * T], other_data[BATCH * T];
-/* The third step has no targets. The second step is short and has no targets from row 6 on. */
+/* Rows of each step. The second step has no valid targets from row 6 on, the third step has none at all. */
 static const int step_rows[STEPS] = { BATCH, 11, 5, BATCH };
 
 static inline void fill(void)
@@ -156,8 +161,10 @@ static inline model build(gckpt_store *store, const setting *s)
     gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0), 0);
     gckpt_tensor *a = gckpt_gelu(gckpt_linear(n, up, weight(&m, "wide", U, 0)));
     h = gckpt_add(h, gckpt_linear(a, weight(&m, "down", U, C), NULL));
-    gckpt_tensor *both = gckpt_tanh(weight(&m, "both", C, U)); /* sharded, and the epilogue adds to its gradient */
-    gckpt_tensor *side = gckpt_tanh(weight(&m, "side", C, 0)); /* read twice, once by the epilogue */
+    /* a sharded parameter to whose gradient both the batch and the epilogue add */
+    gckpt_tensor *both = gckpt_tanh(weight(&m, "both", C, U));
+    /* a parameter that two ops read, one of them in the epilogue */
+    gckpt_tensor *side = gckpt_tanh(weight(&m, "side", C, 0));
     h = gckpt_add(gckpt_mul(h, side),
                   gckpt_linear_transposed(gckpt_linear(h, both, NULL), both, NULL));
     h = gckpt_mul(gckpt_rmsnorm(h, weight(&m, "last", C, 0), 0), side);
@@ -178,7 +185,7 @@ static inline model build(gckpt_store *store, const setting *s)
     return m;
 }
 
-/* Makes the plan for one of the ranks. */
+/* Makes the plan for the rank of model m. */
 static inline gckpt_plan *plan_of(const model *m, const setting *s)
 {
     gckpt_plan_desc desc = { .mode = s->mode,
@@ -216,7 +223,7 @@ static inline gckpt_store *store_of(const setting *s, int rank, uint64_t seed)
     return store;
 }
 
-/* Momentum, on a shard or the whole parameter. */
+/* A custom optimiser, momentum, which works on a shard as well as on a whole parameter. */
 static inline void own_optimiser(void *user, const gckpt_update *u)
 {
     const watcher *o = (const watcher *)user;
@@ -246,7 +253,7 @@ static inline int feeds_of(const model *m, const setting *s, int step, int64_t r
     return m->others ? 4 : 3;
 }
 
-/* Feeds a rank its rows of a step. If `bad` applies to the step, feeds them with that fault. */
+/* Feeds a rank its rows of a step and runs the step. If t->bad applies to this step, feeds wrong data. */
 static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial *t, int rank,
                                      int step, int bad, gckpt_report *report)
 {
@@ -282,14 +289,15 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
             feeds[0].data = indices + row * T;
         result = gckpt_step_add(e, feeds, n, take);
         feeds[0].data = good;
-        if (result == GCKPT_E_DATA) /* the rank's piece was refused; nothing was lost */
+        /* this rank's rows were refused, which changes nothing, so it adds them again without the fault */
+        if (result == GCKPT_E_DATA)
             result = gckpt_step_add(e, feeds, n, take);
     }
-    /* all ranks get this rank's error from step_end */
+    /* after an error of one rank, step_end returns the error on all ranks */
     return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
 }
 
-/* Takes all steps. Repeats a failed step without the fault. */
+/* Takes all steps. Repeats a step that failed, without the fault. */
 static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
 {
     outcome *o = &t->out[rank];
@@ -321,7 +329,7 @@ static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
     }
 }
 
-/* Prepares a rank before its first step. */
+/* Makes the store, model and executor of a rank before its first step. */
 static inline void prepare(trial *t, ranks_world *w, int rank)
 {
     const int bad = rank == t->bad.rank, differs = bad ? t->bad.differs : SAME;
@@ -394,7 +402,7 @@ static inline void name_of(const setting *s, char *to, size_t size)
         (int)s->optimiser, (int)s->precision, (int)s->feed, s->blocking ? ", blocking" : "");
 }
 
-/* Runs all ranks. Returns 0 if there is no plan. */
+/* Trains on all ranks. Returns 0 if the setting has no plan. */
 static inline int run(trial *t, const setting *s, const injection *bad, ranks_world *w)
 {
     char name[200];
@@ -442,7 +450,8 @@ static inline int same_report(const gckpt_report *a, const gckpt_report *b)
            a->count == b->count && a->step == b->step;
 }
 
-/* Compares the outcomes of all ranks with `want`, the outcome of one process. Returns rank 0's outcome. */
+/* Trains on all ranks and compares the outcome of each with `want`, the outcome of one process. Returns rank 0's
+ * outcome. */
 static inline const outcome *compare(const setting *s, const outcome *want)
 {
     static trial t;

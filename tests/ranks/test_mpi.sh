@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests training by several processes under OpenMPI: make mpi, which builds the programs first. There are more ranks than
-# processors here; hosts are network namespaces, if this user may create them.
+# Tests training by several processes under OpenMPI (make mpi, which builds the programs first). There are more ranks
+# than processors; the test with two hosts uses network namespaces, if this user may create them.
 work=build/mpi
 . tests/checks.sh
 began=$(date +%s)
@@ -12,8 +12,8 @@ fi
 root=
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
 export OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_mpi_yield_when_idle=1
-# OpenMPI spins while it waits. One processor for all ranks keeps that from being counted once per processor and rank: the
-# CPU time of this check is then mostly the programs' own, on few and on many processors.
+# OpenMPI spins while it waits. All ranks run on one processor, so that this spinning is not counted once for each
+# processor and rank; the CPU time of this check is then mostly that of the programs.
 pin=
 ! command -v taskset > "$work/log" || pin="taskset -c $(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')"
 # ranks N PROGRAM...: runs N ranks of a program. With --enable-recovery in $how, a killed rank does not end the others.
@@ -25,13 +25,13 @@ ranks()
     timeout 60 $pin mpirun $root --oversubscribe --mca orte_base_help_aggregate 0 $how -n "$n" "$@"
 }
 
-# The value of a key in the first matching line: field FILE EVENT KEY
+# field FILE EVENT KEY: prints the value of the key in the first line with this event
 field()
 {
     sed -n "s/^{\"event\":\"$2\".*\"$3\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$1" | head -n 1
 }
 
-# losses FILE: of all steps and evaluations, with norms and numbers of targets
+# losses FILE: prints the losses of all steps and evaluations, with norms and numbers of targets
 losses()
 {
     sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*"targets":\([0-9]*\).*/\1 \2 \3 \4/p
@@ -56,7 +56,7 @@ check "one process" sh -c "build/gpt $run --json $work/one.json && build/gpt-mpi
 check "its build for MPI, alone" test "$(losses "$work/one.json")" = "$(losses "$work/alone.json")"
 budget=$(field "$work/one.json" plan bytes)
 expected="$(losses "$work/one.json") $(field "$work/one.json" end weights_hash)"
-# same WHAT FILE: the results equal those of one process, within the planned bytes
+# same WHAT FILE: checks that the results in FILE equal those of one process, within the planned bytes
 same()
 {
     check "$1" test "$(losses "$2") $(field "$2" end weights_hash)" = "$expected"
@@ -82,7 +82,8 @@ check "text and samples by one process only" sh -c "build/gpt $run --sample 20 |
     sed '/^sample/,\$!d; /^end/d' $work/many.out | cmp - $work/sampled && test \"\$(grep -c '^end ' $work/many.out)\" = 1"
 
 # ---- if one process refuses, all refuse ------------------------------------------------------------------
-# refused STATUS PATTERN N OPTION...: all ranks end with the status, and one prints a line that matches
+# refused STATUS PATTERN N OPTION...: checks that all N ranks end with the status, and that one prints a line that
+# matches
 refused()
 {
     status=$1 pattern=$2
@@ -97,7 +98,7 @@ refused 1 'differ' 2 sh -c "exec build/gpt-mpi $run --lr 1e-\$((3 + OMPI_COMM_WO
 check "--help by one process only" sh -c "test \"\$(mpirun $root --oversubscribe -n 2 build/gpt-mpi --help | grep -c '^Exit')\" = 1"
 [ ! -w /dev/full ] || refused 1 '/dev/full' 2 build/gpt-mpi $run --json /dev/full
 
-# ---- the accumulation fault by processes with unequal numbers of tokens ------------------------------------
+# ---- the accumulation fault (means of unequal micro-batches), by processes with unequal numbers of tokens -------
 for n in 1 2 4; do
     check "accumulation by $n ranks" sh -c "mpirun $root --oversubscribe -n $n build/accumulation-mpi $work/$n.svg 40 > $work/accumulation.$n"
     check "by $n ranks: the right way's bits" test "$(grep '^4 virtual ranks  ' "$work/accumulation.$n")" = \
@@ -116,7 +117,7 @@ kill_all()
     done
     rm -f "$work"/pid.*
 }
-# all_ended SECONDS: no rank is alive after SECONDS, except those named in $but
+# all_ended SECONDS: returns 0 once no rank is alive, 1 after SECONDS; does not count the rank named in $but
 all_ended()
 {
     tenths=0
@@ -132,7 +133,8 @@ all_ended()
     return 1
 }
 trap kill_all EXIT
-# faulted SIGNAL RANK PATTERN OPTION...: 4 ranks train; one gets the signal when the pattern is among the events
+# faulted SIGNAL RANK PATTERN OPTION...: trains with 4 ranks, and sends RANK the signal once an event matches the
+# pattern
 faulted()
 {
     signal=$1 rank=$2 pattern=$3
@@ -152,7 +154,8 @@ faulted()
 }
 long="$small --eval-every 0 --virtual-ranks 8 --seed 5"
 saving="$long --save $work/faulted.index --save-every 1"
-# resumed N OPTION...: N ranks resume the interrupted training for two more steps, to the bits of one process
+# resumed N OPTION...: resumes the interrupted training by N ranks for two more steps; the bits must be those of one
+# process
 resumed()
 {
     n=$1
@@ -167,7 +170,7 @@ resumed()
 }
 faulted KILL 1 '"step":2,' $saving --steps 100000 --shard values
 resumed 2 --shard state
-how=--enable-recovery           # the others are left to themselves
+how=--enable-recovery           # the ranks that are not killed must end by themselves
 faulted KILL 3 '"step":3,' $saving --steps 100000
 check "and say why" grep -q 'does not answer' "$work/faulted.out"
 resumed 1
@@ -187,7 +190,7 @@ remove_hosts()
 {
     ip link del gckpt-bridge 2> /dev/null
     for i in 1 2; do
-        ip link del gckpt-$i 2> /dev/null # lest it lives as long as a process there
+        ip link del gckpt-$i 2> /dev/null # else a process there would keep the link alive
         ip netns del gckpt-$i 2> /dev/null
     done
 }
@@ -226,7 +229,7 @@ else
     ip link set gckpt-2 down
     but=
     check "a host whose cable is cut: all end" all_ended 20
-    ip link set gckpt-2 up # for mpirun itself
+    ip link set gckpt-2 up # mpirun itself needs the link to end
     wait $mpirun
     remove_hosts
 fi

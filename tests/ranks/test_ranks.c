@@ -1,6 +1,6 @@
 /* test_ranks.c - threads as ranks: for any number of ranks, shards, plan, micro-batches and way of feeding, weights,
- * losses, counts and norms are those of one process with as many virtual ranks, within the planned bytes. Also tests
- * the transport used here (rank_threads.h).
+ * losses, counts and norms are those of one process with the same number of virtual ranks, and each rank takes at
+ * most the planned bytes. Also tests the transport of these tests (rank_threads.h).
  *
  *     build/test_ranks [wide]    all settings of the matrix instead of a sample */
 #include "gradckpt.h"
@@ -78,7 +78,8 @@ static void test_transport(void)
                 CHECK((w.clock_offset > 0) ==
                       (!blocking && (how == RANKS_HANGS || how == RANKS_VANISHES)));
             }
-#ifndef __SANITIZE_THREAD__ /* this sanitizer reports some of the broken rules itself */
+/* the thread sanitizer itself reports some of the broken rules, so they are not tested with it */
+#ifndef __SANITIZE_THREAD__
     for (int breach = SIZE; breach < BREACHES; breach++) {
         ranks_world w;
         exchanges x = { .breach = breach };
@@ -120,12 +121,12 @@ static void test_matrix(int wide)
                         compare(&s, &want);
                 }
     setting other = base;
-    other.virtual_ranks = 1; /* with another number of virtual ranks, sums have another order */
+    other.virtual_ranks = 1; /* with another number of virtual ranks, sums have another order and so other bits */
     one_process(&other, &again);
     CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
 }
 
-/* Exchanges also advance while a large product is computed. */
+/* Tests that exchanges also make progress while a large product is computed. */
 static void test_within(void)
 {
     const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .virtual_ranks = 2, .flags = LARGE };
@@ -171,20 +172,22 @@ static void test_features(int wide)
                 s.ranks = ranks;
                 s.shard = (gckpt_shard)shard;
                 s.mode = n % 2 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
-                /* the debug check would read values that are still being gathered, and painted */
+                /* tests GCKPT_DEBUG_FINITE in this setting always: it must not read values that are still being
+                 * gathered */
                 int looked = s.debug & GCKPT_DEBUG_FINITE && ranks == 2 && shard == GCKPT_SHARD_VALUES;
                 s.blocking = n % 7 == 3 && !looked;
                 if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
-                    s.feed = WHOLE; /* streams do not gather values */
+                    s.feed = WHOLE; /* streams cannot gather values, so this setting feeds whole batches */
                 if (wide || check_sampled((unsigned)n, 17) || looked)
                     compare(&s, &want);
             }
     }
 }
 
-/* ---- Bytes sent. Sharded parameters: (N - 1) / N of the gradients on the way to shards, and as many bytes of
- * gradients or values back; both if the epilogue adds to a gradient. Other parameters: all of them at each level. In
- * addition a little for status barriers. ---- */
+/* ---- Bytes sent by all ranks, with N ranks. Sharded parameters: (N - 1) / N of the gradients on the way to shards,
+ * and the same number of bytes of gradients or values back; both if the epilogue adds to a gradient. Parameters that
+ * are not sharded: all their gradients at each of the log2(N) levels of the sum. In addition a little for status
+ * barriers. ---- */
 static void test_sent(void)
 {
     for (int ranks = 2; ranks <= VRANKS; ranks *= 2)
@@ -201,7 +204,7 @@ static void test_sent(void)
             for (int i = 0; i < gckpt_store_count(m.s); i++) {
                 gckpt_parameter q;
                 gckpt_store_get(m.s, i, &q);
-                /* one of the STEPS steps has no targets: it sums gradients and does not update */
+                /* the step without valid targets sums gradients but updates nothing */
                 int both = shard == 0 || !strcmp(q.name, "up") || !strcmp(q.name, "both");
                 int times = (both ? 2 : 1) * STEPS + (shard ? STEPS - 1 : 0);
                 double n = (double)count_of(&q.shape);
@@ -221,7 +224,7 @@ static void test_sent(void)
         }
 }
 
-/* ---- the transport's all_reduce: other bits than one process, but the same on all ranks ---- */
+/* ---- with the transport's all_reduce, the bits differ from those of one process, but are equal on all ranks ---- */
 static void test_fast(void)
 {
     outcome want;
@@ -248,13 +251,13 @@ static void test_fast(void)
     }
 }
 
-/* ---- calls that update nothing: gradients, fetches, collected values, losses and values of forwards ---- */
+/* ---- calls that update nothing: gckpt_gradients, gckpt_fetch, gckpt_collect and gckpt_forward ---- */
 enum { ROWS = 13 };
 typedef struct {
     gckpt_result result;
     gckpt_report gradients, forward;
     float shift[C],
-        all[2][ROWS * T * C]; /* a gradient of a parameter; values and gradients by row */
+        all[2][ROWS * T * C]; /* shift: gradient of a parameter; all: values and gradients of a tensor, row by row */
     float table[V * C];
     char text[200];
 } query_results;
@@ -310,7 +313,8 @@ static void run_query(ranks_world *w, int rank, void *context)
 static void test_queries(void)
 {
     static queries one, q;
-    for (int alone = 0; alone < 2; alone++) /* alone: forwards in which each rank runs all rows */
+    /* if alone is nonzero, each rank runs gckpt_forward for all rows, without the other ranks */
+    for (int alone = 0; alone < 2; alone++)
         for (int ranks = 1; ranks <= 8; ranks *= 2)
             for (int shard = 0; shard <= (ranks > 1 ? GCKPT_SHARD_VALUES : 0); shard++) {
                 ranks_world w;
@@ -386,7 +390,7 @@ static void test_refused(void)
     util_free(e, p, m.g, m.s);
 }
 
-/* ---- all ranks make the same plan ---- */
+/* ---- all ranks make the same plan from the same request ---- */
 static void test_plans(void)
 {
     for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
@@ -414,9 +418,9 @@ static void test_plans(void)
     }
 }
 
-/* ---- Exchanges advance between the pieces of an op, but only on the thread that called the step. OpenMP's workers are
- * numbered, while all threads of a program's own pool are OpenMP's thread 0. The transport checks the calling thread.
- * ---- */
+/* ---- An op's thread can advance exchanges between pieces of its work, but only if it is the thread that called the
+ * step. OpenMP's workers have different numbers, while each thread of a program's own pool is thread 0 for OpenMP.
+ * The transport checks the calling thread. ---- */
 enum { SQUARE = 384, LAYERS = 4, THEIRS = 32 };
 typedef struct {
     int64_t from;
@@ -447,7 +451,8 @@ static void by_two(void *user, int64_t n, void (*body)(void *context, int64_t i)
 
 typedef struct {
     int program_threads;     /* number of threads of the program's pool */
-    int done[2]; /* steps of each rank; CHECK may only run on one thread */
+    /* steps that each rank has completed; checked after the threads end, since CHECK may only run on one thread */
+    int done[2];
 } callers;
 
 static void call_transport(ranks_world *w, int rank, void *context)

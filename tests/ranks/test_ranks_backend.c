@@ -1,6 +1,6 @@
-/* test_ranks_backend.c - ranks whose arena and parameters the host cannot read (backend.h). Exchanges go through the
- * host's memory, or with on_backend directly from the backend's, or through a separate queue; some plans offload. All
- * give the same bits. */
+/* test_ranks_backend.c - ranks whose arena and parameters are in memory that the host cannot read (backend.h).
+ * Exchanges go through the host's memory, or with on_backend directly from and to the backend's memory, or through a
+ * separate queue; some plans offload. All of these give the bits of one process. */
 #if defined(__unix__) || defined(__APPLE__)
 #include "gradckpt.h"
 #include "backend.h"
@@ -10,7 +10,8 @@ enum { DEVICES = 4 };
 static device devices[DEVICES];
 static gckpt_backend backends[DEVICES];
 
-/* A single queue plays two. Counts the switches to the communication queue and checks the order of calls. */
+/* Emulates a backend with a second queue for communication by its only queue. Counts the switches to the
+ * communication queue and checks the order of calls. */
 static long within[DEVICES], comm_depth[DEVICES];
 static void *comm_queue(void *context, int on)
 {
@@ -26,7 +27,7 @@ static void rejoin(void *context, int later)
     CHECK(!within[i] && later >= 0 && later < 8);
 }
 
-/* The transport enqueues the first 20 exchanges; on rank 1 the next one fails. */
+/* A transport that enqueues the first 20 exchanges; on rank 1, the next one fails. */
 static long taken;
 static int take_some(void *user, void *queue, int peer, const void *send, size_t n, void *receive, size_t m)
 {
@@ -39,7 +40,7 @@ static gckpt_transport *refusing_transport(ranks_world *w, int rank)
     return &w->rank[rank].transport;
 }
 
-/* A queue that accepts no more exchanges ends the step on all ranks. */
+/* Tests that a queue which accepts no more exchanges ends the step on all ranks. */
 static void test_queue_refuses(setting s)
 {
     static trial t;
@@ -65,7 +66,8 @@ int main(void)
         setting s = {
             .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = features[k] | SMALL, .rows = 2
         };
-        /* all_reduce gives other bits than one process; the reference is the processor with the same all_reduce */
+        /* all_reduce gives other bits than one process, so the outcome to compare with is that of the processor with
+         * the same all_reduce */
         if (features[k] == FAST) {
             static trial t;
             ranks_world w;
@@ -101,7 +103,7 @@ int main(void)
                     CHECK(!within[i] && (comm_depth[i] > 0) == s.queued);
             }
     }
-    if (ready) { /* a queue that fails, and parameters that need larger buffers */
+    if (ready) { /* tests an enqueue that fails, with parameters that need larger exchange buffers */
         setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = LARGE, .rows = 2, .ranks = 2,
                       .backends = backends, .on_backend = 1, .queued = 1 };
         for (; opened < DEVICES; opened++)

@@ -1,7 +1,7 @@
-/* test_ranks_faults.c - faults on one of several ranks: a call of the transport fails, hangs or kills the rank; a rank
- * is fed wrong data, is cancelled at any instruction, has no memory, or has another request than the others. All ranks
- * must end with the same error and change no more than necessary. If all ranks still run, they repeat the step and get
- * the same bits.
+/* test_ranks_faults.c - faults on one of several ranks: a call of the transport fails, hangs or kills the rank; a
+ * rank is fed wrong data, is cancelled at any instruction, has no memory, or has another request than the others. All
+ * ranks must end with the same error and change no more than necessary. If all ranks still run, they repeat the step
+ * and get the same bits as without the fault.
  *
  *     build/test_ranks_faults [wide]    the fault at every call instead of at some */
 #include "gradckpt.h"
@@ -15,7 +15,8 @@ static const setting base = { .ranks = 4,
                               .flags = DROPOUT | SECOND | SMALL,
                               .steps = 2 };
 
-/* Expects that the ranks abort. Returns 0 if the run had fewer calls than the number of the faulty call. */
+/* Runs a training with a fault of the transport and checks that all ranks abort. Returns 0 if the training made fewer
+ * calls than the number of the faulty call. */
 static int expect_abort(const setting *s, const injection *bad, const outcome *want)
 {
     static trial t;
@@ -37,7 +38,7 @@ static int expect_abort(const setting *s, const injection *bad, const outcome *w
                       o->first_text);
             continue;
         }
-        /* a rank that had finished before the fault may not notice it */
+        /* a rank that had already finished its steps when the fault occurred may not notice the fault */
         CHECK_MSG(o->failed ? o->failed == 2 && o->first == GCKPT_E_PEER && o->last == GCKPT_E_PEER
                             : o->hashed == GCKPT_E_PEER ||
                                   (i != f->rank && o->hashed == GCKPT_OK && o->hash == want->hash),
@@ -76,7 +77,7 @@ static void test_calls(int wide)
     expect_abort(&s, &bad, &want);
 }
 
-/* ---- an error of one rank: all ranks get it, and go on ---- */
+/* ---- an error of one rank that the others can learn of: all ranks return it, and can go on ---- */
 static void expect_shared_error(const setting *s, const injection *bad, const outcome *want, gckpt_result result,
                    const char *text)
 {
@@ -156,7 +157,8 @@ static void test_cancel(int wide)
         }
         CHECK_MSG(seen > 50, "shard %d: %ld instructions", shard, seen);
     }
-    for (int rank = 0; rank < base.ranks; rank++) { /* a refused piece of a stream is fed once more */
+    /* a rank whose rows are refused in a stream adds them again, without the fault, and no other rank notices */
+    for (int rank = 0; rank < base.ranks; rank++) {
         static trial t;
         ranks_world w;
         injection bad = { .rank = rank, .bad_index = 1 };
@@ -169,8 +171,8 @@ static void test_cancel(int wide)
     }
 }
 
-/* A transport may return other values than 1 and -1, and clocks may be broken as long as all ranks answer. With a
- * broken clock, give_up still reports a rank that fails. */
+/* Tests transports that return other values than 1 and -1, and broken clocks, which do no harm as long as all ranks
+ * answer. Even with a broken clock, a rank that fails is reported to the others by give_up. */
 static void test_odd(void)
 {
     outcome want, fast;
@@ -202,7 +204,7 @@ static void test_odd(void)
     }
 }
 
-/* An all_reduce of the transport that fails. */
+/* Tests an all_reduce of the transport that fails. */
 static void test_transports(void)
 {
     outcome want;

@@ -1,6 +1,6 @@
-/* test_ranks_random.c - random graphs from the whole op set on threads as ranks, with random
- * virtual ranks, plans and splits of the batch. They give the bits of one process with a store-all
- * plan and as many virtual ranks, within the planned bytes.
+/* test_ranks_random.c - random graphs from the whole op set on threads as ranks, with random virtual ranks, plans and
+ * splits of the batch: they give the bits of one process with a store-all plan and the same number of virtual ranks,
+ * and take at most the planned bytes.
  *
  *     build/test_ranks_random [first seed] [graphs] */
 #include "gradckpt.h"
@@ -12,7 +12,7 @@ enum { STEPS = 2, FETCHES = 3 };
 typedef struct {
     int ranks, virtual_ranks, shard, poor, pieces, overlap;
     gckpt_mode mode;
-    int64_t rows, step_rows; /* of a micro-batch and of a step; 0 means the whole batch */
+    int64_t rows, step_rows; /* rows: rows of a micro-batch; step_rows: rows of a step; 0 means the whole batch */
 } setting;
 typedef struct {
     gckpt_store *s;
@@ -85,7 +85,7 @@ static void train(ranks_world *w, int rank, void *context)
         snprintf(r->text, sizeof r->text, "%s", gckpt_error_text(r->e));
 }
 
-/* Builds the graph, a plan and an executor of one rank. */
+/* Builds the graph of this seed, and the plan and the executor of one rank. */
 static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
 {
     rank_run *r = &t->rank[rank];
@@ -123,7 +123,7 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
     return r->e != NULL;
 }
 
-/* Fetches gradients of tensors without a batch axis: these are sums over the batch. */
+/* Chooses tensors without a batch axis, whose gradients are sums over the batch, and fetches these gradients. */
 static void choose_fetches(unsigned seed, trial *t)
 {
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
@@ -145,7 +145,7 @@ static void choose_fetches(unsigned seed, trial *t)
     destroy();
 }
 
-/* Returns whether a micro-batch of the rank has as many rows as were planned. */
+/* Returns whether some micro-batch of the rank has all the rows that the plan provides for. */
 static int has_full(const trial *t, int rank)
 {
     int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch,

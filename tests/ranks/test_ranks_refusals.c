@@ -1,6 +1,6 @@
-/* test_ranks_refusals.c - executors of several ranks or virtual ranks refuse another rank's transport, plans for other
- * ranks, and calls that need a single process, and the errors name them. The other rank is a mirror: it answers with
- * the bytes that this rank sends. */
+/* test_ranks_refusals.c - executors of several ranks or virtual ranks refuse another rank's transport, plans for
+ * other ranks, and calls that need a single process; the error texts name the problem. There is only one executor:
+ * the transport plays the other rank by answering with the bytes that this rank sends. */
 #include "gradckpt.h"
 #include "check.h"
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static void end(model *m)
     gckpt_store_free(m->s);
 }
 
-/* Expects that there is no executor, for this reason. */
+/* Checks that the executor was not created, and that the error text contains `why`. */
 static void refused(gckpt_exec *e, const model *m, const char *why)
 {
     CHECK_MSG(e == NULL && gckpt_error(m->s) == GCKPT_E_ARG && strstr(gckpt_error_text(m->s), why),
@@ -91,7 +91,7 @@ static void test_transports(void)
     int64_t first = 0;
     CHECK(gckpt_plan_rank_rows(p, 8, 1, &first) == 4 && first == 4);
     CHECK(gckpt_plan_rank_rows(p, 8, -1, &first) == 8 && gckpt_plan_rank_rows(p, 8, 2, NULL) == 8 &&
-          first == 0); /* for an invalid rank, all rows */
+          first == 0); /* an invalid rank or number of ranks gets all rows */
     gckpt_plan_free(p);
     end(&state);
     end(&m);
@@ -119,12 +119,13 @@ static void test_one_process_only(void)
           GCKPT_E_ARG, e, "2 ranks");
     CHECK(gckpt_fit_timed(m.s, NULL, NULL, 8, NULL, NULL, &timed) == NULL);
     fails(gckpt_error(m.s), GCKPT_E_ARG, m.s, "2 ranks");
-    exchanges = 0; /* the refusal must reach the other rank, which refuses the call as well */
+    exchanges = 0; /* counts exchanges, since the other rank must learn of the refusal, to refuse the call as well */
     fails(gckpt_profile_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "profile_step: needs a clock");
     CHECK(exchanges > 0);
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
-    int seen[64] = { 0 }; /* gckpt_next_instruction returns each instruction before it runs, in each micro-batch */
+    /* how often each instruction was returned by gckpt_next_instruction before it ran, in each micro-batch */
+    int seen[64] = { 0 };
     gckpt_instruction next, at;
     gckpt_usage u;
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK && gckpt_plan_length(p) <= 64);
@@ -152,7 +153,7 @@ static void test_one_process_only(void)
     end(&m);
 }
 
-/* A single process already has all values that ranks would gather. */
+/* Tests gckpt_gather_values in a single process, which already has all values that ranks would gather. */
 static void test_gathers_alone(void)
 {
     model m = build(1, GCKPT_SHARD_NONE);
@@ -173,7 +174,7 @@ static void test_gathers_alone(void)
     end(&m);
 }
 
-/* gckpt_collect, also during a step, needs space for this rank's rows only. */
+/* Tests that the buffer of gckpt_collect, also if set during a step, needs space for this rank's rows only. */
 static void test_collected_within(void)
 {
     enum { OWN = 4 * 80 };
@@ -210,8 +211,8 @@ static void test_collected_within(void)
     other_rank = 1;
 }
 
-/* Values in the program's memory exist from the beginning: gckpt_store_ranks may be called until an executor uses
- * them. */
+/* Tests when gckpt_store_ranks may be called in a store with external parameters, whose values exist from the
+ * beginning: until an executor uses them. */
 static void test_ranks_later(void)
 {
     static float w[80 * 70], x[8 * 80], y[8 * 70];
@@ -246,8 +247,8 @@ static void test_ranks_later(void)
     }
 }
 
-/* step_end checks how many rows were streamed: of six rows the first rank has four. If it added three, nothing is
- * changed, and the executor can take the step again with the right number. */
+/* Tests that step_end checks the number of rows added to a stream: of six rows, the first rank must add four. If it
+ * has added three, nothing is changed, and the executor can take the step again with the right number. */
 static void test_streamed(void)
 {
     static float x[4 * 80], y[4 * 70];

@@ -1,5 +1,5 @@
-/* test_shards.c - stores of several ranks (src/store) and their checkpoints (src/files). Each rank holds exactly its
- * shard, and any number of ranks loads a checkpoint that any number saved. */
+/* test_shards.c - stores of several ranks (src/store) and their checkpoints (src/files): each rank holds exactly its
+ * shard, and any number of ranks can load a checkpoint that any number of ranks has saved. */
 #define _XOPEN_SOURCE     700
 #define _FILE_OFFSET_BITS 64
 #include <dirent.h>
@@ -18,9 +18,9 @@
 #include "files/internal.h"
 #include "base/test_hooks.h"
 
-/* ---- system call number n fails, or the process ends in its place ---- */
+/* ---- faults of the system: call number n fails, or the process ends in it ---- */
 static long calls_made, fails_at, ends_at; /* calls count from 1; a fails_at or ends_at of 0 means never */
-static int counting;                       /* if 0, no call of any thread fails */
+static int counting;                       /* if 0, calls are not counted and none fails */
 static int fails(void)
 {
     if (!counting)
@@ -51,10 +51,11 @@ static int test_fclose(FILE *f)
     int failed = fails();
     return fclose(f) || failed ? EOF : 0;
 }
-static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* nothing here tests power cuts */
+/* replaces fsync, which need not do anything, since this file tests no power cuts */
+static int test_fsync(int fd) { return fails() ? -1 : fd < 0; }
 static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
-static int opens, too_many; /* number of the one call that fails because too many files are open; 0 means none */
+static int opens, too_many; /* number of the one call that fails because too many files are open, or 0 */
 static int test_open(const char *path, int flags, unsigned mode)
 {
     if (++opens == too_many) {
@@ -103,10 +104,10 @@ static void watch(void)
 
 static heap mem;
 
-/* ---- a model whose parameters have less than a block, one block, several, and several and one element; some are
- * trained, frozen, quantised ---- */
+/* ---- a model with parameters of less than a block, of one block, of several blocks, and of several blocks and one
+ * element; some are trained, some frozen, some quantised ---- */
 enum { MODEL = 10, FIRST_FROZEN = 5 };
-static int begin, end = MODEL; /* a store has the parameters begin to end - 1 */
+static int begin, end = MODEL; /* the store has only the parameters begin to end - 1 of the model */
 static const struct {
     const char *name;
     int n;
@@ -130,16 +131,16 @@ static gckpt_shape shape_of(int i)
                            : gckpt_shape2(model[i].d[0], model[i].d[1]);
 }
 
-static gckpt_init init = { 0, 0, 1 }; /* only test_held looks at initial values that are drawn */
+static gckpt_init init = { 0, 0, 1 }; /* initial values of parameters; only test_held changes it to random ones */
 
-/* Returns a store of these parameters, without values. If packed is nonzero, storage is as the table says; if 0, all
- * are floats. */
+/* Returns a store with parameters begin to end - 1, without values. If packed is nonzero, parameters are quantised as
+ * the table says; if 0, all are floats. */
 static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed)
 {
     gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    if (rank % 2) /* gckpt_store_ranks may be called before or after parameters exist */
+    if (rank % 2) /* tests both orders: gckpt_store_ranks may be called before or after parameters exist */
         CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
     for (int i = begin; i < end; i++)
         CHECK(gckpt_param(g, model[i].name, shape_of(i), init) != NULL);
@@ -157,17 +158,19 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
 /* Returns the scale of a row of an int8 parameter. */
 static float scale_of(int i, int64_t at) { return 0.5f + (float)(at / model[i].d[1]); }
 
-/* Returns element `at` of an array in a training with this salt; for int8, before it is scaled. */
+/* Returns the value that fill() gives to element `at` of the values (slot -1) or of a state slot of parameter i;
+ * `salt` tells trainings apart. Values of an int8 parameter are to be multiplied by the row's scale. */
 static float value_of(int i, int slot, int64_t at, unsigned salt)
 {
     uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
     uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
-    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4) /* numbers that a block's scale represents exactly */
+    /* values that the scale of an int4 block represents exactly */
+    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4)
         return (at % 32 ? (float)(u % 16) - 8 : -8) * (at / 32 % 3 ? 1 : 0.25f);
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
-/* Returns the number of a shard's elements and sets *first to its first element. */
+/* Returns the number of elements of a rank's shard and stores the index of its first element in *first. */
 static int64_t shard_of(int64_t elements, int rank, int ranks, int64_t *first)
 {
     const gckpti_shard_range share = gckpti_shard_of(elements, rank, ranks);
@@ -183,7 +186,7 @@ static int64_t local_elements(const gckpt_store *s, const gckpti_param *q, int s
     return share.count;
 }
 
-/* Sets values, state, step and notes as if after some training. */
+/* Sets values, state, step and notes of the store as a training would, to numbers that depend on `salt`. */
 static void fill(gckpt_store *s, unsigned salt)
 {
     char text[20];
@@ -223,8 +226,8 @@ static void fill(gckpt_store *s, unsigned salt)
     CHECK(gckpt_store_set_note(s, "note", text) == GCKPT_OK);
 }
 
-/* Returns whether the store has everything that fill gives it. Parameters are quantised as in `s`, whichever store
- * wrote the file. */
+/* Returns whether the store has all values, state, step and notes that fill() sets for this salt. The parameters may
+ * be quantised otherwise than in the store that wrote the file. */
 static int holds(const gckpt_store *s, unsigned salt)
 {
     int same = s->step == 20 + salt && s->seed == 3 && (int)s->count == end - begin;
@@ -266,8 +269,9 @@ static void test_shard(void)
                                           ranks / 2 + !(ranks / 2), &half);
                 sum += n;
                 CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
+                /* each shard is a part of the shard of one rank if there are half as many ranks */
                 CHECK(!n || (first >= half &&
-                             first + n <= half + up)); /* a shard is part of the shard that half as many ranks have */
+                             first + n <= half + up));
                 CHECK(!n || (gckpti_shard_owner(sizes[i], first, ranks) == rank &&
                              gckpti_shard_owner(sizes[i], first + n - 1, ranks) == rank));
             }
@@ -277,8 +281,8 @@ static void test_shard(void)
         }
 }
 
-/* Bytes follow the formula, first and count are right, and initial values are those of one process, in whatever order
- * they are made. */
+/* Tests that a store of any rank has the bytes of the formula, that `first` and `count` of its parameters are right,
+ * and that its initial values are those of one process, in whatever order they are made. */
 static void test_held(void)
 {
     init.normal = 0.5f, init.uniform = 0.25f;
@@ -327,7 +331,7 @@ static void test_held(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
-/* ---- memory of a backend holds as many bytes as the host's ---- */
+/* ---- a store whose values are in the memory of a backend takes as many bytes there as in the host's memory ---- */
 static size_t mirrored;
 static void *mirror_get(void *context, size_t bytes, size_t alignment)
 {
@@ -396,13 +400,13 @@ static void test_refused(void)
         CHECK(strstr(gckpt_error_text(s), "power of two") && s->ranks == 1);
     }
     CHECK(gckpt_store_ranks(NULL, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
-    /* the store does not make values that the program owns; only their state is sharded */
+    /* the values of an external parameter stay whole; only its optimiser state is sharded */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
     CHECK(!gckpti_is_sharded(gckpti_array_shard(s, &s->params[MODEL], -1)) &&
           gckpti_is_sharded(gckpti_array_shard(s, &s->params[MODEL], 0)));
     CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
-    /* quantised before it has values, a parameter is whole; as floats again, it is sharded */
+    /* a parameter quantised before it has values stays whole; converted back to floats, it is sharded */
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_BF16) == GCKPT_OK &&
           !gckpti_is_sharded(gckpti_array_shard(s, &s->params[5], -1)));
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_F32) == GCKPT_OK &&
@@ -427,7 +431,7 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* A gckpt_file_desc.axes: puts the last axis first where axes can be permuted. */
+/* A gckpt_file_desc.axes: moves the last axis to the front if the file permits permuted axes. */
 static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user;
@@ -439,8 +443,8 @@ static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *ax
     return shape.n;
 }
 
-/* Each rank reads its shard from the whole file of one process, from any type to any storage, also with axes in another
- * order. A sharded parameter cannot be written by one rank unless it is left out. */
+/* Tests that each rank reads its shard from a file that one process wrote, from any type to any storage, also with
+ * permuted axes. A rank cannot write a file with a sharded parameter; the file must leave the parameter out. */
 static void test_whole_file(void)
 {
     for (int from = 0; from < 2; from++) {
@@ -478,7 +482,7 @@ static void test_whole_file(void)
                     again.size = 0;
                     gckpt_store_free(s);
                 }
-        /* each read fails, also reads that only skip bytes */
+        /* lets each read fail, also reads that only skip bytes */
         gckpt_store *s = store_new(2, 4, GCKPT_SHARD_VALUES, from);
         gckpt_result result = GCKPT_E_FILE;
         fill(s, 1);
@@ -499,7 +503,8 @@ static void test_whole_file(void)
 /* ---- checkpoints of several ranks ---- */
 static char path[64], error_text[600];
 
-/* Saves all ranks' stores one after the other, as gckpt_ranks_save does at the same time. */
+/* Saves the stores of all ranks one after the other, with the steps that gckpt_ranks_save takes on all ranks at
+ * once. */
 static gckpt_result save_all(gckpt_store **s, int ranks)
 {
     gckpti_rank_save x[8];
@@ -524,7 +529,7 @@ static gckpt_result save_all(gckpt_store **s, int ranks)
     return result;
 }
 
-/* Fills stores of `ranks` ranks and saves them. */
+/* Makes stores for `ranks` ranks, fills them with this salt and saves them. */
 static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
 {
     gckpt_store *s[8];
@@ -540,7 +545,7 @@ static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
     return result;
 }
 
-/* Returns whether every `step`th of the ranks loads the checkpoint and holds the values of this salt. */
+/* Returns whether every step-th of `ranks` ranks can load the checkpoint and then has the values of this salt. */
 static int loads_some(int ranks, gckpt_shard shard, unsigned salt, int step)
 {
     int good = 1;
@@ -584,15 +589,17 @@ static void clear(void)
         closedir(d);
 }
 
-/* Any number of ranks saves under any shard; any number loads under any shard. */
+/* Tests that any number of ranks with any kind of shard can load what any number of ranks with any kind of shard
+ * saved. */
 static void test_any_number(void)
 {
     gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, 1), *empty = gckpt_store_new(NULL);
     file whole = { 0 }, again = { 0 };
-    unsigned salt = 10, saves = 1; /* saves: the number in the file names of the last save */
+    unsigned salt = 10, saves = 1; /* saves: number of the last save, which its file names contain */
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
-            salt++; /* salts go from 11 to 26; the last checkpoint is loaded once more below */
+            /* each save gets another salt, from 11 to 26; the last checkpoint is loaded once more after the loop */
+            salt++;
             if (!check_sampled(salt, 3) && salt < 26)
                 continue;
             saves++;
@@ -602,7 +609,8 @@ static void test_any_number(void)
                 CHECK_MSG(loads_some(by, as, salt, by / 2), "%d of shard %d to %d of %d", ranks,
                           shard, by, (int)as);
             }
-            /* one process writes it as a plain file, equal to the file of a training in one process */
+            /* a process that has loaded the checkpoint writes a plain file equal to that of a training in one
+             * process */
             fill(one, salt);
             whole.size = again.size = 0;
             CHECK(gckpt_store_write(one, file_write, &whole) == GCKPT_OK);
@@ -611,7 +619,7 @@ static void test_any_number(void)
             CHECK(gckpt_store_write(one, file_write, &again) == GCKPT_OK &&
                   same_file(&whole, &again));
         }
-    /* new files get the permissions of the existing index */
+    /* new files must have the permissions of the existing index */
     struct stat like;
     CHECK(!chmod(path, 0640) && save_by(2, GCKPT_SHARD_NONE, salt) == GCKPT_OK);
     CHECK(!stat(path, &like) && (like.st_mode & 0777) == 0640);
@@ -630,8 +638,8 @@ static void test_any_number(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
-/* Every system call fails, or the process ends in it, on any rank. The old checkpoint or the new one can be loaded
- * afterwards, and a failed save leaves no other file. */
+/* Lets every system call of a save fail, or end the process, on any rank. Afterwards the old checkpoint or the new
+ * one can be loaded, and a failed save leaves no other file. */
 static void test_every_call(int ranks)
 {
     const int fewer = ranks > 1 ? ranks / 2 : 1;
@@ -658,7 +666,7 @@ static void test_every_call(int ranks)
         CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new),
                   "killed at %d", n + 1);
         was_new = is_new;
-        /* the next save, with fewer ranks, removes all files of the interrupted one */
+        /* the next save, by fewer ranks, must remove all files of the interrupted save */
         CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK &&
               loads(2, GCKPT_SHARD_VALUES, 3));
         CHECK_MSG(files() == fewer + 1, "killed at %d: %d files", n + 1, files());
@@ -679,7 +687,7 @@ static void test_every_call(int ranks)
         CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
         CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
                   error_text);
-        /* the files of the last save stay until the new index is certain to survive a power cut */
+        /* files of the checkpoint before may be left if the new index may not survive a power cut */
         int left = files() - (is_new ? ranks : 2) - 1;
         CHECK_MSG(result == GCKPT_OK ? left >= 0 && left <= 2 : left == (is_new ? 2 : 0),
                   "failed at %d: %d too many", i + 1, left);
@@ -716,7 +724,7 @@ static void put_file(const char *name, const file *f, size_t size)
     CHECK(to && fwrite(f->bytes, 1, size, to) == size && !fclose(to));
 }
 
-/* Writes the index with the first `from` replaced by `to` and a correct checksum. */
+/* Writes the index `f` with the first occurrence of `from` replaced by `to`, and with a correct checksum. */
 static void put_index(const file *f, const char *from, const char *to)
 {
     file out = { 0 };
@@ -737,7 +745,8 @@ static void put_index(const file *f, const char *from, const char *to)
     free(out.bytes);
 }
 
-/* Returns whether this store, which holds salt 9, and an empty one refuse the checkpoint. */
+/* Returns whether a load into this store, which holds the values of salt 9, and into an empty one is refused with
+ * this result and error text, and leaves the store as it was. */
 static int refused(gckpt_store *s, gckpt_result why, const char *text)
 {
     gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
@@ -776,11 +785,12 @@ static void test_damage(void)
                       "%s, byte %d: %s", names[i], (int)k, gckpt_error_text(s));
             f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
         }
-        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte too long */
+        /* cuts the file off at several places, then makes it one byte too long */
+        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) {
             put_file(names[i], &f[i], k);
             CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
         }
-        if (i) { /* without a header, and without space for all checksums */
+        if (i) { /* a shard file without a header, and one without space for all checksums */
             put_file(names[i], &f[i], 8 + f[i].size - header - 1);
             CHECK(refused(s, GCKPT_E_DATA, "cut off"));
         }
@@ -789,7 +799,7 @@ static void test_damage(void)
         CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
         put_file(names[i], &f[i], --f[i].size);
     }
-    /* one rank's file in place of another's; a file of another save with the same size; no file */
+    /* replaces a rank's file by another rank's, by a file of another save with the same size, and by no file */
     put_file(names[1], &f[2], f[2].size);
     CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-0.safetensors\" is not what was saved with it"));
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 6) == GCKPT_OK);
@@ -805,7 +815,7 @@ static void test_damage(void)
     put_file(names[2], &f[2], f[2].size);
     CHECK(gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, 8));
     fill(s, 9);
-    /* an index with false contents and a correct checksum */
+    /* indexes with wrong contents but a correct checksum */
     static const struct {
         const char *from, *to, *text;
     } wrong[] = {
@@ -840,7 +850,7 @@ static void test_damage(void)
         CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
                   "%s: %s", wrong[i].to, gckpt_error_text(s));
     }
-    /* no files; a name longer than any path; an end that cannot be a checksum */
+    /* an index that names no files, a name longer than any path, and an end that cannot be a checksum */
     char listed[200] = "", long_name[1200];
     const char *from = strstr((const char *)f[0].bytes, "\"files\":{");
     memcpy(listed, from, (size_t)(strchr(from, '}') - from) + 1);
@@ -856,13 +866,14 @@ static void test_damage(void)
     put_file("ckpt", &endless, endless.size);
     CHECK(refused(s, GCKPT_E_DATA, "not the index"));
     free(endless.bytes);
-    /* a correct checksum over an invalid index: the next save does not treat the files that it names as its own */
+    /* an invalid index with a correct checksum: the next save must not take the files that the index names for its
+     * own */
     put_index(&f[0], "\"tensors\":{", "\"tensor\":{");
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 8) == GCKPT_OK && loads(1, GCKPT_SHARD_NONE, 8) && files() == 3);
     clear();
     for (int i = 0; i < 3; i++)
         put_file(names[i], &f[i], f[i].size);
-    /* claimed data is checked against the file before memory is allocated for it */
+    /* the size of data that an index claims is compared with the file before memory is allocated */
     static const char large[] =
         "{\"gckpt\":[1,2,67108864],\"files\":{\"ckpt.2-0.safetensors\":[1,2]},\"tensors\":{\"large\":{"
         "\"dtype\":\"F32\",\"shape\":[16777216],\"data_offsets\":[0,67108864]}},\"check\":\"0\"}\n";
@@ -873,7 +884,7 @@ static void test_damage(void)
     CHECK(refused(s, GCKPT_E_DATA, "\"large\"") && mem.peak < live + 100000);
     free(claim.bytes);
     put_file("ckpt", &f[0], f[0].size);
-    /* an index loaded as a plain file, and a plain file as an index */
+    /* an index cannot be loaded as a plain file, nor a plain file as an index */
     CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "gckpt_ranks_load"));
     CHECK(gckpt_store_load(s, "shards/ckpt.2-0.safetensors") == GCKPT_E_DATA &&
@@ -883,7 +894,7 @@ static void test_damage(void)
     CHECK(strstr(gckpt_error_text(s), "gckpt_store_load"));
     CHECK(gckpt_ranks_load(s, "shards/none") == GCKPT_E_FILE &&
           gckpt_ranks_load(s, NULL) == GCKPT_E_ARG && gckpt_ranks_load(NULL, path) == GCKPT_E_ARG);
-    gckpti_rank_save none; /* paths that cannot be saved to */
+    gckpti_rank_save none; /* paths to which a save is refused */
     CHECK(gckpti_rank_save_start(&none, s, NULL) == GCKPT_E_ARG);
     gckpti_rank_save_end(&none);
     CHECK(gckpti_rank_save_start(&none, s, "shards/\xff") == GCKPT_E_ARG &&
@@ -903,15 +914,15 @@ static void test_damage(void)
     CHECK(mem.live == 0);
 }
 
-/* Each system call and each allocation of a load fails, and each file is one too many for the process. The store is
- * unchanged, or it holds the saved values. */
+/* Lets each system call and each allocation of a load fail, and each opened file be one too many for the process.
+ * Afterwards the store is unchanged, or has the saved values. */
 static void test_load_fails(void)
 {
     begin = 3, end = 5;
     clear();
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 8) == GCKPT_OK);
     for (int what = 0; what < 3; what++)
-        /* loads into a store of one rank, of one of four ranks, and without parameters */
+        /* kinds of store: of one rank, of one of four ranks, and without parameters */
         for (int kind = 0; kind < 3; kind++) {
             int done = 0;
             for (int n = 1; !done && n < 300; n++) {
@@ -945,10 +956,10 @@ static void test_load_fails(void)
     CHECK(mem.live == 0);
 }
 
-/* An index larger than a reader accepts is not written, and the existing checkpoint stays. */
+/* Tests that an index larger than readers accept is not written, and that the existing checkpoint stays. */
 static void test_large_index(void)
 {
-    enum { N = 16700000 }; /* each takes six characters in JSON */
+    enum { N = 16700000 }; /* number of elements that each take six characters in JSON */
     begin = 3, end = 5;
     clear();
     CHECK(save_by(1, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
@@ -966,7 +977,8 @@ static void test_large_index(void)
     CHECK(mem.live == 0);
 }
 
-/* An index that fits into memory, but names a huge number of tensors and files, whose loading would take hours. */
+/* Tests an index that fits into memory but names a huge number of tensors and files, which would take hours to load:
+ * the load must be refused at once. */
 static void test_many_pieces(void)
 {
     enum { FILES = 1 << 15, TENSORS = (1 << 13) + 1 };
@@ -996,7 +1008,7 @@ static void test_many_pieces(void)
     clear();
 }
 
-/* ---- files left by earlier saves, and files that are not the library's ---- */
+/* ---- which files a save removes: those of earlier saves, but no files of other programs ---- */
 static void put_text(const char *name, const char *text)
 {
     file f = { 0 };
@@ -1013,8 +1025,8 @@ static int is_there(const char *name)
     return !lstat(full, &s);
 }
 
-/* Starts a save of `ranks` ranks. Only the ranks whose bit is set in `which` write their files before all are
- * killed. */
+/* Starts a save by `ranks` ranks that is killed before the index is written; only the ranks whose bit in `which` is
+ * set have written their files. */
 static void break_save(int ranks, unsigned which, unsigned salt)
 {
     gckpti_rank_save x[8];
@@ -1031,7 +1043,8 @@ static void break_save(int ranks, unsigned which, unsigned salt)
     }
 }
 
-/* One save removes all files that interrupted saves have left, even if some of their ranks or numbers are missing. */
+/* Tests that one save removes all files that interrupted saves have left, even if files of some ranks or some save
+ * numbers are missing. */
 static void test_left(void)
 {
     static const char *const left[] = { "ckpt.gckpt-tmp0", "ckpt.gckpt-tmp7",
@@ -1046,7 +1059,7 @@ static void test_left(void)
         break_save(8, 0xaf, 2); /* all ranks except 4 and 6 */
         for (size_t i = 0; i < sizeof left / sizeof *left; i++)
             put_text(left[i], "half");
-        for (int number = 9; number < 90; number += 40) { /* and save numbers with gaps */
+        for (int number = 9; number < 90; number += 40) { /* further leftovers, with gaps between the save numbers */
             char name[60];
             file f = file_of(old ? "ckpt.2-7.safetensors" : "ckpt.1-7.safetensors");
             snprintf(name, sizeof name, "ckpt.%d-7.safetensors", number);
@@ -1062,7 +1075,8 @@ static void test_left(void)
     begin = 0, end = MODEL;
 }
 
-/* Files of other programs with such names are neither overwritten nor removed, whatever number the save reaches. */
+/* Tests that files of other programs with names like those of shard files are neither overwritten nor removed,
+ * whatever number the save gets. */
 static void test_others(void)
 {
     static const char *const texts[] = {
@@ -1086,12 +1100,13 @@ static void test_others(void)
     fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
     for (int i = 0; i < TEXTS; i++)
         put_text(texts[i], texts[i]);
-    /* a file of one process; another checkpoint; a save in progress elsewhere; names that are no regular files */
+    /* a plain file of one process, files of another checkpoint, of a save in progress in another process, and names
+     * of pipes and folders */
     CHECK(gckpt_store_save(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK);
     strcpy(path, "shards/ckpt.8");
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 5) == GCKPT_OK);
     strcpy(path, "shards/ckpt");
-    file f = file_of("ckpt.8.1-0.safetensors"); /* a copy, not named after its rank */
+    file f = file_of("ckpt.8.1-0.safetensors"); /* a copy of a shard file whose name belongs to another rank */
     put_file("ckpt.10-1.safetensors", &f, f.size);
     free(f.bytes);
     put_text("ckpt.5-0.safetensors.gckpt-tmp0", "half");
@@ -1099,7 +1114,7 @@ static void test_others(void)
     CHECK(fd >= 0 && !flock(fd, LOCK_EX) && !mkdir("shards/ckpt.6-0.safetensors", 0700) &&
           !mkfifo("shards/ckpt.6-1.safetensors", 0600));
     const int all = files();
-    alarm(300); /* ends the process if it waits for the pipe */
+    alarm(300); /* ends the process if a call waits for the pipe */
     for (unsigned salt = 1; salt < 12; salt++) {
         CHECK_MSG(save_by(4, GCKPT_SHARD_VALUES, salt) == GCKPT_OK, "%s", error_text);
         CHECK_MSG(loads(2, GCKPT_SHARD_STATE, salt) && files() == all + 5, "save %u: %d files",
@@ -1116,7 +1131,7 @@ static void test_others(void)
     strcpy(path, "shards/ckpt.8");
     CHECK(loads(1, GCKPT_SHARD_NONE, 5));
     strcpy(path, "shards/ckpt");
-    close(fd); /* also if that save is killed */
+    close(fd); /* the file must be closed also if the save is killed */
     CHECK(save_by(1, GCKPT_SHARD_NONE, 13) == GCKPT_OK && files() == all + 1);
     CHECK(!is_there("ckpt.5-0.safetensors.gckpt-tmp0") && !rmdir("shards/ckpt.6-0.safetensors"));
     gckpt_store_free(s);
@@ -1124,8 +1139,8 @@ static void test_others(void)
     CHECK(mem.live == 0);
 }
 
-/* A save over a damaged index harms no file that the index may name until the new index is in place, whichever call
- * fails. */
+/* Tests a save over a damaged index: whichever call fails, no file that the index may name is harmed until the new
+ * index is in place. */
 static void test_damaged_index(void)
 {
     begin = 3, end = 5;
@@ -1156,7 +1171,7 @@ static void test_damaged_index(void)
         CHECK(!done || files() == 5);
         free(index.bytes);
     }
-    /* the save is killed half-way */
+    /* a save that is killed half-way over the damaged index */
     clear();
     CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
     file index = file_of("ckpt");
@@ -1164,7 +1179,7 @@ static void test_damaged_index(void)
     break_save(4, 5, 2);
     put_file("ckpt", &index, index.size);
     CHECK(loads(1, GCKPT_SHARD_NONE, 1));
-    /* a folder that cannot be listed: the save goes on only if nothing is damaged */
+    /* the folder cannot be listed: the save is refused if the existing index is damaged, and succeeds if it is not */
     for (no_list = 1; no_list <= 2; no_list++) {
         clear();
         CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
@@ -1183,7 +1198,8 @@ static void test_damaged_index(void)
     CHECK(mem.live == 0);
 }
 
-/* Returns whether the call ends within some seconds with this result and text, and allocates little. */
+/* The calls that fails_at_once() can run. It returns whether the call ends within some seconds with this result and
+ * error text, and allocates little memory. */
 typedef enum { RANKS_SAVE, RANKS_LOAD, STORE_LOAD } call;
 static int fails_at_once(call which, const char *where, gckpt_result want, const char *text)
 {
@@ -1208,8 +1224,8 @@ static int fails_at_once(call which, const char *where, gckpt_result want, const
     return WIFEXITED(status) && !WEXITSTATUS(status);
 }
 
-/* Pipes, folders and large files in place of the index: the errors are those of a single process's calls, and nothing
- * waits for them or reads them. */
+/* Tests pipes, folders and large files in place of the index: the errors are those of the calls for a single process,
+ * and no call waits for these files or reads them whole. */
 static void test_no_index(void)
 {
     static const char *const begins[] = { "", "version ", "{\"gckpt\"" };
@@ -1235,24 +1251,26 @@ static void test_no_index(void)
     for (size_t i = 0; i < 6; i++) {
         put_text("large", begins[i % 3]);
         CHECK(!truncate(large, sizes[i / 3]));
-        if (i == 2) /* it may be an index, so the call reads it and finds that it is none */
+        if (i == 2) /* a file that may be an index is read, and found not to be one */
             continue;
         CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_E_DATA,
                    "load: empty, damaged, or not the index of a checkpoint by ranks; "
                    "gckpt_store_load reads files of one process (\"shards/large\")"));
         CHECK(fails_at_once(STORE_LOAD, large, GCKPT_E_DATA, "load: no safetensors file"));
-        CHECK(fails_at_once(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
+        /* a save replaces a file that is no index, as gckpt_store_save does */
+        CHECK(fails_at_once(RANKS_SAVE, large, GCKPT_OK, ""));
         CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_OK, ""));
     }
     CHECK(!rmdir(folder));
-    if (!mknod(device, S_IFCHR | 0600, 0)) { /* only root can create it; refused before a rank writes */
+    /* only root can create a device; the save is refused before any rank writes */
+    if (!mknod(device, S_IFCHR | 0600, 0)) {
         CHECK(gckpt_store_save(s, device) == GCKPT_E_FILE);
         snprintf(text, sizeof text, "%s", gckpt_error_text(s));
         CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
         const int before = files();
         CHECK(fails_at_once(RANKS_SAVE, device, GCKPT_E_FILE, text) && files() == before);
     }
-    /* without memory to read the existing index, or for anything else: the save returns the error */
+    /* the n-th allocation fails: for reading the existing index, or for anything else */
     gckpt_result result = GCKPT_E_MEMORY;
     strcpy(path, "shards/ckpt");
     CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
@@ -1270,7 +1288,7 @@ static void test_no_index(void)
 #if RANKS_THREADS
 /* ---- threads as ranks train, save, are killed and resume ---- */
 enum { BATCH = 8, WIDE = 400, BLOCK = 1 << 20 };
-typedef struct { /* the state of one rank; not on its stack, since its thread may end anywhere */
+typedef struct { /* the state of one rank; not on the stack of the rank's thread, which may end anywhere */
     gckpt_store *s;
     gckpt_graph *g;
     gckpt_plan *p;
@@ -1279,13 +1297,15 @@ typedef struct { /* the state of one rank; not on its stack, since its thread ma
     gckpt_result loaded, saved, stepped, agreed;
     char text[400], differs[400];
     uint64_t hash;
-    long first, last; /* numbers of the transport's first and last call in a save */
-    int alone;        /* a single virtual rank, which has no status barrier */
+    long first, last; /* first, last: numbers of the transport's first and last call in a save */
+    int alone;        /* nonzero for one process with one virtual rank, which has no status barrier */
 } member;
 typedef struct {
     gckpt_shard shard;
     const char *note;
-    int loads, before, after; /* loads: whether it loads; before, after: steps before it saves, and after */
+    /* loads: nonzero if the rank loads a checkpoint first; before, after: numbers of steps before and after the rank
+     * saves */
+    int loads, before, after;
     int lost;                 /* the rank whose path cannot be written, or -1 */
     member m[RANKS_MOST];
 } training;
@@ -1306,7 +1326,7 @@ static void train(member *m, int64_t first, int64_t rows, int steps)
     }
 }
 
-/* Makes a rank's store, in the block or, if NULL, on the heap, and the plan of a small network. */
+/* Makes a rank's store and the plan of a small network, in `block` or, if block is NULL, on the heap. */
 static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard shard)
 {
     gckpt_store_desc desc = { .memory.memory = block, .memory.size = block ? BLOCK : 0, .seed = 5 };
@@ -1367,7 +1387,8 @@ static void run(ranks_world *w, training *t)
     }
 }
 
-/* A save during a step is refused and the step goes on. So is a save while another rank makes another call. */
+/* Tests that a save during a step is refused and that the step can go on; and that a save is refused while another
+ * rank makes a different call. */
 static void within_a_step(ranks_world *w, int rank, void *context)
 {
     member *m = &((training *)context)->m[rank];
@@ -1404,7 +1425,7 @@ static void test_within_a_step(void)
     ranks_close(&w);
 }
 
-/* One process with one virtual rank has no status barrier; it saves like all. */
+/* Tests that one process with one virtual rank, which has no status barrier, saves like several ranks. */
 static void test_alone(void)
 {
     member m = { .alone = 1 };
@@ -1421,7 +1442,8 @@ static void test_alone(void)
     util_free(m.e, m.p, m.g, m.s);
 }
 
-/* gckpt_store_need returns exactly the bytes of a rank's store; the plan reports those of parameters and state. */
+/* Tests that gckpt_store_need returns exactly the bytes of a rank's store, and that the plan reports the bytes of its
+ * parameters and state. */
 static void test_need(void)
 {
     ranks_world w;
@@ -1454,7 +1476,8 @@ static void test_need(void)
     ranks_close(&w);
 }
 
-/* Any number of ranks resumes after any number was killed, with the bits of one process that was never interrupted. */
+/* Tests that any number of ranks can resume after any number of ranks was killed, with the bits of one process that
+ * was never interrupted. */
 static void test_resume(void)
 {
     ranks_world w;
@@ -1486,7 +1509,8 @@ static void test_resume(void)
         }
 }
 
-/* A transport that fails, hangs or dies at any exchange of a save, and a rank that cannot write. */
+/* Tests a transport that fails, hangs or ends the thread at any exchange of a save, and a rank that cannot write its
+ * file. */
 static void test_faults(void)
 {
     static const char *const notes[] = { "old", "new" };
@@ -1519,7 +1543,7 @@ static void test_faults(void)
                 CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
                           "%d %d %ld: %d", how, rank, at, survivors);
                 gckpt_store_free(s);
-                /* fewer ranks save again, which removes all leftovers; then the note is "old" again */
+                /* fewer ranks save, which removes all leftover files and restores the note "old" */
                 for (int ranks = 2; ranks <= 4; ranks += 2) {
                     ranks_open(&w, ranks);
                     t.note = "old";
@@ -1549,12 +1573,12 @@ static void test_faults(void)
 }
 #endif
 
-/* The exchange buffers of a rank hold the sums of squares of all blocks at once. With more than 67 million parameters
- * (16,384 blocks) these are larger than any other small message. */
+/* Tests the exchange buffers of a plan with more than 67 million parameters (16,384 blocks). The buffers must hold
+ * the sums of squares of all blocks at once, which are larger here than any other small message. */
 static void test_space_for_squares(void)
 {
     static const size_t blocks[5] = { 0, 16384, 16385, 20000, 1 << 20 };
-    static gckpt_plan plan; /* a plan that has only parameters */
+    static gckpt_plan plan; /* a plan that has nothing except parameters */
     static gckpt_exec exec;
     exec.plan = &plan;
     for (int i = 0; i < 5; i++) {
@@ -1565,7 +1589,7 @@ static void test_space_for_squares(void)
     }
 }
 
-/* Returns the number of the next file descriptor; a file that stays open takes a lower one. */
+/* Returns the number that the next opened file gets. It is larger than before if a file was left open. */
 static int next_number(void)
 {
     const int fd = open(".", O_RDONLY);

@@ -1,6 +1,6 @@
-/* test_simulate.c - examples/simulate.h. Exchanges add up to the lower bound and take the time of closed formulas,
- * whether they overlap with computation or not; and a simulated step sends the bytes that an executor on threads as
- * ranks sends. */
+/* test_simulate.c - examples/simulate.h: the bytes of exchanges add up to the lower bound; exchanges take the time of
+ * closed formulas, whether they overlap with computation or not; a simulated step sends the bytes that an executor on
+ * threads as ranks sends. */
 #include "store/store.h"
 #include "examples/simulate.h"
 #include "rank_threads.h"
@@ -12,8 +12,8 @@ enum { BLOCK = GCKPT_UPDATE_BLOCK };
 static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
 
 /* ---- shards and exchanges ---- */
-/* All ranks together send E (N - 1) elements each way, for every E; partners agree on them; the elements that a rank
- * keeps are gckpti_shard_of's. */
+/* Checks the shards of E elements among N ranks: all ranks together send E (N - 1) elements each way, partners agree
+ * on the elements of each exchange, and the elements that a rank keeps are those of gckpti_shard_of. */
 static void test_shard_sums(int64_t elements, int ranks)
 {
     simulate_exchange x[2][2 * SIMULATE_LEVELS];
@@ -43,8 +43,8 @@ static void test_shard_sums(int64_t elements, int ranks)
               (long long)all, (long long)sent[0], (long long)sent[1]);
 }
 
-/* Where blocks divide evenly, a sum takes log2(N) latencies and P (N - 1) / N bytes. On several machines the first
- * levels, which carry most bytes, use the faster link. */
+/* Tests a sum of P bytes over N ranks. If blocks divide evenly, the sum takes log2(N) latencies and sends P (N - 1) /
+ * N bytes. On several machines the first levels, which send most bytes, use the faster link within a machine. */
 static void seconds(void)
 {
     const simulate_machine m = { 1, 1, 8, { 100, 0.5 }, { 10, 2 }, 0 };
@@ -68,15 +68,17 @@ static void seconds(void)
 }
 
 /* ---- overlapped or waited for ---- */
-/* A sum over two ranks overlaps with `computing` seconds of work in pieces. The longer one counts, but an exchange that
- * ends within a piece waits for the piece's end. */
+/* Tests a sum over ranks that overlaps with computation in several pieces: the longer of the two determines the time,
+ * but an exchange that ends within a piece of computation is only noticed at the end of the piece. */
 static void overlap(void)
 {
     const simulate_machine m = { 1, 1e30, 1, { 0, 0 }, { 4 * BLOCK, 1 }, 0 };
     const simulate_ranks r = { 0, 4, 4, GCKPT_SHARD_NONE };
     static const struct {
         int pieces;
-        double piece, exposed; /* times for 4 blocks: 1 + 2 seconds, then 1 + 1 */
+        /* piece: seconds of one piece; exposed: seconds of waiting. The sum has two exchanges, of 1 + 2 and 1 + 1
+         * seconds. */
+        double piece, exposed;
     } cases[] = { { 0, 0, 5 }, { 1, 2, 3 }, { 3, 1, 2 }, { 5, 1, 0 }, { 2, 3, 0 },
                   { 1, 4, 2 }, { 2, 4, 0 }, { 1, 9, 2 }, { 9, 1, 0 } };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -99,7 +101,8 @@ static void overlap(void)
 }
 
 /* ---- a chain of layers, planned ---- */
-/* The nets of net.h are not suitable: the formulas are for equal layers, each with weights of 4 blocks. */
+/* Sizes of a chain of equal layers, for which the formulas hold, each with weights of 4 blocks; the nets of net.h
+ * have other layers. */
 enum { WIDTH = 128, LAYERS = 3, ROWS = 4 };
 typedef struct {
     gckpt_store *s;
@@ -108,7 +111,7 @@ typedef struct {
     gckpt_tensor *x, *y;
 } chain;
 
-/* Each layer costs `cost` forward and backward; the loss costs nothing. */
+/* Makes a chain whose layers cost `cost` each in the forward and in the backward; its loss costs nothing. */
 static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t cost, int overlap_on)
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
@@ -144,8 +147,9 @@ static void chain_close(chain *c)
     gckpt_store_free(c->s);
 }
 
-/* Two ranks; each takes t seconds to send half of a layer's weights. Compares how much of it a backward of b seconds
- * hides, the wait after the updates, and the wait at each forward. */
+/* Tests steps of two ranks, each of which takes t seconds to send half of a layer's weights. Compares with formulas
+ * which part of the sums a backward of `each` seconds hides, the wait after the last backward, and the wait before
+ * each forward. */
 static void whole_steps(void)
 {
     const double t = 1, blocks = 4 * 4 * LAYERS;
@@ -157,13 +161,14 @@ static void whole_steps(void)
             const double each = b / m.throughput,
                          agree_time = (4 * SIMULATE_AGREE_BYTES + 2 * SIMULATE_TOTAL_BYTES + (shard ? blocks : 0)) /
                                       m.inter_node.bandwidth;
-            /* the rest of the last sum when the next one could start */
+            /* time after the last backward until the last sum ends */
             const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
             const double left = m.no_overlap ? end
                                 : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
                                 : each < t                ? t - each
                                                           : 0;
-            /* the first gather is waited for; of the others, the part that the layer before does not hide */
+            /* the step waits for the whole first gather, and for the part of each later gather that the layer before
+             * does not hide */
             const int ahead = overlap_on && shard == GCKPT_SHARD_VALUES && !m.no_overlap;
             const double gathers = shard == GCKPT_SHARD_NONE ? 0
                                    : !ahead                  ? LAYERS * t
@@ -182,7 +187,7 @@ static void whole_steps(void)
         }
 }
 
-/* One rank: the plan's cost of a step, for any number of micro-batches and virtual ranks. */
+/* Tests one rank: a step takes the plan's cost, for any number of micro-batches and virtual ranks. */
 static void alone(void)
 {
     const simulate_machine m = { 10, 1e30, 1, { 1, 1 }, { 1, 1 }, 0 };
@@ -231,12 +236,12 @@ static void send_steps(ranks_world *w, int rank, void *context)
     chain_close(&c);
 }
 
-/* Every rank sends as many bytes as simulated. */
+/* Tests that an executor of every rank sends as many bytes as the simulated step. */
 static void sent(void)
 {
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 2; ranks <= 8; ranks *= 2)
-            /* virtual ranks for each rank, micro-batches for each virtual rank */
+            /* with more = 1 each rank has 4 virtual ranks, with more = 2 each virtual rank has 4 micro-batches */
             for (int more = 0; more < 3; more++) {
                 ranks_world w;
                 sending s = { { 0, ranks, more == 1 ? 4 * ranks : ranks, (gckpt_shard)shard },

@@ -1,6 +1,6 @@
-/* test_virtual_ranks.c - plans with virtual ranks, for one process or several: refusals, the rows of each rank, buffers
- * computed by hand, bytes of a rank by the formulas of ZeRO, costs, files, texts, printed plans and gckpt_fit.
- * test_plan.c replays random graphs. */
+/* test_virtual_ranks.c - plans with virtual ranks, for one process or several: refused requests, the rows of each
+ * rank, buffers computed by hand, the bytes of a rank by the formulas of ZeRO, costs, files, texts, printed plans and
+ * gckpt_fit. test_plan.c tests plans of random graphs. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -16,9 +16,8 @@ static gckpt_graph *graph;
 static gckpt_term terms[2];
 static int term_count;
 
-/* Builds a small GPT: tied embedding, blocks, and sometimes a regulariser of the embedding. The nets of net.h are not
- * suitable: their parameters are too small to be sharded, and the formulas are for parameters of several blocks of
- * 4096. */
+/* Builds a small GPT with a tied embedding, which sometimes has a regulariser. The formulas are for parameters of
+ * several blocks of 4096, while those of the nets of net.h are too small to be sharded. */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *t, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -58,8 +57,8 @@ static void set_ranks(int ranks, gckpt_shard shard)
 {
     CHECK(gckpt_store_ranks(store, ranks - 1, ranks, shard) == GCKPT_OK);
 }
-/* A plan for several ranks cannot be printed as C, which would check its operands. Compares them with those in the
- * printed plan of one rank instead. */
+/* Checks the operands of a plan for several ranks. It cannot be printed as C, so its operands are compared with those
+ * in the printed plan of one rank. */
 static void check_operands(const gckpt_plan *p)
 {
     gckpt_plan as_one = *p;
@@ -119,7 +118,7 @@ static void test_refusals(void)
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
     set_ranks(4, GCKPT_SHARD_NONE);
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
-    /* if rows are not divided among ranks, they can still generate */
+    /* in an inference plan, rows are not divided among ranks, so a rank can generate text */
     gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
     int64_t first = -1;
     CHECK(gckpt_plan_rank_rows(p, 7, 3, &first) == 7 && first == 0);
@@ -183,7 +182,7 @@ static counters count(const gckpt_plan *p)
     return t;
 }
 
-/* x w + b, with a regulariser of w: both gradients are reduced at the last use of w in the batch. */
+/* Tests x w + b with a regulariser of w: both gradients are reduced after the last use of w in the batch. */
 static void test_by_hand(void)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -208,15 +207,15 @@ static void test_by_hand(void)
             CHECK(p->accumulates == accumulates && t.reduces == (vranks[i] > 1 ? 2 : 0));
             CHECK(t.partial_sums == (i == 1 ? 6 : i == 3 ? 2 : 0));
             CHECK(t.partial_bytes == (size_t)t.partial_sums / 2 * (w_bytes + b_bytes));
-            /* w has 3 blocks: another rank sends 2, and the sums of b use the same buffer */
+            /* w has 3 blocks, of which the other rank sends 2; the buffer also receives the sums of b */
             CHECK(t.exchange_buffers == (ranks[i] > 1) && t.exchange_bytes == (ranks[i] > 1 ? half : 0));
             CHECK(t.gathers == (cut && shard == GCKPT_SHARD_VALUES));
             CHECK(t.shards == (cut && !accumulates && shard >= GCKPT_SHARD_GRADIENTS));
-            /* of 3 blocks, the first of 4 ranks has 1 */
+            /* of the 3 blocks, the first of 4 ranks has 1 */
             CHECK(t.shard_bytes == (t.shards ? 4096 * 4 : 0));
             const int end = (int)p->length;
             for (int k = 0; k < 2 && vranks[i] > 1;
-                 k++) { /* .., backward, REDUCEs (the larger one last), UPDATEs */
+                 k++) { /* the plan ends with both REDUCEs, that of the larger parameter last, and both UPDATEs */
                 CHECK(gckpt_plan_get(p, end - 4 + k, &in) == GCKPT_OK);
                 CHECK(in.kind == GCKPT_REDUCE && in.id == gckpt_id(k ? w : b));
                 const gckpti_ins *ins = &p->ins[end - 4 + k];
@@ -228,7 +227,7 @@ static void test_by_hand(void)
 }
 
 /* ---- bytes of a rank, by the formulas ---- */
-/* Returns the bytes that are live when updates begin. */
+/* Returns the bytes that are live in the arena at the first update. */
 static size_t live_at_updates(const gckpt_plan *p)
 {
     gckpt_usage u = { 0, 0, 0, 0, 0 };
@@ -246,7 +245,7 @@ static void test_formulas(void)
     open_model(1);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 1; ranks <= 8; ranks *= 2)
-            for (int per_rank = 1; per_rank <= 4; per_rank *= 4) { /* virtual ranks of each rank */
+            for (int per_rank = 1; per_rank <= 4; per_rank *= 4) { /* per_rank: number of virtual ranks of each rank */
                 const gckpt_plan_desc d = { .virtual_ranks = ranks * per_rank, .batch = ROWS * ranks * per_rank };
                 size_t all = 0, part = 0, exact = 0;
                 set_ranks(ranks, (gckpt_shard)shard);
@@ -267,15 +266,18 @@ static void test_formulas(void)
                 const int sharded = shard >= GCKPT_SHARD_GRADIENTS && per_rank == 1;
                 const size_t *kinds = p->kind_bytes, waits = count(p).partial_bytes;
                 CHECK(kinds[GCKPT_BYTES_PARAMETERS] == values && kinds[GCKPT_BYTES_STATE] == state);
-                /* 16 P; 8 P + 8 P / N; 4 P + 12 P / N; 16 P / N: parameters are divided into N parts by blocks */
+                /* the formulas of ZeRO for P parameters and N ranks, in bytes: 16 P; 8 P + 8 P / N; 4 P + 12 P / N;
+                 * 16 P / N, where shards consist of whole blocks */
                 size_t bytes = values + state + live_at_updates(p), sums = sharded ? part : all;
-                if (per_rank > 1) /* each use has a separate sum with compensation, and there are partial sums */
+                /* with several virtual ranks, each use of a parameter has a sum with compensation, and there are
+                 * partial sums */
+                if (per_rank > 1)
                     sums = live_at_updates(p) - waits;
                 CHECK_MSG(bytes == values + state + sums + waits,
                           "shard %d, %d ranks: %lu bytes, by formula %lu", shard, ranks,
                           (unsigned long)bytes, (unsigned long)(values + state + sums));
                 CHECK(sums >= (sharded ? part : all) && waits == (per_rank > 1 ? 2 * all : 0));
-                /* the division by blocks adds padding */
+                /* shards of whole blocks are padded, since they may differ in size */
                 size_t arrays = (size_t)(2 * (shard > 0) + (shard == GCKPT_SHARD_VALUES));
                 size_t most = arrays + (size_t)sharded, padding = part - exact;
                 CHECK(kinds[GCKPT_BYTES_PADDING] >= arrays * padding &&
@@ -289,13 +291,14 @@ static void test_formulas(void)
     close_model();
 }
 
-/* ---- budgets: the least budget that an error names works and is kept ---- */
+/* ---- budgets: the least budget that an error text names is sufficient, and its plan keeps to it ---- */
 static int is_gather(const gckpt_plan *p, size_t x)
 {
     return p->ins[x].kind == GCKPT_FORWARD && p->nodes[p->ins[x].id].kind == GCKPTI_PARAM;
 }
 
-/* The plan's instructions as a schedule: its gathers stay where they are. */
+/* Checks that the plan's own instructions, given as a GCKPT_SCHEDULE, make the same plan, with gathers at the same
+ * places. */
 static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
 {
     gckpt_instruction list[1000];
@@ -309,8 +312,9 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
     gckpt_plan_free(q);
 }
 
-/* Makes the same request with overlapped gathers. Checks that the plan has the same instructions within the budget, all
- * gathers in the same order and none later, and the other instructions in order. Returns whether a gather moved. */
+/* Makes the plan again with overlap_communication. Checks that it has the same instructions within the budget, the
+ * gathers in the same order and none later than before, and the other instructions in the same order. Returns whether
+ * a gather has moved. */
 static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
 {
     d.overlap_communication = 1;
@@ -338,7 +342,7 @@ static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
     return moved;
 }
 
-/* An inference plan has one virtual rank; its text names several ranks. */
+/* Tests that an inference plan has one virtual rank, while its text names several ranks. */
 static void test_inference(void)
 {
     text t = { 0 };
@@ -416,7 +420,7 @@ static void test_memory(void)
     }
 }
 
-/* ---- costs: a gather costs link_cost by its bytes, whatever the number of rows ---- */
+/* ---- costs: a gather costs link_cost for its bytes, whatever the number of rows ---- */
 static void test_costs(void)
 {
     open_model(1);
@@ -431,7 +435,7 @@ static void test_costs(void)
         gckpt_plan_usage(q, x, &v);
         const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, &p->ins[x])];
         if (p->ins[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
-            /* a cost of 1 for each byte that the other rank has, which has the smaller half */
+            /* each byte costs 1; the rank has the larger half of the blocks, so it receives the smaller half */
             const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;
             size_t half = (blocks + 1) / 2 * block;
             CHECK(v.cost - u.cost == bytes_of(p, node) - half);
@@ -442,10 +446,11 @@ static void test_costs(void)
         }
     }
     CHECK(gathered > 0 && gckpt_plan_cost(q) == gathered + body);
-    /* each rank has 2 virtual ranks of 3 rows, in micro-batches of 2: 6 rows in 4 lockstep micro-batches */
+    /* each rank has 2 virtual ranks of 3 rows, which in micro-batches of 2 rows take 4 lockstep micro-batches */
     CHECK(gckpt_plan_step_cost(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
     gckpt_plan_free(q);
-    for (int bits = 36; bits <= 60; bits += 4) { /* counting that many micro-batches takes no time */
+    /* with a huge number of micro-batches, the cost is still computed at once */
+    for (int bits = 36; bits <= 60; bits += 4) {
         d.batch = INT64_C(1) << bits;
         q = plan(&d);
         const double micro_batches = (double)d.batch / 4, want = micro_batches * ((double)body + (double)gathered);
@@ -473,7 +478,7 @@ static void check_file(const gckpt_plan *p)
               gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
               !memcmp(q->kind_bytes, p->kind_bytes, sizeof q->kind_bytes));
     gckpt_plan_free(q);
-    for (int i = 0; i < 2; i++) { /* another number of ranks, other shards */
+    for (int i = 0; i < 2; i++) { /* the file is refused for another number of ranks and for another kind of shard */
         f.at = 0;
         set_ranks(i ? p->ranks : 8, i ? (gckpt_shard)((p->shard + 1) % 4) : p->shard);
         q = gckpt_plan_read(graph, file_read, &f, NULL);
@@ -541,7 +546,7 @@ static void test_texts(void)
     close_model();
 }
 
-/* ---- gckpt_fit: a micro-batch is at most as large as a virtual rank ---- */
+/* ---- gckpt_fit with virtual ranks: a micro-batch has at most the rows of a virtual rank ---- */
 static void test_fit(void)
 {
     int losses = 2;
@@ -557,7 +562,7 @@ static void test_fit(void)
         gckpt_plan_free(p);
         gckpt_store_free(store);
     }
-    /* gradients are complete after the last virtual rank, so no update comes earlier */
+    /* with virtual ranks, gradients are complete after the last one, so no update comes before */
     store = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
     gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);

@@ -1,7 +1,8 @@
 /* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h). Plans, splits, streams,
- * fetches, files, debug aids, check_gradients and calibrate must give the bits of the processor. A step that does not
- * clip waits for nothing before its first update, even if that update is then skipped. build/test_backend [first seed]
- * [graphs] */
+ * fetches, files, debug modes, gckpt_check_gradients and gckpt_calibrate must give the bits that the processor gives.
+ * A step that does not clip waits for nothing before its first update, even if that update is then skipped.
+ *
+ *     build/test_backend [first seed] [graphs] */
 #include "base/base.h"
 #include "num/num.h"
 #include "graph/graph.h"
@@ -18,10 +19,10 @@ int main(void) { return 0; }
 #include "backend.h"
 #endif
 
-/* The two backends on which the cases below run. For backend i: tested_blocks counts its live allocations;
- * tested_lacks names the op that it pretends to lack (NULL for none); tested_fails makes the next allocation number
- * `index` fail (0 for none). A test that includes this file may define them itself (TESTED_ELSEWHERE): test_cuda.c
- * does. */
+/* The two backends on which the test cases run, and control of backend i: tested_blocks returns the number of its
+ * live allocations; tested_lacks names an op that the backend then lacks (NULL for none); tested_fails makes its
+ * allocation number `index` from now on fail (0 for none). A file that includes this one can define them for other
+ * backends with TESTED_ELSEWHERE, as test_cuda.c does. */
 static const gckpt_backend *tested[2];
 static long tested_blocks(int i);
 static void tested_lacks(int i, const char *op);
@@ -40,7 +41,7 @@ static void tested_fails(int i, long index)
 }
 #endif
 
-/* The backend for random graphs; the reference runs on the processor. */
+/* The backend that runs the random graphs; the results to compare with are computed on the processor. */
 static const gckpt_backend *backend_of_graph;
 #define RANDOM_BACKEND(wanted) ((wanted) ? backend_of_graph : NULL)
 #define main                   random_main
@@ -48,10 +49,10 @@ static const gckpt_backend *backend_of_graph;
 #undef main
 #include "generation.h"
 
-/* ---- one small training: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
+/* ---- a small training of x and tokens with three losses: cross-entropy, squares, a regulariser ---- */
 enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
 
-/* A user-defined op that no backend has: y = x^2; saves x, needs a workspace. */
+/* A user-defined op y = x^2 for which no backend has a kernel; it saves x and needs a workspace. */
 static gckpt_result square_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -83,7 +84,7 @@ static void square_backward(const gckpt_call *call)
 static const gckpt_op square_op = { .name = "square_op", .shape = square_shape, .forward = square_forward,
                                     .backward = square_backward, .needs = { GCKPT_SAVED } };
 
-/* A loss with its own count: the sum of x^2/2, which counts 3 for each row. */
+/* A loss with its own count: the sum of x^2/2, whose forward counts 3 for each row. */
 static gckpt_result odd_loss_shape(gckpt_call *call)
 {
     (void)call;
@@ -138,7 +139,8 @@ static void own_optimiser(void *user, const gckpt_update *u)
     }
 }
 
-/* Returns x + x p p' gain, with frozen parameters in each storage; the number of rows is no multiple of a vector. */
+/* Returns x + x p p' gain, where p and gain are frozen and quantised in each storage; the number of rows of p is no
+ * multiple of a vector. */
 static gckpt_tensor *packed_layers(gckpt_tensor *x)
 {
     enum { NARROW = 31 };
@@ -155,7 +157,7 @@ static gckpt_tensor *packed_layers(gckpt_tensor *x)
     return gckpt_add(x, gckpt_mul(gckpt_linear(gckpt_linear(x, bytes, NULL), halves, NULL), gain));
 }
 
-/* Creates graph and plan; if `wanted` is nonzero, also the executor. */
+/* Creates graph and plan of the small training; if `wanted` is nonzero, also its executor. */
 static small make(const setting *o, int wanted)
 {
     const gckpt_init normal = { 0.3f, 0, 0 }, one = { 0, 0, 1 };
@@ -180,7 +182,7 @@ static small make(const setting *o, int wanted)
     gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
-    if (o->odd) /* 2 declares that it counts targets */
+    if (o->odd) /* if odd is 2, the loss declares that it counts targets */
         terms[0].loss = gckpt_apply(odd_loss_of, (gckpt_tensor *[]){ logits, t }, o->odd, NULL, 0);
     gckpt_fetch_spec fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
     gckpt_plan_desc d = { .mode = o->mode,
@@ -228,7 +230,7 @@ static void small_free(small *m, int keep_store)
     util_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
 }
 
-/* Returns a hash of the results to compare: losses, norms, fetches, values and state. */
+/* Trains by the setting and returns a hash of all results to compare: losses, norms, fetches, values and state. */
 static uint64_t small_run(const setting *o, float clip)
 {
     small m = make(o, 1);
@@ -248,7 +250,7 @@ static uint64_t small_run(const setting *o, float clip)
     }
     CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
     hash = gckpti_fnv(hash, saved.bytes, saved.size);
-    gckpt_exec_free(m.e); /* the store is complete without the executor */
+    gckpt_exec_free(m.e); /* the store must have all values after the executor is freed */
     m.e = NULL;
     file again = { 0 };
     CHECK(gckpt_store_write(m.s, file_write, &again) == GCKPT_OK && same_file(&saved, &again));
@@ -285,7 +287,8 @@ static void test_small(void)
             }
 }
 
-/* A skipped step leaves no trace, whether the backend decides or, without its help, the host. */
+/* Tests that a skipped step changes nothing, whether the backend itself finds that a gradient is not finite or, if
+ * its `nonfinite` is NULL, the host does. */
 static void test_skipped(void)
 {
     for (int way = 0; way < 32; way++) {
@@ -321,7 +324,7 @@ static void test_skipped(void)
 }
 
 #ifndef TESTED_ELSEWHERE
-/* Allocates memory that is not zero, as a driver may. */
+/* Allocates memory that is not zeroed, as a driver may do. */
 static void *used_get(void *context, size_t bytes, size_t alignment)
 {
     device *d = (device *)context;
@@ -333,7 +336,7 @@ static void *used_get(void *context, size_t bytes, size_t alignment)
     return at;
 }
 
-/* If running statistics are measured but nothing is trained, no gradient can make a step be skipped. */
+/* Tests a step that updates running statistics but trains nothing: no gradient can make this step be skipped. */
 static void test_measured_alone(void)
 {
     uint64_t want = 0;
@@ -371,19 +374,20 @@ static void square_back_on_device(const gckpt_call *call) { device_run(call, squ
 static void odd_loss_on_device(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
 static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
 
-/* Counts copies and waits. If the backend's copies are up to date, only feeds are copied in; nothing is waited for
- * before the first update, except if the step clips or the loss has its own count. */
+/* Counts copies and waits of a step. If the backend's copies of all values are up to date, only feeds are copied to
+ * the backend; the host waits for nothing before the first update, except if the step clips or the loss has its own
+ * count. */
 static void test_waits(void)
 {
     device *d = &plain_device;
-    /* the lowest bit of way: clips; the second: the loss has its own count; way 4: may skip */
+    /* ways 1 and 3 clip; in ways 2 and 3, the loss has its own count; way 4 may skip the step */
     for (int way = 0; way < 5; way++) {
         setting o = { .backend = &plain_backend, .odd = way / 2 % 2, .skips = way == 4 };
         small m = make(&o, 1);
         d->missing = NULL;
         small_step(&m, 0, 0);
         device_reset(d);
-        /* otherwise the host would run it and wait for copies */
+        /* a backend without a kernel for this op would make the host run it and wait for copies */
         m.e->tables.nodes[gckpt_id(m.h) - 2].forward = square_on_device;
         m.e->tables.nodes[gckpt_id(m.h) - 2].backward = square_back_on_device;
         if (o.odd) {
@@ -400,7 +404,8 @@ static void test_waits(void)
 }
 #endif
 
-/* One store with executors on the processor and on two devices in turn: each reads the newest values. */
+/* Tests one store with executors on the processor and on two devices, used alternately: each executor must read the
+ * values that the one before it has written. */
 static void test_one_store(void)
 {
     const gckpt_backend *turns[4] = { tested[0], NULL, tested[1], tested[0] };
@@ -416,11 +421,11 @@ static void test_one_store(void)
         }
         CHECK(gckpt_store_get(o.store, 0, &kept) == GCKPT_OK);
         for (int step = 0; step < 12; step++) {
-            if (step == 5) { /* written through gckpt_store_get */
+            if (step == 5) { /* step 5 reads a value that was written through the pointer from gckpt_store_get */
                 CHECK(gckpt_store_get(o.store, 1, &q) == GCKPT_OK);
                 q.values[3] = 0.25f;
             }
-            if (step == 8) { /* written through a pointer taken earlier */
+            if (step == 8) { /* step 8 reads a value that was written through a pointer taken several steps before */
                 CHECK(gckpt_store_pull(o.store, "w") == GCKPT_OK);
                 kept.values[7] += 1;
                 CHECK(gckpt_store_push(o.store, "w") == GCKPT_OK);
@@ -443,7 +448,8 @@ static void test_one_store(void)
     }
 }
 
-/* A load while an executor exists; check_gradients and calibrate as on the processor. */
+/* Tests gckpt_store_read while an executor exists; gckpt_check_gradients and gckpt_calibrate must give the results of
+ * the processor. */
 static double clock_now;
 static double ticks(void *user)
 {
@@ -481,7 +487,8 @@ static void test_tools(void)
     CHECK(check[0].worst == check[1].worst && check[0].directions == check[1].directions);
 }
 
-/* The n-th allocation of the backend fails, for each n; when all succeed, training gives the usual bits. */
+/* Lets the n-th allocation of the backend fail, for each n: creating the executor fails. When no allocation fails any
+ * more, training gives the same bits as on the processor. */
 static void test_out_of_memory(void)
 {
     setting o = { .backend = tested[0] };
@@ -509,8 +516,8 @@ static void *no_host_get(void *context, size_t bytes) { return CHECK(!context &&
 static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!context && !memory && !bytes); }
 static void no_join(void *context) { CHECK(!context); }
 
-/* Each host allocation of binding fails in turn, also the one for the list of copies; the store's values stay
- * right. */
+/* Lets each host allocation fail that creating an executor makes, one of them for the list of copies; the values of
+ * the store must not change. */
 static void test_no_host_memory(void)
 {
     heap h = { 0 };
@@ -563,7 +570,8 @@ static void test_refusals(void)
     WITHOUT(convert)
     WITHOUT(update)
     WITHOUT(finish)
-    partial.copy_async = no_move; /* then the other three functions as well */
+    /* tests that copy_async is accepted only with the other three functions for host copies */
+    partial.copy_async = no_move;
     partial.host_get = no_host_get;
     partial.host_release = no_host_release;
     partial.wait_copies = no_join;
@@ -589,11 +597,11 @@ static void test_refusals(void)
 }
 #endif
 
-/* A loss that declares GCKPT_COUNT_FROM_FEEDS but has another count: detected before anything is changed if the
- * executor waits anyway, else at the end of the step. */
+/* Tests a loss that declares GCKPT_COUNT_FROM_FEEDS but whose forward counts something else. The error is found
+ * before anything is changed if the executor waits anyway; if the executor does not wait, at the end of the step. */
 static void test_promise(void)
 {
-    /* odd ways: on the backend; ways 2 and 3: all targets are ignored, so the count should be 0 */
+    /* ways 1 and 3 run on the backend; in ways 2 and 3 all targets are ignored, so the count should be 0 */
     for (int way = 0; way < 4; way++) {
         gckpt_op liar = odd_loss_op;
         liar.flags |= GCKPT_COUNT_FROM_FEEDS | (way / 2 ? GCKPT_INDEX(1) : 0);
@@ -608,13 +616,15 @@ static void test_promise(void)
         CHECK_MSG(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_DATA, "way %d", way);
         CHECK_MSG(strstr(gckpt_error_text(m.e), way / 2 ? "counted 18; its feeds say 0" : "counted 18"), "way %d: %s",
                   way, gckpt_error_text(m.e));
-        CHECK((gckpt_store_hash(m.s) == hash) == (way != 1)); /* without counted targets there is no update */
+        /* only way 1 has already updated values; without valid targets (ways 2 and 3) there is no update */
+        CHECK((gckpt_store_hash(m.s) == hash) == (way != 1));
         small_free(&m, 0);
     }
     odd_loss_of = &odd_loss_op;
 }
 
-/* Overwrites the store's values while the copy in the arena is the one that ops read. */
+/* Overwrites the store's values while ops should read the staged copy in the arena, so that a read of the store would
+ * change the results. */
 static int spoil(void *user, const gckpt_progress *at)
 {
     static float kept;
@@ -626,8 +636,8 @@ static int spoil(void *user, const gckpt_progress *at)
     return 0;
 }
 
-/* Trains with a staged parameter: the plan of `o` with a FORWARD of parameter w, which copies it into the arena, where
- * all its users read it. */
+/* Trains with a staged parameter: adds a FORWARD of parameter w to the plan of setting `o`, which copies w into the
+ * arena, where all ops that use w read it. */
 static uint64_t staged_run(const setting *o)
 {
     static gckpti_ins list[200];
@@ -654,7 +664,7 @@ static uint64_t staged_run(const setting *o)
     list[0].operands = p.operand_count;
     operands[p.operand_count] = at;
     operands[p.operand_count + 1] = operands[p.operand_count + 2] = SIZE_MAX;
-    p.block = NULL; /* like a plan that is a C constant */
+    p.block = NULL; /* makes the plan one that does not own its memory, like a plan that is a C constant */
     p.ins = list, p.operands = operands;
     p.length++, p.body++, p.epilogue++, p.operand_count += 3;
     p.arena = at + (size_t)gckpti_planned_elements(&p, &p.nodes[w]) * sizeof(float);
@@ -672,7 +682,7 @@ static uint64_t staged_run(const setting *o)
     uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), &loss, sizeof loss);
     gckpt_exec_free(m.e);
     x.progress = NULL;
-    m.e = gckpt_exec_new(m.p, m.s, &x); /* the plan itself can be used further */
+    m.e = gckpt_exec_new(m.p, m.s, &x); /* the original plan must still be usable */
     small_step(&m, 3, 0.1f);
     hash ^= gckpt_store_hash(m.s);
     small_free(&m, 0);
@@ -698,8 +708,8 @@ static void test_staged(void)
     }
 }
 
-/* The executors of gckpt_fit_timed share the backend's memory with one that trains, and must not change its
-   results. */
+/* Tests that the executors which gckpt_fit_timed creates on the same backend do not change the results of an executor
+ * that trains there. */
 static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     gckpt_feed *feeds = (gckpt_feed *)user;
@@ -747,7 +757,7 @@ static void test_trials(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* A backend in host memory may implement only the ops that it does better. */
+/* Tests a backend in host memory that implements only some ops: the library's kernels run the others. */
 static long found;
 static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -765,8 +775,8 @@ static void test_partial(void)
     CHECK(small_run(&o, 0.1f) == want && found > 0);
 }
 
-/* A model that generates, with its caches in the backend's memory, also if the backend has no kernel for them. Any
- * allocation may fail. */
+/* Tests a model that generates text with its caches in the backend's memory, also if the backend has no kernel for
+ * the op "cache". Any allocation may fail. */
 static void test_caches(void)
 {
     gen_fill();
@@ -788,14 +798,15 @@ static void test_caches(void)
         e = gckpt_exec_new(r.p, s, &x);
         CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_blocks(0) == pieces));
     }
-    CHECK_MSG(e && n == 2, "%ld allocations", n); /* one block of sums, feeds, caches and arena */
+    /* the executor needs one allocation, for sums, feeds, caches and arena together */
+    CHECK_MSG(e && n == 2, "%ld allocations", n);
     tested_fails(0, 0);
     gckpt_exec_free(e);
     gen_end(&r);
     gckpt_store_free(s);
 }
 
-/* Runs all cases, which any two backends with separate memory must pass, and `count` random graphs. */
+/* Runs all test cases, which any two backends with separate memory must pass, and `count` random graphs. */
 static void test_tested(unsigned first, unsigned count)
 {
     test_small();
@@ -813,11 +824,11 @@ static void test_tested(unsigned first, unsigned count)
         test_graph(first + i);
     }
     backend_of_graph = tested[0];
-    test_graph(14); /* an op on the host next to a quantised parameter that the op does not read */
+    test_graph(14); /* a graph in which the host runs an op that does not read the quantised parameter of the graph */
 }
 
 #ifndef TESTED_ELSEWHERE
-/* Checks that the host cannot read the device's pages. */
+/* The following code checks that the host cannot read the memory of the emulated device. */
 static sigjmp_buf back;
 static void caught(int signal)
 {

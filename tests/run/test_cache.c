@@ -1,6 +1,7 @@
-/* test_cache.c - a model that generates token by token (generation.h) has the logits of one call with all tokens. Also
- * tests refusals, bytes, failing allocations, executors that share caches, and plans as files. test_backend.c runs it
- * in memory that the host cannot read, test_firmware.sh with plans as C constants. */
+/* test_cache.c - a model that generates token by token with caches (generation.h) has the logits of one call with
+ * all tokens. Also tests refused calls, bytes, failing allocations, executors that share caches, and plans as
+ * files. test_backend.c runs the same model in memory that the host cannot read, test_firmware.sh with plans as C
+ * constants. */
 #include "gradckpt.h"
 
 #include "generation.h"
@@ -22,7 +23,7 @@ static void everywhere(void)
         }
 }
 
-/* ---- calls that are refused or fail leave the caches as they were ---- */
+/* ---- calls that are refused or that fail do not change the caches ---- */
 static int cancel_at;
 static int cancel(void *user, const gckpt_progress *p)
 {
@@ -57,7 +58,8 @@ static void failures(void)
         CHECK(!memcmp(want + b * ALL * WORDS, got + b * ALL * WORDS, 8 * WORDS * sizeof *got));
     CHECK(gen_call(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
     CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 11") && says(r.e, "gckpt_rewind"));
-    /* rows of a call: no more than in earlier calls, unless the caches are empty; never more than the graph has */
+    /* a call may have at most as many rows as the calls before it, unless the caches are empty, and never more than
+     * the graph */
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gckpt_error(r.e) == GCKPT_OK);
     CHECK(gen_call(&r, 2, 0, got) == GCKPT_OK);
     CHECK(gen_call(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
@@ -73,7 +75,7 @@ static void failures(void)
     gckpt_store_free(s);
 }
 
-/* ---- the call info that ops receive; anything outside caches restarts in each call ---- */
+/* ---- the position of a call, which ops receive; everything except caches starts from zero in each call ---- */
 static int64_t position;
 static gckpt_result probe_shape(gckpt_call *call)
 {
@@ -119,7 +121,7 @@ static void apart(void)
 }
 
 /* ---- caches of another executor ---- */
-/* Caches (6,8,C), which a batch of 3 or 6 rows fills. */
+/* The functions below create executors with caches of shape (6,8,C), which a batch of 3 or 6 rows fills. */
 static gckpt_kernel finds_none(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context, (void)op, (void)kind;
@@ -141,7 +143,8 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     return e;
 }
 
-/* Virtual ranks would divide the rows of a call, but caches hold them undivided. */
+/* Tests that gckpt_forward refuses a plan with both caches and virtual ranks: these would divide the rows of a call,
+ * but a cache holds all rows. */
 static void cut_by_vranks(gckpt_store *s)
 {
     static const float rows[6 * 4 * C];
@@ -190,10 +193,11 @@ static void sharing(void)
     CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
     gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
     cut_by_vranks(s);
-    CHECK(gckpt_error(s) == GCKPT_OK); /* everything fits except the owner */
+    CHECK(gckpt_error(s) == GCKPT_OK); /* the last executor of this store was created without an error */
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);
-    /* the third shares the caches of the second, which shares the first's; the second may be freed */
+    /* the third executor shares the caches of the second, which shares those of the first; the second may be freed
+     * before the third */
     generator first = gen_start(s, B, 2, 20, ROTARY, &d, &x);
     x.caches_of = first.e;
     generator second = gen_start(s, B, 3, 20, ROTARY, &d, &x);
@@ -296,7 +300,7 @@ static gckpt_tensor *attends(int64_t t, int causal, int which)
                            &(gckpt_attention_desc){ .heads = 1, .causal = causal });
 }
 
-/* Attention with a window over a cache with a window; 0 means no window. */
+/* Adds attention with a window of `sees` keys over a cache with a window of `keeps` rows; 0 means no window. */
 static gckpt_tensor *windows(int64_t t, int64_t capacity, int64_t keeps, int64_t sees)
 {
     gckpt_tensor *c = gckpt_cache_window(of(2, t, 4), capacity, keeps);
@@ -311,8 +315,8 @@ static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)
     return rows;
 }
 
-/* A cache with a window keeps some rows: a call may be as long as these allow, and gckpt_rewind goes back as far as
-   rows are kept, or to 0. */
+/* Tests a cache with a window, which keeps a fixed number of rows: the rows limit how long a call may be, and
+ * gckpt_rewind can go back to any position whose keys are still kept, or to 0. */
 static void windows_kept(void)
 {
     store = gckpt_store_new(NULL);
@@ -332,11 +336,12 @@ static void windows_kept(void)
     graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);
     gckpt_graph_free(graph);
-    graph = gckpt_graph_new(store, NULL); /* rows in front of a cache, whether the axis is 1 or -2 */
+    /* axes 1 and -2 are the same axis, so concatenating rows before a cache must work with both */
+    graph = gckpt_graph_new(store, NULL);
     CHECK(gckpt_shape_of(pair_of(of(2, 2, 4), cached(3, 6), -2)).d[1] == 8);
     gckpt_graph_free(graph);
     graph = gckpt_graph_new(store, NULL);
-    CHECK(windows(3, 83, 20, 50) != NULL); /* so small a cache keeps all rows */
+    CHECK(windows(3, 83, 20, 50) != NULL); /* the capacity of this cache is small enough for it to keep all rows */
     util_free(NULL, NULL, graph, store);
 }
 
@@ -402,7 +407,8 @@ static void refusals(void)
     util_free(NULL, p, graph, store);
 }
 
-/* The total of the caches is not truncated: a plan too large for any machine is refused, with and without a budget. */
+/* Tests that the total of the cache sizes is not truncated to 64 bits: a plan too large for any machine is refused,
+ * with and without a budget. */
 static void too_many(void)
 {
     const int wide = sizeof(size_t) > 4;

@@ -1,5 +1,5 @@
-/* test_gradients.c - gradients of inputs, of constants and of frozen parameters. Also tests when gckpt_fetch has which
- * values, gckpt_collect, gckpt_gradients and GCKPT_DEBUG_FINITE. */
+/* test_gradients.c - gradients of inputs, of constants and of frozen parameters. Also tests at which points of a step
+ * gckpt_fetch can return which values, and gckpt_collect, gckpt_gradients and GCKPT_DEBUG_FINITE. */
 #include "gradckpt.h"
 #include "backend.h"
 #include "net.h"
@@ -10,7 +10,7 @@
 
 enum { ROWS = 6, IN = 8, WIDE = 10, OUT = 5, REPEAT = 23 };
 
-/* The same numbers as in make_gradients.py. */
+/* Fills to[0..n-1] with the numbers that make_gradients.py uses. */
 static void numbers(float *to, int64_t n, int step, float plus)
 {
     for (int64_t i = 0; i < n; i++)
@@ -36,8 +36,8 @@ static int near(const float *got, const double *want, int n)
     return worst <= 2e-6 * size;
 }
 
-/* ---- a classifier: rows of 8 numbers, 5 classes: x k + k -> linear -> layernorm -> gelu -> linear ->
-   cross-entropy ---- */
+/* ---- a classifier of rows of 8 numbers in 5 classes: x k + k -> linear -> layernorm -> gelu -> linear ->
+ * cross-entropy, where k is a constant ---- */
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -106,7 +106,7 @@ static void test_golden(void)
             gckpt_feed f[2];
             float dx[ROWS * IN];
             graph(&m, rows);
-            /* the gradient of k is fetched twice but added up once */
+            /* fetching the gradient of k twice must not add it up twice */
             gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } };
             gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 3 };
             if (frozen)
@@ -124,8 +124,8 @@ static void test_golden(void)
 }
 
 
-/* Self-attention with two heads over x and a squared error against y: compares the gradients of x and y with golden
- * ones; nothing is trained. */
+/* Compares the gradients of x and y with golden ones for self-attention with two heads over x and a squared error
+ * against y; nothing is trained. */
 static void test_golden_attention(void)
 {
     enum { T_ = 5, C_ = 6, N = 2 * T_ * C_ };
@@ -160,8 +160,8 @@ static void test_golden_attention(void)
     }
 }
 
-/* ---- fetches have the same bits in every mode, budget, split and way to feed; all other results are as without
-   fetches ---- */
+/* ---- fetches have the same bits in every mode, budget, split and way to feed, and do not change any other result
+ * ---- */
 enum { FETCHED = 6 };
 typedef struct {
     float dx[ROWS * IN], dh[ROWS * WIDE], h[ROWS * WIDE], dk[IN], dw[IN * WIDE], dgain[WIDE];
@@ -187,7 +187,7 @@ static size_t reload_from(void *user, size_t at, void *to, size_t bytes)
     return bytes;
 }
 
-/* Trains two steps and returns the results of the second one. */
+/* Trains two steps in this configuration and returns the results of the second one. */
 static found train(const way *w)
 {
     const gckpt_hyper adamw = { 0.01f, 0.1f, 0, 0, 0, 0, 0 };
@@ -258,7 +258,9 @@ static void test_bits(int frozen, gckpt_precision precision)
     found want = train(&plain), none;
     way bare = plain;
     bare.unfetched = 1;
-    if (frozen < 2 && precision == GCKPT_FP32) { /* in bf16, fetched values stay floats, which rounds differently */
+    /* not compared in bf16, where a fetched value stays binary32 and so is rounded differently than without the
+     * fetch */
+    if (frozen < 2 && precision == GCKPT_FP32) {
         none = train(&bare);
         CHECK(none.hash == want.hash && !memcmp(none.report, want.report, sizeof want.report));
     }
@@ -280,7 +282,7 @@ static void test_bits(int frozen, gckpt_precision precision)
             w.x.parallel_for = any_order;
             SAME(&w, &want);
         }
-    classes m; /* every point of the frontier, the smallest first */
+    classes m; /* tests a plan for every point of the frontier, beginning with the smallest */
     graph(&m, 2);
     gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.k, 1 } };
     gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .fetch = fetches, .fetches = 2 };
@@ -328,8 +330,8 @@ static void test_bits(int frozen, gckpt_precision precision)
     SAME(&offloading, &want);
 }
 
-/* ---- random graphs: the gradients of x and of frozen parameters, projected on themselves, equal the loss's finite
-   differences ---- */
+/* ---- random graphs: the squared length of the gradients of x and of frozen parameters equals the finite difference
+ * of the loss in their direction ---- */
 static double loss_of(gckpt_exec *e, gckpt_report *r)
 {
     gckpt_feed f[NET_FEEDS];
@@ -366,7 +368,7 @@ static int test_differences(unsigned seed)
         size += (double)dx[i] * (double)dx[i] / (double)r.count / (double)r.count;
     memcpy(before, x_data, sizeof before);
     h = size > 0 ? 0.0005 / sqrt(size / (double)n) : 0;
-    /* smaller differences where the loss has strong curvature */
+    /* tries a smaller difference as well, for losses with strong curvature */
     for (int nearer = 0; nearer < 2 && !coarse && !right; nearer++, h /= 4) {
         deriv = 0;
         for (int side = 0; side < 2; side++) {
@@ -388,7 +390,8 @@ static int test_differences(unsigned seed)
 }
 
 /* ---- uses of input gradients ---- */
-/* x + eps sign(dx) raises the loss of a frozen model more than any other step of the same size (Goodfellow 2015). */
+/* Tests that the step x + eps sign(dx) raises the loss of a frozen model more than any other step of the same size,
+ * as in an adversarial attack (Goodfellow 2015). */
 static void test_attack(void)
 {
     classes m;
@@ -410,13 +413,13 @@ static void test_attack(void)
     for (int i = 0; i < ROWS * IN; i++)
         in_data[i] += i % 2 ? 0.1f : -0.1f;
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, &random) == GCKPT_OK && random.loss < worse.loss - 0.1);
-    for (int i = 0; i < IN; i++) /* the row with an ignored target has no gradient */
+    for (int i = 0; i < IN; i++) /* the row whose target is ignored must have a gradient of 0 */
         CHECK(dx[2 * IN + i] == 0);
     drop(&m);
 }
 
-/* The gradient of a condition, fed or constant, is 0. If the same tensor is also a selected value, it gets the gradient
-   of that. */
+/* Tests gckpt_where: the gradient of the condition, fed or constant, is 0. If the same tensor is also one of the
+ * selected values, it gets only the gradient of that value. */
 static void test_condition(gckpt_isa isa, int repeated)
 {
     enum { N = 7 };
@@ -448,8 +451,9 @@ static void test_condition(gckpt_isa isa, int repeated)
     util_free(e, plan, graph, store);
 }
 
-/* The gradient of a critic's output by its input for each row, as in a WGAN-GP's penalty: for a linear critic it is w.
- * Then a gradient from outside: the gradient of sum(y g) is g propagated back through the model. */
+/* Tests the gradient of a critic's output by its input for each row, as in the penalty of a WGAN-GP: for a linear
+ * critic it is w. Then tests a gradient that comes from outside: the gradient of sum(y g) is g propagated back
+ * through the model. */
 static void test_penalty_and_coupling(void)
 {
     enum { B = 5, N = 3 };
@@ -483,7 +487,7 @@ static void test_penalty_and_coupling(void)
 }
 
 /* ---- gckpt_fetch within steps ---- */
-/* Checks after which instruction each fetch is available, in each micro-batch. */
+/* Checks for each fetch after which instruction of a micro-batch gckpt_fetch can return it. */
 static void test_fetch_within(int in_backward, int64_t rows)
 {
     const gckpt_hyper sgd = { 0.1f, 0, 0, 0, 0, 0, 0 };
@@ -513,7 +517,8 @@ static void test_fetch_within(int in_backward, int64_t rows)
             there[0] = there[1] = there[2] = 0;
         there[0] |= next.kind == GCKPT_FORWARD && next.id == gckpt_id(m.h);
         there[1] |= next.kind == GCKPT_BACKWARD && next.id == gckpt_id(m.logits);
-        there[2] |= next.kind == GCKPT_BACKWARD && next.id < first - 2; /* the last backward that reads x */
+        /* a backward before h, the last of which completes the gradient of x */
+        there[2] |= next.kind == GCKPT_BACKWARD && next.id < first - 2;
         there[3] |= next.kind == GCKPT_UPDATE && next.id == gckpt_id(w2);
         there[4] |= result == GCKPT_OK;
         for (int k = 0; k < 5; k++) {
@@ -527,7 +532,8 @@ static void test_fetch_within(int in_backward, int64_t rows)
     CHECK(result == GCKPT_OK);
     for (int k = 0; k < 5; k++)
         CHECK(seen[k] > 0 && gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient));
-    /* refused calls begin nothing, so the earlier results stay; then a step is cancelled halfway */
+    /* refused calls do not start a step, so the results of the last step stay available; a started step makes them
+     * unavailable */
     CHECK(gckpt_step(m.e, f, 2, ROWS + 1, &sgd, NULL) == GCKPT_E_ARG && gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_step_start(m.e, f, 2, ROWS, &sgd) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.h), 0));
     CHECK(gckpt_run_some(m.e, 1, &report) == GCKPT_MORE && !gckpt_fetch(m.e, gckpt_id(m.x), 1));
@@ -556,12 +562,13 @@ static void test_fetch_cancelled(void)
     int n = gckpt_plan_length(m.p), had[2] = { 0, 0 };
     for (at = 0; at < n; at++) {
         gckpt_result result = gckpt_step(m.e, f, 2, ROWS, &sgd, NULL);
-        if (result == GCKPT_OK) /* after the first update, a step cannot be cancelled */
+        /* the step succeeds if `at` is after the first update, from where a step cannot be cancelled */
+        if (result == GCKPT_OK)
             break;
         CHECK(result == GCKPT_CANCELLED && gckpt_store_hash(m.s) == hash);
         for (int k = 0; k < 2; k++) {
             int has = gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient) != NULL;
-            CHECK(has >= had[k]); /* results computed before the cancellation are there, no others */
+            CHECK(has >= had[k]); /* results computed before the cancellation are available, others are not */
             had[k] = has;
         }
         CHECK(at > 0 || !(had[0] || had[1]));
@@ -571,7 +578,8 @@ static void test_fetch_cancelled(void)
 }
 
 /* ---- gckpt_collect ---- */
-/* The fetch of each row alone equals that row of the results collected for the whole batch, however it is fed. */
+/* Tests gckpt_collect: the rows that it collects for the whole batch equal the fetches of each row alone, however the
+ * batch is fed. */
 static void test_collect(void)
 {
     const gckpt_hyper still = { 0, 0, 0, 0, 0, 0, 0 };
@@ -616,8 +624,8 @@ static void test_collect(void)
         }
 }
 
-/* With updates in the backward: gckpt_collect if no target counts; and after the first update, the error text must not
- * say that nothing was changed. */
+/* Tests update_in_backward: gckpt_collect if no target of the batch is valid, and the error text after the first
+ * update, which must not say that nothing was changed. */
 static void test_updates_in_backward(void)
 {
     const gckpt_hyper sgd = { 0.5f, 0, 0, 0, 0, 0, 0 };
@@ -650,7 +658,8 @@ static void test_updates_in_backward(void)
     gckpt_store_free(s);
 }
 
-/* If an op moves the batch axis, whole micro-batches are collected one after the other. */
+/* Tests gckpt_collect in a graph with an op that moves the batch axis: it collects whole micro-batches one after the
+ * other. */
 static void test_collect_mixed(void)
 {
     static const int swap[2] = { 1, 0 };
@@ -689,7 +698,7 @@ static void test_collect_refusals(void)
     CHECK(gckpt_collect(m.e, gckpt_id(m.k), 1, to, IN) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "has no batch axis"));
     CHECK(gckpt_collect(m.e, gckpt_id(w2), 1, to, WIDE * OUT) == GCKPT_E_ARG);
-    /* a buffer that is one float too small: the call is refused and nothing runs */
+    /* with a buffer that is one float too small, the next step is refused and nothing runs */
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, ROWS * IN - 1) == GCKPT_OK);
     CHECK(gckpt_step(m.e, f, feed(&m, 0, f), ROWS, &still, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "6 rows of \"x\" #0 are more than the 47 floats"));
@@ -697,13 +706,15 @@ static void test_collect_refusals(void)
         value += to[i] * to[i];
     CHECK(value == 0 && gckpt_store_step(m.s) == 0);
     CHECK(gckpt_step(m.e, f, 2, ROWS - 1, &still, NULL) == GCKPT_OK && gckpt_store_step(m.s) == 1);
-    /* in a stream, the row that is too much is refused; the earlier results stay, and the step continues */
+    /* in a stream, adding one row more than the buffer holds is refused; the results up to then stay, and the step
+     * can continue */
     CHECK(gckpt_step_begin(m.e, &still) == GCKPT_OK && gckpt_step_add(m.e, f, 2, ROWS - 1) == GCKPT_OK);
     CHECK(gckpt_step_add(m.e, f, 2, 1) == GCKPT_E_ARG);
-    CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, IN) == GCKPT_E_ARG); /* the step has 5 rows already */
+    /* too late: rows have already been added to this step */
+    CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, IN) == GCKPT_E_ARG);
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, (size_t)-1) == GCKPT_OK);
     CHECK(gckpt_step_add(m.e, f, 2, 1) == GCKPT_OK && gckpt_step_end(m.e, NULL) == GCKPT_OK);
-    /* no rows were added: nothing to fetch */
+    /* a step without rows has no value to fetch */
     CHECK(gckpt_step_begin(m.e, &still) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_step_end(m.e, NULL) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, NULL, 0) == GCKPT_OK);
@@ -711,7 +722,7 @@ static void test_collect_refusals(void)
     drop(&m);
 }
 
-/* ---- gckpt_gradients: the step's report and gradients, and nothing changes ---- */
+/* ---- gckpt_gradients returns the report and the gradients of a step without changing anything ---- */
 static void test_changes_nothing(void)
 {
     const gckpt_hyper adamw = { 0.1f, 0.1f, 0, 0, 0, 0, 0 };
@@ -726,7 +737,7 @@ static void test_changes_nothing(void)
             graph(&m, rows);
             gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
             gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y, NULL, 0);
-            m.term.loss = loss; /* the dropout mask of the next step */
+            m.term.loss = loss; /* with dropout, gckpt_gradients must use the mask of the next step */
             gckpt_fetch_spec fetch = { w2, 1 };
             gckpt_plan_desc d = {
                 .batch = ROWS, .fetch = &fetch, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser
@@ -787,7 +798,7 @@ static void test_gradients_refusals(void)
     d = (gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 };
     gckpt_store_freeze(m.s, "*", 1);
     plan(&m, &d, NULL);
-    f[1].data = none; /* every target is below 0, so the loss is 0, and this is no error */
+    f[1].data = none; /* all targets are -1, so the loss is 0, which is no error */
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, &report) == GCKPT_OK && report.count == 0 && report.loss == 0);
     CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "trains no parameter"));
@@ -806,7 +817,9 @@ static void test_gradients_refusals(void)
     d.mode = GCKPT_INFERENCE;
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) &&
           strstr(gckpt_error_text(m.g), "GCKPT_INFERENCE plan has no gradients"));
-    d.mode = GCKPT_AUTO; /* every path from x leads through detach, except those of its result */
+    /* the loss depends on x only through detach, so that a fetch of x's gradient is refused, while the result of
+     * detach has a gradient */
+    d.mode = GCKPT_AUTO;
     gckpt_tensor *cut = gckpt_detach(m.logits);
     gckpt_term term = { gckpt_cross_entropy(cut, m.y, NULL, 0), 1, 0 };
     CHECK(!gckpt_plan_new(m.g, &term, 1, &d) && strstr(gckpt_error_text(m.g), "without a backward, like detach"));
@@ -818,12 +831,13 @@ static void test_gradients_refusals(void)
 }
 
 /* ---- GCKPT_DEBUG_FINITE ---- */
-/* A small graph over x (rows, 4) and w (4); for each case the feeds and the expected error text (NULL for no error). */
+/* Cases of GCKPT_DEBUG_FINITE: a small graph over x (rows, 4) and w (4) that makes a non-finite value, its feeds, and
+ * the expected error text. */
 enum { FB = 5, FN = 4 };
 typedef gckpt_tensor *(*finite_graph)(gckpt_tensor *x, gckpt_tensor *w);
 
 static gckpt_tensor *squared(gckpt_tensor *x) { return gckpt_sum_loss(gckpt_mul(x, x)); }
-static gckpt_tensor *of_log(gckpt_tensor *x, gckpt_tensor *w) /* log of the zeros of relu */
+static gckpt_tensor *of_log(gckpt_tensor *x, gckpt_tensor *w) /* log(0), from the zeros of relu */
 {
     gckpt_tensor *h = gckpt_name(gckpt_relu(gckpt_mul(x, w)), "positive");
     return gckpt_sum_loss(gckpt_tanh(gckpt_name(gckpt_log(h), "logs")));
@@ -844,7 +858,7 @@ static gckpt_tensor *of_loss(gckpt_tensor *x, gckpt_tensor *w)
 {
     return squared(gckpt_scale(gckpt_mul(x, w), 1e19f));
 }
-static gckpt_tensor *of_sum(gckpt_tensor *x, gckpt_tensor *w) /* only the loss overflows: 20 times 1e38 */
+static gckpt_tensor *of_sum(gckpt_tensor *x, gckpt_tensor *w) /* sums that overflow only in the loss, 20 times 1e38 */
 {
     return gckpt_sum_loss(gckpt_scale(gckpt_add(gckpt_scale(gckpt_mul(x, w), 0), w), 1e38f));
 }
@@ -866,21 +880,23 @@ static gckpt_tensor *of_constant(gckpt_tensor *x, gckpt_tensor *w)
     gckpt_tensor *k = gckpt_constant(gckpt_graph_of(x), "k", GCKPT_F32, gckpt_shape1(4), data);
     return squared(gckpt_mul(gckpt_mul(x, w), k));
 }
-static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w) /* the gradients of its two uses are 2e38 each */
+/* the two uses of w have gradients of 2e38 each, whose sum overflows */
+static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w)
 {
     gckpt_tensor *once = gckpt_scale(gckpt_mul(x, w), 4e37f);
     return gckpt_sum_loss(gckpt_add(once, gckpt_scale(gckpt_mul(x, w), 4e37f)));
 }
 
-static gckpt_tensor *of_pad(gckpt_tensor *x, gckpt_tensor *w) /* the user's infinite padding before a max */
+static gckpt_tensor *of_pad(gckpt_tensor *x, gckpt_tensor *w) /* infinite padding before a maximum is accepted */
 {
     return squared(gckpt_max(gckpt_pad(gckpt_mul(x, w), 1, 0, 1, -INFINITY), 1));
 }
-static gckpt_tensor *of_pad_nan(gckpt_tensor *x, gckpt_tensor *w) /* NaN padding that is cut off again */
+static gckpt_tensor *of_pad_nan(gckpt_tensor *x, gckpt_tensor *w) /* NaN in padding that is cut off again is accepted */
 {
     return squared(gckpt_slice(gckpt_pad(gckpt_mul(x, w), 1, 1, 0, NAN), 1, 1, 5));
 }
-static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w) /* infinities of either sign, and NaN from 0 */
+/* infinities, which are accepted, and a NaN from 0 times infinity, which is not */
+static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w)
 {
     gckpt_tensor *h = gckpt_mul(x, w);
     return squared(gckpt_add(h, gckpt_clamp(gckpt_scale(gckpt_detach(h), INFINITY), -1, 1)));
@@ -888,10 +904,11 @@ static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w) /* infinities of
 
 typedef struct {
     finite_graph make;
-    float x, w, lr;    /* all elements but one have the value x */
+    /* x: value of all elements of the input except one; w: value of the weights; lr: learning rate */
+    float x, w, lr;
     float odd;         /* the value of element 2 of row 3 */
     const char *text;  /* part of the expected error text; NULL for no error */
-    int changes;       /* nonzero if the update itself makes the value */
+    int changes;       /* nonzero if only the update makes the value non-finite */
 } finite_case;
 
 static const finite_case finite_cases[] = {
@@ -919,7 +936,8 @@ static const finite_case finite_cases[] = {
     { of_uses, 1, 1, 0.1f, 1, "made inf in the gradient of \"w\" #1 at [0] of [4]", 0 },
 };
 
-/* Runs the case with this mode and precision, in micro-batches of `rows` rows; the backend NULL is the processor. */
+/* Runs the case with this mode, precision and backend, in micro-batches of `rows` rows; a NULL backend is the
+ * processor. */
 static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, int steps, const gckpt_backend *backend)
 {
     float x[FB * FN];
@@ -963,7 +981,8 @@ static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, in
               "\"%s\" is not in \"%s\"", at, text);
     CHECK((gckpt_store_hash(s) == hash) == (c->text && !c->changes));
     CHECK(gckpt_store_step(s) == (uint64_t)!c->text);
-    if (!c->text || c->changes) { /* the same bits as without the check; and gckpt_gradients gives the same result */
+    /* without a fault, the step must have the same bits as without the check, and gckpt_gradients the same result */
+    if (!c->text || c->changes) {
         uint64_t after = gckpt_store_hash(s);
         gckpt_store_get(s, 0, &q);
         for (int i = 0; i < FN; i++)
@@ -1023,7 +1042,7 @@ int main(void)
     test_gradients_refusals();
     test_finite();
     int seen = 0;
-    for (unsigned seed = 2; seed <= 160; seed += 2) /* even seeds have smooth losses */
+    for (unsigned seed = 2; seed <= 160; seed += 2) /* the losses of even seeds are smooth */
         seen += test_differences(seed);
     CHECK_MSG(seen >= 60, "%d of 80 gradients of inputs were seen", seen);
     return check_report("test_gradients");

@@ -1,6 +1,6 @@
-/* test_profile.c - reports of a step: gckpt_term_loss, which gives each loss term, compared with sums computed here
- * in every way to run; gckpt_profile_step with a clock that counts its calls; GCKPT_DEBUG_RECOMPUTE with an op
- * whose result changes from call to call. */
+/* test_profile.c - reports of a step: gckpt_term_loss, which gives each loss term, compared in every way to run with
+ * sums computed here; gckpt_profile_step with a clock that counts its calls; GCKPT_DEBUG_RECOMPUTE with an op whose
+ * result changes from call to call. */
 #include "gradckpt.h"
 #include "util.h"
 
@@ -21,7 +21,7 @@ typedef struct {
     float hidden[ROWS * WIDE], rows[ROWS * OUT]; /* h and logits, collected */
 } net;
 
-/* x -> h -> logits; a cross-entropy, the squares of h, and the squares of the weights. */
+/* Builds x -> h -> logits with three loss terms: a cross-entropy, the squares of h, and the squares of the weights. */
 static void graph(net *m, int64_t rows)
 {
     const gckpt_init normal = { 0.3f, 0, 0 };
@@ -73,8 +73,8 @@ static int feed(const net *m, gckpt_feed *f)
 
 static int near(double got, double want) { return fabs(got - want) <= 2e-6 * fabs(want); }
 
-/* Computes the loss terms from the collected values and the weights `w` before the step, and compares them with the
-   report. */
+/* Computes the loss terms from the collected values and from the weights before the step, and compares them with the
+ * report. */
 static void check_sums(net *m, const float *w, int64_t rows, const gckpt_report *report)
 {
     double sum[TERMS] = { 0, 0, 0 };
@@ -119,7 +119,7 @@ static int reported_losses(net *m)
     return result == GCKPT_OK;
 }
 
-/* Every call that reports losses, and the moments at which no losses exist yet. */
+/* Tests gckpt_term_loss after every call that reports losses, and at the times at which there are no losses yet. */
 static void test_calls(int64_t micro, gckpt_mode mode)
 {
     net m;
@@ -164,8 +164,8 @@ static void test_calls(int64_t micro, gckpt_mode mode)
     drop(&m);
 }
 
-/* If the first loss counts no target, training reports 0 as total, and each loss; a forward reports the total of
-   the others. */
+/* Tests a batch in which the first loss has no valid target: gckpt_step and gckpt_gradients report a total of 0 and
+ * each loss term; gckpt_forward reports the total of the other terms. */
 static void test_none(int64_t micro)
 {
     static const int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
@@ -190,7 +190,8 @@ static void test_none(int64_t micro)
     }
 }
 
-/* Losses with the same count, rows one by one; steps without rows, without targets, skipped. */
+/* Tests a stream of single rows with two losses of equal count, then steps without rows, without valid targets, and
+ * skipped. */
 static void test_streamed(void)
 {
     net m;
@@ -224,7 +225,8 @@ static void test_streamed(void)
     CHECK(!got.wrong && got.count[0] == 0 && got.sum[0] == 0 && got.sum[2] > 0);
     x_data[3] = float_of(0x7f800000);
     CHECK(gckpt_step(m.e, whole, 2, ROWS, &hyper, &r) == GCKPT_SKIPPED && reported_losses(&m));
-    CHECK(strstr(gckpt_error_text(m.e), "skipped") != NULL); /* reading the losses keeps the error text */
+    /* asking for the loss terms must not overwrite the error text */
+    CHECK(strstr(gckpt_error_text(m.e), "skipped") != NULL);
     drop(&m);
 }
 
@@ -248,7 +250,8 @@ static gckpt_profile *opened(profile *t, const net *m)
     return &t->p;
 }
 
-/* The clock ticks once for each instruction that runs, once before the first and once after the last. */
+/* Tests gckpt_profile_step with a clock that counts its calls: it is called once for each instruction that runs, once
+ * before the first and once after the last. */
 static void test_profile(gckpt_mode mode, int64_t micro)
 {
     net m, plain;
@@ -303,7 +306,7 @@ static void test_profile(gckpt_mode mode, int64_t micro)
     drop(&plain);
 }
 
-/* Steps that end early: a cancelled step does not count as a step, a skipped one does. */
+/* Tests gckpt_profile_step with steps that end early: a cancelled step is not counted as a step, a skipped one is. */
 static int stops(void *user, const gckpt_progress *p)
 {
     (void)user, (void)p;

@@ -1,15 +1,19 @@
 /* test_rings.c - random calls over caches with a window (gckpt_cache_window), compared with one call over the same
  * tokens without caches: calls of any length, executors that share caches, a decreasing number of rows, other tokens
- * after a rewind. A rewind is legal to any position for which every key that attention needs is still kept; a refused
- * call changes nothing. build/test_rings [first seed, number] */
+ * after a rewind. gckpt_rewind may go to any position for which all keys that attention needs are still kept; a
+ * refused call changes nothing.
+ *
+ *     build/test_rings [first seed] [number] */
 #include "gradckpt.h"
 #include "util.h"
 
 enum { ROWS = 3, LONGEST = 420, WIDEST = 24, LAYERS = 2, EXECS = 4 };
 
 typedef struct {
-    int64_t rows, length, t, window[LAYERS], kept[LAYERS]; /* kept: 0 selects gckpt_cache without a window */
-    int heads, key_heads, c, shared, rotary;               /* shared: nonzero if the keys are also the values */
+    /* kept: window of each layer's cache; 0 selects gckpt_cache without a window */
+    int64_t rows, length, t, window[LAYERS], kept[LAYERS];
+    /* shared: nonzero if attention uses the keys as the values as well */
+    int heads, key_heads, c, shared, rotary;
     float cap;
 } model;
 
@@ -30,7 +34,7 @@ static gckpt_tensor *projected(gckpt_tensor *x, const char *what, int layer, int
     return gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(from, to), init), NULL);
 }
 
-/* Starts a runner for calls of t tokens; 0 selects all tokens, without caches. */
+/* Creates an executor for calls of t tokens; if t is 0, for one call of all tokens without caches. */
 static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_desc *request, const gckpt_exec_desc *x)
 {
     runner r = { t ? t : m->length, gckpt_graph_new(s, NULL), NULL, NULL, NULL, NULL };
@@ -82,7 +86,7 @@ static model random_model(void)
 
 /* ---- a model and many random calls ---- */
 static float fed[ROWS * LONGEST * WIDEST], history[ROWS * LONGEST * WIDEST];
-static int64_t ring[LAYERS][LONGEST]; /* position of the token in each row of each cache */
+static int64_t ring[LAYERS][LONGEST]; /* position of the token whose keys each row of each layer's cache holds */
 
 static int keys_are_there(const model *m, int64_t position)
 {
@@ -93,7 +97,8 @@ static int keys_are_there(const model *m, int64_t position)
     return 1;
 }
 
-/* Returns the earliest position to which gckpt_rewind may go, as gckpt_position's documentation defines it. */
+/* Returns the earliest position to which gckpt_rewind may go, computed as the documentation of gckpt_position defines
+ * it. */
 static int64_t least_of(const model *m, int64_t written)
 {
     int64_t least = 0;
@@ -104,7 +109,7 @@ static int64_t least_of(const model *m, int64_t written)
     return least;
 }
 
-/* Compares `rows` rows of u from `position` on with those of the single call. */
+/* Compares `rows` rows of the output of u, from `position` on, with those of the single call over all tokens. */
 static void compare(unsigned seed, const model *m, runner *whole, const runner *u, int64_t rows, int64_t position)
 {
     const gckpt_feed feed = { gckpt_id(whole->in), history };
@@ -191,7 +196,7 @@ static void try_model(unsigned seed)
     gckpt_store_free(s);
 }
 
-/* ---- limits are those of the executor that is called ---- */
+/* ---- executors that share caches: limits depend on the windows of the executor that is called ---- */
 static void limits(void)
 {
     enum { LENGTH = 300 };
@@ -204,7 +209,7 @@ static void limits(void)
     runner own = start(s, &one, 100, &d, &x), whole = start(s, &all, 100, &d, &x);
     gckpt_feed feed = { gckpt_id(own.in), fed };
     memset(fed, 0, sizeof fed);
-    x.caches_of = whole.e; /* other caches: refused, and the earlier caches are unchanged */
+    x.caches_of = whole.e; /* caches_of an executor with other caches is refused, and its caches do not change */
     runner none = start(s, &one, 10, &d, &x);
     CHECK(!none.e && strstr(gckpt_error_text(s), "has other caches"));
     for (int i = 0; i < 2; i++)
@@ -213,10 +218,10 @@ static void limits(void)
     CHECK_MSG(gckpt_rewind(whole.e, 1) == GCKPT_OK, "%s", gckpt_error_text(whole.e));
     CHECK(gckpt_rewind(own.e, 71) == GCKPT_E_ARG && gckpt_rewind(own.e, 100) == GCKPT_OK);
     const model short_one = { 1, 128, 0, { 1, 1 }, { 0, 0 }, 2, 2, 8, 1, 0, 0 };
-    x.caches_of = own.e; /* the same number of rows, but without a window */
+    x.caches_of = own.e; /* these caches have the same number of rows but no window, so they are refused as well */
     runner same = start(s, &short_one, 5, &d, &x);
     CHECK(same.p && !same.e && strstr(gckpt_error_text(s), "has other caches"));
-    /* attention with a window larger than that of the call that filled the caches */
+    /* `far` shares the caches but attends with a larger window than the executor that filled them */
     runner far = start(s, &more, 5, &d, &x), near = start(s, &one, 5, &d, &x);
     feed.input = gckpt_id(far.in);
     CHECK(gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_E_ARG);

@@ -1,17 +1,17 @@
 /* test_skip.c - gckpt_exec_desc.skip_nonfinite: a step with a non-finite gradient changes no values, state or counts,
- * and later steps are as if it had not run, for every way to feed, optimiser, plan and precision. */
+ * and later steps are as if this step had not run, for every way to feed, optimiser, plan and precision. */
 #include "gradckpt.h"
 #include "util.h"
 
 enum { ROWS = 6, IN = 8, OUT = 3, GOOD = 4 };
 
-/* The fault of a step. (w x - y)^2 has the gradient 2 (w x - y) x. */
+/* Faults of a step's data. The loss (w x - y)^2 has the gradient 2 (w x - y) x. */
 typedef enum {
     FINE,
-    INF_FED,       /* loss and gradient inf or NaN */
+    INF_FED,       /* x has infinities: loss and gradient are infinite or NaN */
     NAN_TARGET,    /* both NaN */
-    GRADIENT_ONLY, /* the loss is finite, a gradient overflows */
-    NORM_ONLY,     /* each gradient is finite, but the sum of their squares is not */
+    GRADIENT_ONLY, /* the loss is finite, but a gradient overflows */
+    NORM_ONLY,     /* each gradient is finite, but the sum of their squares overflows */
     WRONGS
 } wrong;
 
@@ -24,7 +24,7 @@ static void fill_step(int step, wrong what)
     for (int i = 0; i < ROWS * OUT; i++)
         y_data[i] = (float)((i * 17 + step * 5) % 13 - 6) / 5;
     if (what == INF_FED)
-        for (int i = 0; i < IN; i++) /* dropout lets some of them through */
+        for (int i = 0; i < IN; i++) /* the whole row is infinite, so that dropout lets some infinities through */
             x_data[4 * IN + i] = float_of(0x7f800000);
     if (what == NAN_TARGET)
         y_data[7] = float_of(0x7fc00000);
@@ -103,7 +103,8 @@ static gckpt_result step(net *m, const way *o, int number, wrong what, gckpt_rep
     return util_step(m->e, feed, m, ROWS, o->stream, o->pieces, &hyper, r);
 }
 
-/* Trains with steps that are skipped, and without them; the results must be equal. */
+/* Trains one net with good steps only, and another with steps in between that must be skipped; both results must be
+ * equal. */
 static void test_way(const way *o)
 {
     static unsigned char room[65536 + 64];
@@ -116,7 +117,8 @@ static void test_way(const way *o)
     make(&plain, &unguarded, arena, sizeof room - 64);
     make(&skipping, o, arena, sizeof room - 64);
     for (int i = 0; i < GOOD; i++) {
-        for (int what = 1; what < WRONGS; what++) { /* the very first step is skipped as well */
+        /* skipped steps come before each good step, also before the first */
+        for (int what = 1; what < WRONGS; what++) {
             long calls = skipping.own_calls;
             before.size = got.size = 0;
             CHECK(gckpt_store_write(skipping.s, file_write, &before) == GCKPT_OK);
@@ -137,7 +139,7 @@ static void test_way(const way *o)
     want.size = got.size = 0;
     CHECK(gckpt_store_write(plain.s, file_write, &want) == GCKPT_OK);
     CHECK(gckpt_store_write(skipping.s, file_write, &got) == GCKPT_OK && same_file(&want, &got));
-    /* without the option, the step ruins the weights */
+    /* the same bad step without skip_nonfinite must change the weights */
     CHECK(step(&plain, o, 0, GRADIENT_ONLY, &r) == GCKPT_OK);
     CHECK(gckpt_store_hash(plain.s) != gckpt_store_hash(skipping.s));
     util_free(plain.e, plain.p, plain.g, plain.s);
@@ -163,7 +165,8 @@ static void test_ways(void)
     }
 }
 
-/* Refused with updates in the backward, which come before the norm is known. */
+/* Tests that skip_nonfinite is refused with update_in_backward, whose updates come before the norm of the gradients
+ * is known. */
 static void test_refused(void)
 {
     way o = { .micro = ROWS };

@@ -1,4 +1,5 @@
-/* oracle.h - least cost of a schedule within a number of bytes, computed without the library. Several methods:
+/* oracle.h - least cost of a schedule within a number of bytes, computed without the library, for comparison with its
+ * plans. Several methods:
  *
  *    oracle_exhaustive   any schedule that may drop and recompute anything at any time; Dijkstra's
  *                        algorithm over the states (live values, next backward), for about 8 ops
@@ -8,10 +9,11 @@
  *    oracle_fits         whether blocks with given live ranges can be placed in a number of bytes
  *
  * All sizes are in the same unit (for example floats). Only sums of live sizes count, not offsets.
- * The model: a forward computes the value of its op, its saved data, or both; each of the two may be dropped at
- * any time. Backwards run in reverse order. The gradient of a value begins with the backward of its
- * last user and ends with its own backward; `param_grad` is the size of the gradients that a backward adds and
- * that stay for the rest of the step (gradients of parameters). Every loss runs before its backward. */
+ * The model: a forward computes the value of its op, the op's saved data, or both; each of the two may be
+ * dropped at any time. Backwards run in reverse order. The gradient of a value begins with the backward of
+ * the value's last user and ends with the backward of the op that computes the value; `param_grad` is the
+ * size of the gradients that a backward adds and that stay for the rest of the step (gradients of
+ * parameters). Every loss runs before its backward. */
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H
 #include <stdint.h>
@@ -21,11 +23,11 @@
 enum { ORACLE_OPS = 160, ORACLE_INPUTS = 8 };
 #define ORACLE_NEVER UINT64_MAX
 typedef struct {
-    int inputs, in[ORACLE_INPUTS]; /* ops, or -1 for an input without memory (fed data, parameters) */
-    unsigned needs_in;             /* bit i: its backward reads input i */
+    int inputs, in[ORACLE_INPUTS]; /* input ops, or -1 for an input that takes no memory (fed data, parameters) */
+    unsigned needs_in;             /* bit i: the op's backward reads input i */
     int needs_out, needs_saved;
     int active; /* has a backward */
-    int loss;   /* is a loss: has no value, and runs at least once */
+    int loss;   /* nonzero for a loss, which has no value and must run at least once */
     uint64_t out, saved, work_forward, work_backward, param_grad;
     uint64_t forward, backward; /* cost */
 } oracle_op;
@@ -41,13 +43,14 @@ typedef struct {
 typedef struct {
     const oracle_graph *g;
     int value_bit[ORACLE_OPS], saved_bit[ORACLE_OPS], done_bit[ORACLE_OPS], bits;
-    uint64_t size[32];                  /* of the value or saved data of each bit */
+    /* bits: one for the value and one for the saved data of each op; size[b]: size of the data of bit b */
+    uint64_t size[32];
     uint64_t gradients[ORACLE_OPS + 1]; /* size of gradients live while k is the next backward */
-    uint64_t new_gradients[ORACLE_OPS];          /* size of new gradients of backward k */
-    uint32_t useful[ORACLE_OPS + 1];    /* bits that may still be read when k is the next backward */
+    uint64_t new_gradients[ORACLE_OPS];          /* size of the gradients that begin with backward k */
+    uint32_t useful[ORACLE_OPS + 1];    /* bits of the data that may still be read when k is the next backward */
 } oracle_search;
 
-/* Returns the highest active user of op i, or -1 if no op is one. */
+/* Returns the last active op that reads op i, or -1 if none does. */
 static inline int oracle_last_user(const oracle_graph *g, int i)
 {
     for (int u = g->n; u-- > 0;)
@@ -75,7 +78,7 @@ static inline void oracle_prepare(oracle_search *s, const oracle_graph *g)
             s->saved_bit[i] = s->bits++;
         }
     }
-    /* backwards of ops k.. are done; the next one is that of op k - 1 */
+    /* state k: the backwards of ops k and later are done, that of op k - 1 is the next */
     for (int k = 0; k <= g->n; k++) {
         for (int i = 0; i < g->n; i++) {
             const oracle_op *o = &g->op[i];
@@ -106,7 +109,8 @@ static inline uint64_t oracle_live(const oracle_search *s, uint32_t live)
     return sum;
 }
 
-/* Returns the bits that must be set for a forward of op i, or for its backward. */
+/* Returns the bits of the data that must be live for a forward of op i, or if `backward` is nonzero, for its
+ * backward. */
 static inline uint32_t oracle_reads(const oracle_search *s, int i, int backward)
 {
     const oracle_op *o = &s->g->op[i];
@@ -131,7 +135,7 @@ typedef struct {
     oracle_entry *heap;
     size_t count, capacity;
     uint32_t *cost, *parent;
-    int16_t *step; /* i for forward i, -1 for a backward, -2 for a drop */
+    int16_t *step; /* how a state was reached: i for forward i, -1 for a backward, -2 for dropping data */
 } oracle_queue;
 
 static inline void oracle_push(oracle_queue *q, uint64_t cost, uint32_t state)
@@ -177,8 +181,8 @@ static inline void oracle_relax(oracle_queue *q, uint64_t cost, uint32_t state, 
     oracle_push(q, cost, state);
 }
 
-/* Pushes all moves from a state. Excludes the cost of backwards, which is the same in all schedules. Drops data at
- * once when no later step can read it. */
+/* Adds to the queue all states that one forward, backward or drop leads to. Costs exclude backwards, since every
+ * schedule runs each once. Data that no later step can read are dropped at once. */
 static inline void oracle_expand(const oracle_search *s, oracle_queue *q, uint64_t memory,
                                 uint64_t cost, uint32_t state)
 {
@@ -215,7 +219,7 @@ static inline void oracle_expand(const oracle_search *s, oracle_queue *q, uint64
         oracle_relax(q, cost, (live & s->useful[k - 1]) | (uint32_t)(k - 1) << s->bits, state, -1);
 }
 
-/* Returns the peak of the steps that lead to `state`, and writes them to list. */
+/* Writes the steps that lead to `state` to list, and returns the largest sum of live sizes among them. */
 static inline uint64_t oracle_trace(const oracle_search *s, const oracle_queue *q, uint32_t state,
                                     oracle_step *list, int *length)
 {
@@ -244,8 +248,8 @@ static inline uint64_t oracle_trace(const oracle_search *s, const oracle_queue *
     return peak;
 }
 
-/* Returns the least total cost within `memory`, or ORACLE_NEVER if impossible. *peak is the peak of the schedule
- * found, which is written to list (at most 4096 steps) unless list is NULL. */
+/* Returns the least total cost of a schedule whose live sizes fit into `memory`, or ORACLE_NEVER if none does.
+ * Stores its largest sum of live sizes in *peak, and unless list is NULL, its steps (at most 4096) in list. */
 static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory, uint64_t *peak,
                                          oracle_step *list, int *length)
 {
@@ -287,8 +291,8 @@ static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory,
 }
 
 /* ---- rotor ---- */
-/* Returns whether the graph is a chain: op i reads op i-1, op 0 reads an input without memory, the last op is the
-   loss. */
+/* Returns whether the graph is a chain: op i reads only op i - 1, op 0 reads an input without memory, and the last op
+ * is the loss. */
 static inline int oracle_is_chain(const oracle_graph *g)
 {
     for (int i = 0; i < g->n; i++) {
@@ -303,7 +307,8 @@ static inline int oracle_is_chain(const oracle_graph *g)
 typedef struct {
     const oracle_graph *g;
     uint64_t memory;
-    uint32_t *cost; /* [s][t][m]: least cost to reverse stages s to t in m, without the input of s */
+    /* cost[s][t][m], as one array: least cost to run stages s to t backward in memory m, excluding the input of s */
+    uint32_t *cost;
 } oracle_rotor;
 
 static inline uint32_t *oracle_rotor_at(const oracle_rotor *r, int s, int t, uint64_t m)
@@ -311,7 +316,8 @@ static inline uint32_t *oracle_rotor_at(const oracle_rotor *r, int s, int t, uin
     return &r->cost[((size_t)s * (size_t)r->g->n + (size_t)t) * (size_t)(r->memory + 1) + m];
 }
 
-/* Sizes of stage s: its input, its output, and the data that its taped forward keeps. */
+/* The next functions return sizes of stage s: its input, its output, and the data that a forward keeps for the
+ * backward ("taped"). */
 static inline uint64_t oracle_in(const oracle_rotor *r, int s)
 {
     return s > 0 ? r->g->op[s - 1].out : 0;
@@ -324,7 +330,8 @@ static inline uint64_t oracle_kept(const oracle_rotor *r, int s)
 {
     return oracle_out(r, s) + (r->g->op[s].needs_saved ? r->g->op[s].saved : 0);
 }
-/* Returns the memory that stage s needs if its forward is kept for its backward, with the gradient after t live. */
+/* Returns the memory that the forward of stage s needs if its data are kept for its backward while the gradient of
+ * the output of stage t is live. */
 static inline uint64_t oracle_taped(const oracle_rotor *r, int s, int t)
 {
     const oracle_op *o = &r->g->op[s];
@@ -344,8 +351,9 @@ static inline uint64_t oracle_sweep(const oracle_rotor *r, int s, int t)
     return need;
 }
 
-/* Returns the best choice: 0 to tape stage s (keep it for its backward); k > s to run forward to k, reverse k to t,
- * then s to k - 1; -1 if impossible. */
+/* Returns the best first decision for stages s to t in memory m: 0 to run stage s and keep its data for its backward;
+ * k > s to run stages s to k - 1 without keeping data, then stages k to t forward and backward, then s to k - 1
+ * again; -1 if nothing fits. */
 static inline int oracle_rotor_choice(const oracle_rotor *r, int s, int t, uint64_t m,
                                       uint64_t *best)
 {
@@ -400,7 +408,7 @@ static inline uint64_t oracle_rotor_cost(const oracle_rotor *r, uint64_t memory)
     return cost == UINT32_MAX ? ORACLE_NEVER : cost;
 }
 
-/* Writes the schedule for `memory`; returns its length, at most `most`. */
+/* Writes the steps of the best schedule for `memory`, at most `most`, and returns their number. */
 static inline int oracle_rotor_list(const oracle_rotor *r, uint64_t memory, oracle_step *list,
                                     int most)
 {
@@ -452,8 +460,8 @@ static inline uint64_t oracle_choose(uint64_t n, uint64_t k, uint64_t most)
     return c;
 }
 
-/* Returns the number of forwards to reverse n steps with s checkpoints including the first state: t n - C(s + t, t -
- * 1), with the least t such that C(s + t, s) >= n. */
+/* Returns the least number of forwards to run n steps backward with s checkpoints, the first state being one of them:
+ * t n - C(s + t, t - 1), where t is the least number with C(s + t, s) >= n. */
 static inline uint64_t oracle_revolve(uint64_t n, uint64_t s)
 {
     uint64_t t = 0;
@@ -467,7 +475,8 @@ enum { ORACLE_LIVE = 16, ORACLE_LAYOUTS = 1 << 18 };
 typedef struct {
     int start, end, size;
 } oracle_block;
-/* All placements of the blocks live at one point, as offsets by slot (0xff: a free slot). */
+/* A set of placements of the blocks that are live at one point: for each placement, the offset of the block in each
+ * slot (0xff for a free slot). */
 typedef struct {
     unsigned char (*all)[ORACLE_LIVE], (*next)[ORACLE_LIVE];
     int *table, count, next_count;
@@ -486,12 +495,12 @@ static inline void oracle_place_add(oracle_places *q, const unsigned char *at)
     q->table[i] = q->next_count;
 }
 
-/* Returns whether blocks (by increasing start) fit in `memory` units (at most 254), or -1 if there are too many
- * placements. */
+/* Returns 1 if the blocks, given by increasing start, can be placed in `memory` units (at most 254), 0 if they
+ * cannot, and -1 if there are too many placements to try. */
 static inline int oracle_fits(const oracle_block *b, int n, int memory)
 {
     oracle_places q;
-    int slot[ORACLE_LIVE], result = 1; /* the block of each slot */
+    int slot[ORACLE_LIVE], result = 1; /* slot[i]: the live block in slot i */
     q.all = (unsigned char(*)[ORACLE_LIVE])malloc((size_t)ORACLE_LAYOUTS * ORACLE_LIVE);
     q.next = (unsigned char(*)[ORACLE_LIVE])malloc((size_t)ORACLE_LAYOUTS * ORACLE_LIVE);
     q.table = (int *)malloc(2 * ORACLE_LAYOUTS * sizeof(int));

@@ -1,8 +1,9 @@
-/* promises.h - checks the promises of the manual (9) on plans, for one request.
+/* promises.h - checks the promises of the manual (9) about plans, for one request at a time.
+ *
  *    promise_all(seed, way)     plans every mode and many budgets for the net of this seed (net.h), and
  *                               compares the plans with each other and with the frontier
  *    promise_synthetic(..)      does the same for the current synthetic graph (synthetic.h)
- *    promise_runs(seed, way)    trains by some of them: same bits as a plain plan, bytes as planned
+ *    promise_runs(seed, way)    trains with some of the plans: same bits as a plain plan, bytes as planned
  *    promise_fit(seed, way)     compares gckpt_fit with all micro-batches, planned one by one
  *    promise_report()           prints how often each promise was checked and broken
  *
@@ -35,7 +36,7 @@ enum { PROMISES(PROMISE_ENUM) PROMISE_KINDS };
 static long promise_checked[PROMISE_KINDS], promise_broken[PROMISE_KINDS];
 static int promise_verbose; /* if nonzero, prints every broken promise and its net */
 static int promise_printed;
-static long promise_untrainable; /* nets with nothing to train */
+static long promise_untrainable; /* number of nets in which no parameter can be trained */
 
 /* ---- the current request, and its plans ---- */
 enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
@@ -43,14 +44,14 @@ typedef struct {
     const char *what;
     size_t bytes, budget, proven_bytes; /* budget is 0 if the plan has none */
     uint64_t work, proven;
-    int searched, near_optimal; /* near_optimal: proven to be within 0.1 % of the cost of a step */
-    size_t copies; /* bytes of copied parameters; included in bytes */
+    int searched, near_optimal; /* near_optimal: proven to cost at most 0.1 % of a step more than the optimum */
+    size_t copies; /* bytes of staged copies of parameters, which are part of `bytes` */
 } promise_plan;
 static struct {
     char who[48];
     gckpt_graph *g;
     const gckpt_term *term;
-    int terms, of_net; /* of_net: nonzero if the graph is one of net.h */
+    int terms, of_net; /* terms: number of loss terms; of_net: nonzero if the graph is one of net.h */
     gckpt_plan_desc d;
     promise_plan plan[PROMISE_PLANS];
     int plans;
@@ -95,8 +96,8 @@ static inline void promise_report(void)
         printf("%9ld asked %5ld broken: %s\n", promise_checked[i], promise_broken[i], texts[i]);
 }
 
-/* Returns the workspace that an op's shape() requests. It begins after the compensation terms of sums within the
- * instruction (5e). */
+/* Returns the workspace that an op's shape function requests. In the instruction's workspace, it follows the
+ * compensation terms of sums within the instruction (manual, 5e). */
 static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -127,8 +128,8 @@ static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
     return own ? (comp + 63) / 64 * 64 + own : comp;
 }
 
-/* Returns whether the instruction is a fused group. A group has no shape rule and always a workspace, which
-   plan_check.h checks. */
+/* Returns whether the instruction is a fused group. A fused group has no shape rule and always has a workspace, which
+ * plan_check.h checks. */
 static inline int is_fused(const gckpt_plan *p, const gckpti_ins *ins)
 {
     return p->nodes[ins->id].kind == GCKPTI_OP && !p->nodes[ins->id].op->shape;
@@ -159,7 +160,8 @@ static inline gckpt_plan *promise_new_plan(gckpt_mode mode, size_t budget)
     return p;
 }
 
-/* Records a plan, sends some through a file, and frees it. Returns 0 if the plan is NULL. */
+/* Records a plan's bytes and cost, writes some plans to a file and reads them back, and frees the plan. Returns 0 if
+ * the plan is NULL. */
 static inline int promise_record(gckpt_plan *p, const char *what, size_t budget, int searched)
 {
     const gckpt_plan_desc *d = &promise_request.d;
@@ -207,8 +209,8 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
 
 static inline promise_plan *promise_last(void) { return &promise_request.plan[promise_request.plans - 1]; }
 
-/* Plans a mode without a budget, then with the bytes of that plan (without copies of parameters) as the budget, and
-   with a byte less. */
+/* Plans a mode without a budget, then with a budget of exactly that plan's bytes (without staged copies of
+ * parameters), and with one byte less. */
 static inline void promise_mode(gckpt_mode mode, const char *what)
 {
     if (!promise_record(promise_new_plan(mode, 0), what, 0, 0))
@@ -243,7 +245,7 @@ static inline void promise_modes(void)
         promise_request.d.segment_size = group;
     }
     if (promise_request.d.fetches || promise_request.d.stage_parameters || (promise_request.of_net && net.packed))
-        return; /* the list comes from the plain plan, which has no such forwards */
+        return; /* random_schedule takes its list from a plan without these options, which lacks some forwards */
     promise_request.d.schedule = list;
     promise_request.d.instructions =
         random_schedule(promise_request.g, promise_request.term, promise_request.terms, list, PROMISE_LIST);
@@ -253,7 +255,8 @@ static inline void promise_modes(void)
     promise_request.d.instructions = 0;
 }
 
-/* Checks that a budget error names the least budget, that this budget suffices, and that one byte less does not. */
+/* Checks that the error for too small a budget names the smallest budget of the mode, that this budget suffices, and
+ * that one byte less does not. */
 static inline int promise_least(gckpt_mode mode)
 {
     const char *what = gckpt_mode_name(mode);
@@ -277,9 +280,11 @@ static inline int promise_least(gckpt_mode mode)
             "%s, %s: a byte less than the least, %lu: %s", promise_request.who, what, (unsigned long)least,
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
-    const size_t named[2] = { fast, util_fast_budget(
-                                        promise_request.g) }; /* both, since bytes may differ at equal cost */
-    gckpt_plan *free_of = promise_new_plan(mode, 0); /* must_recompute policies may always raise the cost */
+    /* the budget that each of the two errors names for a fast plan; the two may differ if their plans have equal
+     * cost */
+    const size_t named[2] = { fast, util_fast_budget(promise_request.g) };
+    /* the plan without a budget, which must_recompute policies may make slow as well */
+    gckpt_plan *free_of = promise_new_plan(mode, 0);
     for (int i = 0; i < 2; i++) {
         p = promise_new_plan(mode, named[i] ? named[i] : least);
         promise(PROMISE_FAST,
@@ -357,7 +362,8 @@ static inline gckpt_frontier *promise_frontier(void)
     return f;
 }
 
-/* Lists budgets to plan, ascending: the least, those of other plans, some in between. */
+/* Lists the budgets to plan in ascending order: the least, the bytes of other plans, and some between. Returns their
+ * number. */
 static inline int promise_budgets(size_t *budget, size_t most)
 {
     int n = 0;
@@ -378,7 +384,7 @@ static inline int promise_budgets(size_t *budget, size_t most)
     return n;
 }
 
-/* Compares a budget's plan with the frontier and with AUTO. */
+/* Compares the OPTIMAL plan for this budget with the frontier and with the AUTO plan. */
 static inline void promise_budget(const gckpt_frontier *f, size_t budget)
 {
     gckpt_point at = { 0, 0, 0, 0, 0 };
@@ -405,7 +411,7 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
                 (unsigned long)budget, (unsigned long)promise_last()->work, (unsigned long)p.work);
 }
 
-/* Compares a budget's plan with one without offloading. */
+/* Compares a plan that may offload with the plan for the same budget that may not. */
 static inline void promise_slower(size_t budget, const promise_plan *with)
 {
     const size_t bytes = promise_request.d.offload_bytes;
@@ -423,12 +429,12 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
     promise_request.d.offload_bytes = bytes;
 }
 
-/* Compares every plan with every other. */
+/* Compares every recorded plan with every other: more bytes must never cost more. */
 static inline void promise_compare(void)
 {
     for (int i = 0; i < promise_request.plans; i++) {
         const promise_plan *p = &promise_request.plan[i];
-        /* a caller's schedule may take fewer bytes than any mode can find */
+        /* the least bytes apply to plans of any mode, but not to a caller's schedule, which may take fewer */
         promise(PROMISE_LEAST, p->bytes >= promise_request.least || !strcmp(p->what, "schedule"),
                 "%s: %s takes %lu bytes, fewer than the least, %lu", promise_request.who, p->what,
                 (unsigned long)p->bytes, (unsigned long)promise_request.least);
@@ -444,7 +450,7 @@ static inline void promise_compare(void)
                     (unsigned long)p->budget, (unsigned long)p->proven, q->what,
                     (unsigned long)q->work);
             if (!strcmp(q->what, "schedule") || !strcmp(p->what, "a point"))
-                continue; /* points are compared with plans for their bytes */
+                continue; /* points of the frontier are compared with the plans for their bytes instead */
             promise(q->searched ? PROMISE_MORE : PROMISE_RIVALS,
                     p->work <= q->work ||
                         (!q->searched && p->near_optimal && p->work - q->work < promise_request.step / 1000),
@@ -468,7 +474,7 @@ static inline void promise_open(unsigned seed, int way)
     snprintf(promise_request.who, sizeof promise_request.who, "seed %u way %d", seed, way);
 }
 
-/* Inference: plans budgets from the least one to the bytes of a plan without a budget. */
+/* Checks the promises for inference: plans for budgets from the least one to the bytes of a plan without a budget. */
 static inline void promise_inference(void)
 {
     gckpt_plan_desc *d = &promise_request.d;
@@ -497,7 +503,7 @@ static inline void promise_training(void)
     gckpt_plan_free(p);
     promise_untrainable += !p;
     if (!p && strstr(gckpt_error_text(promise_request.g), "nothing to train"))
-        return; /* every trained parameter reaches the loss only through gckpt_detach */
+        return; /* no trained parameter reaches the loss except through gckpt_detach, so there is nothing to train */
     promise_modes();
     for (int i = 0; i < promise_request.plans; i++)
         most = promise_request.plan[i].bytes > most ? promise_request.plan[i].bytes : most;
@@ -532,7 +538,7 @@ static inline void promise_all(unsigned seed, int way)
     random_state = saved;
 }
 
-/* Checks the current synthetic graph. */
+/* Checks all promises for the current synthetic graph. */
 #ifdef TESTS_SYNTHETIC_H
 static inline void promise_synthetic(const char *kind, int ops, int64_t which)
 {
@@ -555,7 +561,7 @@ typedef struct {
     size_t measured;
 } promise_run;
 
-/* Trains two steps by a plan of the current net, and frees the plan. */
+/* Trains two steps of the current net with the plan, and frees the plan. */
 static inline promise_run promise_train(gckpt_plan *p, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
@@ -576,7 +582,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     }
     run.hash = gckpt_store_hash(net.s);
     run.measured = gckpt_bytes_measured(e);
-    /* if a virtual rank has fewer rows than a micro-batch may have, no micro-batch is full */
+    /* if a virtual rank has fewer rows than a micro-batch of the graph, no micro-batch is full */
     const int64_t vranks = promise_request.d.virtual_ranks ? promise_request.d.virtual_ranks : 1;
     if ((net.batch + vranks - 1) / vranks >= net.rows)
         promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p),
@@ -586,8 +592,8 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     return run;
 }
 
-/* Trains by store-all of the plain variant over the whole batch, then by plans of this variant: store-all, least
- * bytes, and some between them. */
+/* Trains with a store-all plan of the whole batch without the options of `way`, then with plans with these options:
+ * store-all, least bytes, and some between them. All must give the same bits. */
 static inline void promise_runs(unsigned seed, int way)
 {
     uint64_t saved = random_state;
@@ -609,7 +615,8 @@ static inline void promise_runs(unsigned seed, int way)
             most = gckpt_plan_bytes(p);
         if (p && (k == 0 || net.rows == net.batch || gckpt_plan_split_exact(p, NULL))) {
             got = promise_train(p, k == 0 ? "plain" : k == 1 ? "store-all" : "budget");
-            want = want.hash == 0 ? got : want; /* the plain variant may have nothing to train */
+            /* the plan without options may have had nothing to train, so there is no hash yet */
+            want = want.hash == 0 ? got : want;
             promise(PROMISE_BITS,
                     got.hash == want.hash && !memcmp(got.loss, want.loss, sizeof want.loss),
                     "%s, run %d: other bits: loss %.9g, %.9g; %.9g, %.9g", promise_request.who, k,
@@ -631,8 +638,8 @@ static inline int promise_build(gckpt_graph *g, int64_t rows, gckpt_term *terms,
     return net.terms;
 }
 
-/* Plans all micro-batches and update rules. Returns the least cost of a step within `budget`, for the plan with the
- * fewest bytes among equals; *least is the least budget. */
+/* Plans every micro-batch size and every rule for updates in the backward. Returns the least cost of a step within
+ * `budget`, of several equal ones for the plan with the fewest bytes; stores the smallest feasible budget in *least. */
 static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t budget, size_t *bytes,
                                      size_t *least)
 {
@@ -681,7 +688,7 @@ static inline void promise_fit(unsigned seed, int way)
     d.fetch = NULL;
     d.costs = NULL;
     d.update_in_backward = d.virtual_ranks > 1 ? 0 : (int)below(3);
-    /* the net's own graph uses its parameters as any other graph does */
+    /* gckpt_fit builds its graphs in the same store, where they share the parameters of the net's own graph */
     gckpt_graph *own = net.g;
     net_store = net.s;
     const int64_t batch = net.batch;

@@ -1,17 +1,19 @@
-/* synthetic.h - graphs of synthetic ops with any sizes, costs and inputs of backwards; their kernels never run. m.o is
- * the same graph for oracle.h; m.d is the request. The only generator of such graphs:
+/* synthetic.h - graphs of synthetic ops, which have any sizes, costs and inputs of backwards, and kernels that never
+ * run. m.o is the graph for oracle.h, m.g the same graph for the library, and m.d the request. Graphs are made by:
+ *
  *    synth_start, synth_param, synth_op.., synth_finish                         by hand
  *    random_chain, random_graph, skip_chain, large_graph, flagged_graph         random
  *    synth_shape_count, synth_shape_of                                          all graphs of a given number of ops
  *                                                                               of five kinds, by index
- * synth_free frees each. Random graphs do not depend on the order in which compilers evaluate arguments. */
+ *
+ * synth_free frees a graph. Random graphs do not depend on the order in which compilers evaluate arguments. */
 #ifndef TESTS_SYNTHETIC_H
 #define TESTS_SYNTHETIC_H
 #include "oracle.h"
 #include "util.h"
 
 enum { FLOAT_BYTES = (int)sizeof(float) };
-static int param_times = 1; /* factor of the sizes of synthetic parameters */
+static int param_times = 1; /* the sizes of synthetic parameters are multiplied by this factor */
 
 typedef struct {
     int out, saved, work_forward, work_backward; /* sizes in floats */
@@ -35,12 +37,14 @@ static struct {
     gckpt_tensor *x, *t[ORACLE_OPS], *param[ORACLE_OPS];
     gckpt_op row[ORACLE_OPS];
     oracle_graph o;
-    unsigned needs[ORACLE_OPS][ORACLE_INPUTS]; /* inputs of the backward, by gradient */
+    /* for each input of an op, the bits of the inputs that the backward reads for the gradient of that input */
+    unsigned needs[ORACLE_OPS][ORACLE_INPUTS];
     int param_of[ORACLE_OPS], param_size[ORACLE_OPS], params, used[ORACLE_OPS];
     gckpt_cost cost[4 * ORACLE_OPS];
     gckpt_term term[4];
-    int terms, prologue; /* prologue: a parameter is read through a function of it */
-    size_t base;         /* plan bytes outside the arena */
+    /* prologue: nonzero if the ops read a function of a parameter instead of the parameter itself */
+    int terms, prologue;
+    size_t base;         /* bytes of the plan outside the arena */
     gckpt_plan_desc d;
 } m;
 
@@ -64,8 +68,8 @@ static inline int synth_param(int size)
     return m.params++;
 }
 
-/* Adds an op that reads ops in[] (-1 is the data) and maybe a parameter. needs: inputs of the backward,
- * by input, the parameter last. */
+/* Adds an op that reads the ops in[0..inputs-1] (-1 is the data) and, if param is not negative, a parameter as its
+ * last input. needs[k] says which data the backward reads for the gradient of input k. */
 static inline int synth_op(const int *in, int inputs, int param, const synth_attributes *a,
                           const unsigned *needs, int loss, gckpt_cost cost)
 {
@@ -107,8 +111,9 @@ static inline int synth_op(const int *in, int inputs, int param, const synth_att
     return i;
 }
 
-/* Returns an op's attributes; `saved` is in percent. A function and not an initialiser list, because compilers
-   evaluate such a list in different orders. */
+/* Returns an op's attributes; `saved` is the probability of saved data in percent. This is a function because
+ * compilers evaluate the expressions of an initialiser list in different orders, which would change the random
+ * numbers. */
 static inline synth_attributes synth_sizes(int out, unsigned percent, int saved, int workspace)
 {
     synth_attributes a = { 0 };
@@ -126,8 +131,8 @@ static inline gckpt_cost synth_costs(int forward, int backward)
     return cost;
 }
 
-/* Computes for each op whether it needs a gradient, the inputs that its backward reads, and the sizes that it
-   leaves. */
+/* Ends a graph: computes for each op whether it needs a gradient, which inputs its backward reads, and which sizes
+ * the oracle takes for it. */
 static inline void synth_finish(void)
 {
     int seen[ORACLE_OPS] = { 0 };
@@ -154,14 +159,14 @@ static inline void synth_finish(void)
         m.base += (size_t)m.param_size[q] * FLOAT_BYTES;
     m.d.optimiser = GCKPT_SGD;
     m.d.alignment = FLOAT_BYTES;
-    m.d.as_built = 1; /* the oracles know one order of backwards and no lowerings */
+    m.d.as_built = 1; /* the oracles know one order of backwards and no lowerings, so the plan must not choose others */
     m.d.costs = m.cost;
     m.d.cost_count = gckpt_graph_size(m.g);
 }
 
 /* ---- random graphs ---- */
-/* Builds a chain like random_chain of the Python reference: each backward reads its input, its output and its saved
- * data. If `any` is nonzero, the inputs of backwards are random as well. */
+/* Builds a chain of ops whose backwards read their input, output and saved data. If `any` is nonzero, the inputs of
+ * backwards are random. */
 static inline void random_chain(int stages, int any)
 {
     int last = -1;
@@ -187,7 +192,8 @@ static inline void random_chain(int stages, int any)
     synth_finish();
 }
 
-/* Builds skips, diamonds, branches without a gradient, tied parameters, up to two losses. */
+/* Builds a random graph with skip connections, diamonds, branches without a gradient, tied parameters and up to two
+ * losses. */
 static inline void random_graph(int ops)
 {
     synth_start();
@@ -199,7 +205,7 @@ static inline void random_graph(int ops)
         unsigned needs[ORACLE_INPUTS + 1];
         if (m.terms == losses)
             break;
-        if (i == ops + losses - 1) /* results that no op reads */
+        if (i == ops + losses - 1) /* the last loss also reads results that no op reads */
             for (int k = 0; k < i && inputs < 6; k++)
                 if (!m.used[k] && !m.o.op[k].loss)
                     in[inputs++] = k;
@@ -230,7 +236,7 @@ static inline void random_graph(int ops)
     synth_finish();
 }
 
-/* Builds a chain of n ops, the first with a parameter, then a loss. `skips` percent of the ops read one more value;
+/* Builds a chain of n ops, the first with a parameter, then a loss. `skips` percent of the ops read one value more;
  * sizes are at most `most`. If `segments` is nonzero, some ops are in segments. */
 static inline void skip_chain(int n, unsigned skips, int most, int segments)
 {
@@ -267,7 +273,7 @@ static inline void skip_chain(int n, unsigned skips, int most, int segments)
     synth_finish();
 }
 
-/* Builds a chain of ops with skips, losses in between, tied parameters, nested segments and policies. */
+/* Builds a chain of ops with skip connections, losses between them, tied parameters, nested segments and policies. */
 static inline void large_graph(int ops, int chain, int most)
 {
     int last = -1, depth = 0, shared;
@@ -317,8 +323,8 @@ static inline void large_graph(int ops, int chain, int most)
     synth_finish();
 }
 
-/* Builds a chain of n ops, then one or two losses. Some ops read more values, some work in place or run once. Sizes
- * are at most `most` floats times `scale`; costs are multiples of `costs`. */
+/* Builds a chain of n ops, then one or two losses. Some ops read further values, some work in place, some run only
+ * once. Sizes are at most `most` floats times `scale`; costs are multiples of `costs`. */
 static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
 {
     synth_start();
@@ -364,11 +370,12 @@ static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
     synth_finish();
 }
 
-/* ---- all graphs of a given number of ops of five kinds, with a loss of the unread values ---- */
+/* ---- all graphs of a given number of ops of five kinds; one loss reads all values that no op reads ---- */
 enum { SYNTH_READS_INPUT, SYNTH_READS_OUTPUT, SYNTH_READS_NOTHING, SYNTH_LAYER, SYNTH_PRODUCT };
 
-/* Returns the number of choices for op i: four kinds that read one value (the data or an op) and one kind that reads
- * two. The first op has a parameter, whatever its kind; a layer always has one. */
+/* Returns the number of choices for op i: each of four kinds can read any earlier value (the data or an op), and the
+ * fifth kind any pair of earlier values. Op 0 has a parameter whatever its kind is; an op of kind SYNTH_LAYER always
+ * has one. */
 static inline int64_t synth_ways(int i) { return 4 * (i + 1) + (i + 1) * i / 2; }
 static inline int64_t synth_shape_count(int ops)
 {
@@ -378,8 +385,8 @@ static inline int64_t synth_shape_count(int ops)
     return n;
 }
 
-/* Builds graph number `which`. If `drawn` is nonzero, sizes and costs are random; if 0, they depend on kind and
-   position. */
+/* Builds graph number `which` of all graphs with this number of ops. If `drawn` is nonzero, sizes and costs are
+ * random; if 0, they depend on the kind and the position of the op. */
 static inline void synth_shape_of(int ops, int64_t which, int drawn)
 {
     static const int outs[] = { 2, 3, 1, 2, 3 };

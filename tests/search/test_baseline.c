@@ -1,6 +1,8 @@
-/* test_baseline.c - baseline of plan quality: for fixed graphs, neither the least bytes nor the costs at
- * budgets from the least to store-all's may increase. Prints new entries if a search improves.
- * build/test_baseline 1 prints all entries */
+/* test_baseline.c - baseline of the quality of plans: for fixed graphs, neither the least bytes nor the costs at
+ * budgets from the least bytes to those of store-all may exceed the recorded entries. If a search improves, prints
+ * the new entries.
+ *
+ *     build/test_baseline 1      prints all entries */
 #include "gradckpt.h"
 
 #include "synthetic.h"
@@ -8,10 +10,9 @@
 enum { GRAPHS = 25, BUDGETS = 6, LARGE = 1 << 26 };
 
 typedef struct {
-    unsigned long long bytes,
-        /* least: least bytes; recomputed: cost above store-all's, in millionths of a step, summed over all
-           budgets */
-        recomputed;
+    /* bytes: least bytes of a plan; recomputed: cost above that of store-all, in millionths of a step, summed over all
+     * budgets */
+    unsigned long long bytes, recomputed;
 } found;
 
 static const found baseline[GRAPHS] = {

@@ -1,6 +1,8 @@
-/* test_bound.c - proven bounds of plans: no schedule of any origin costs less than the proven cost for its bytes, or
- * takes fewer bytes than the proven bytes. The dynamic programme of the bound agrees with a search over all closures.
- * build/test_bound [first seed] [scale in percent] */
+/* test_bound.c - tests the proven bounds of plans: no schedule of any origin costs less than the proven cost for its
+ * bytes, or takes fewer bytes than the proven bytes. The dynamic programme that computes the bound agrees with a
+ * search over all closures.
+ *
+ *     build/test_bound [first seed] [scale in percent] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -26,7 +28,8 @@ static struct {
     gckpti_bound b;
 } request;
 
-/* Properties of requests; counters of schedules tried, and of schedules that meet the bound exactly. */
+/* Properties of requests (each a bit of `cases`), and then counters: of schedules that were tried, and of those that
+ * meet the bound exactly. */
 enum {
     PLAIN,
     BF16,
@@ -95,7 +98,7 @@ static void close_bound(void)
     gckpti_planner_free(&request.p);
 }
 
-/* Returns the greatest sum of live sizes, rounded up. */
+/* Returns the largest sum over the instructions of the sizes of live buffers, each rounded up. */
 static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t length)
 {
     static int64_t change[4 * LIST];
@@ -113,7 +116,8 @@ static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t lengt
     return peak;
 }
 
-/* Checks that a schedule, if it is legal, respects the bounds. */
+/* Checks that a schedule costs no less and takes no fewer bytes than the proven bounds; ignores it if it is not
+ * legal. */
 static void try_list(const gckpt_instruction *list, int n, unsigned seed)
 {
     gckpti_lowered *d = &request.p.lowered;
@@ -138,7 +142,7 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
         }
 }
 
-/* Removes, inserts or moves some forwards of a list. */
+/* Removes, inserts or moves some forwards of a list at random, and returns its new length. */
 static int mutate(gckpt_instruction *list, int n)
 {
     for (int k = between(1, 3); k > 0 && n > 1 && n < LIST - 4; k--) {
@@ -160,8 +164,8 @@ static int mutate(gckpt_instruction *list, int n)
     return n;
 }
 
-/* Lists the body of a plan, without updates. If `wild` is nonzero, inserts runs of forwards at random places among
- * its backwards. */
+/* Lists the instructions of a plan's body, without updates, and returns their number. If `wild` is nonzero, inserts
+ * runs of consecutive forwards at random places among the backwards. */
 static int list_of(const gckpt_plan *p, int wild, gckpt_instruction *list)
 {
     gckpt_instruction in;
@@ -198,7 +202,8 @@ static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
               p ? "" : gckpt_error_text(request.g));
 }
 
-/* Checks the frontier's points, and plans for budgets between them: the proven cost falls as bytes grow. */
+/* Checks the bounds of the frontier's points, and of plans for budgets between them: the proven cost falls as bytes
+ * grow. Returns the frontier. */
 static gckpt_frontier *check_frontier(unsigned seed)
 {
     gckpt_frontier *f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
@@ -223,7 +228,7 @@ static gckpt_frontier *check_frontier(unsigned seed)
     return f;
 }
 
-/* Checks the current request: plans of every mode, points, and schedules of any origin. */
+/* Checks the current request: plans of every mode, points of the frontier, and random schedules. */
 static void check_request(unsigned seed)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
@@ -291,7 +296,7 @@ static void set_policies(int percent)
         }
 }
 
-/* Records which properties the net's request has. */
+/* Takes the request of the current net, and records which of the properties it has. */
 static void take_request(void)
 {
     const gckpt_plan_desc *d = &net.d;
@@ -324,7 +329,7 @@ static void take_request(void)
     }
 }
 
-/* Makes the current synthetic graph the request. */
+/* Takes the current synthetic graph as the request. */
 static void take_synthetic(void)
 {
     memset(&request.d, 0, sizeof request.d);
@@ -387,9 +392,9 @@ static void test_synthetic(unsigned first, long count)
     }
 }
 
-/* ---- the dynamic programme against all closures ---- */
-/* Computes bytes and cost of closure `r` at a point as defined at the head of src/search/bound.c. Returns 0 if it is
- * not a closure. */
+/* ---- the dynamic programme of src/search/bound.c, compared with a search over all closures ---- */
+/* Computes bytes and cost of the set of nodes `r` at a point, as the head of src/search/bound.c defines them. Returns
+ * 0 if the set is not a closure. */
 static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
 {
     const gckpti_planner *p = &request.p;
@@ -424,7 +429,7 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     return 1;
 }
 
-/* Least cost of all closures at a point by bytes / grain, or UINT64_MAX if no closure has these bytes. */
+/* least[b]: least cost of all closures at a point with b * grain bytes, or UINT64_MAX if no closure has them */
 enum { MOST_BYTES = 512 };
 static uint64_t least_cost[MOST_BYTES];
 static void all_closures(int rank, int64_t grain)
@@ -442,7 +447,8 @@ static void all_closures(int rank, int64_t grain)
     }
 }
 
-/* Returns the lower convex hull of these costs at `capacity`, rounded up; costs are multiples of `cost`. */
+/* Returns the value at `capacity` of the lower convex hull of the costs above, rounded up; all costs are multiples of
+ * `cost`. */
 static uint64_t hull(int capacity, uint64_t cost)
 {
     uint64_t best = UINT64_MAX;
@@ -451,7 +457,7 @@ static uint64_t hull(int capacity, uint64_t cost)
             uint64_t n = (uint64_t)(b - a), wa = least_cost[a], wb = least_cost[b], sum;
             if (wa == UINT64_MAX || wb == UINT64_MAX)
                 continue;
-            /* in multiples of cost / n, so that nothing overflows */
+            /* computes in multiples of cost / n, so that nothing overflows */
             sum = a == b ? wa / cost
                          : (wa / cost) * (uint64_t)(b - capacity) + (wb / cost) * (uint64_t)(capacity - a);
             n = a == b ? 1 : n;
@@ -463,7 +469,8 @@ static uint64_t hull(int capacity, uint64_t cost)
     return best;
 }
 
-/* Returns whether every value that only recomputation reads has a bit, so that no value is free. */
+/* Returns whether each value that only recomputation reads has a separate bit, so that the bound counts every
+ * value. */
 static int all_have_bits(const gckpti_cut_point *t)
 {
     int good = 1;
@@ -477,7 +484,7 @@ static int all_have_bits(const gckpti_cut_point *t)
     return good;
 }
 
-/* Checks that the recomputed nodes of a cut are a closure with the cut's bytes and cost. */
+/* Checks that the recomputed nodes of a cut are a closure with the bytes and the cost of the cut. */
 static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, int cut,
                       unsigned seed)
 {
@@ -527,7 +534,8 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
     }
 }
 
-/* A chain in which backwards read few values: the number of states stays small, however long the chain is. */
+/* Tests a chain in which backwards read few values: the number of states of the dynamic programme stays small,
+ * however long the chain is. */
 static void test_chain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -552,7 +560,7 @@ static void test_chain(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* More different layers than a hull has corners: the bound may then claim nothing. */
+/* Tests more different layers than a hull can have corners: the bound may then be weaker, but must still be right. */
 static void test_long(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -577,7 +585,9 @@ static void test_long(void)
     request.terms = 1;
     request.d.costs = cost;
     request.d.cost_count = (int)g->count;
-    request.d.batch = 4; /* otherwise gradients accumulate, and the points come late in the step */
+    /* with two micro-batches all parameter gradients live from the start; with one they would add up during the step,
+     * and the points that matter would come late */
+    request.d.batch = 4;
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
         request.d.segment_size = group;
@@ -593,7 +603,7 @@ static void test_closures(unsigned first, long count)
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
         net_seed(seed, 4);
-        /* small sizes; large sizes, on 64-bit systems with differences of over 4 GB */
+        /* scale of sizes: small for two of three graphs; the others exceed 4 GB on systems with 64 bits */
         int scale = i % 3 != 2 ? 1 : sizeof(size_t) > 4 ? 1 << 28 : 1 << 26;
         uint64_t cost = i % 3 == 2 ? UINT64_C(1) << 44 : i % 3 == 1 ? 1000003 : 1;
         flagged_graph(between(4, 13), 5, scale, cost);

@@ -1,6 +1,6 @@
-/* test_plan.c - compares plans with results found without the planner (oracle.h): least cost on small graphs, Revolve's
- * closed form, rotor on chains. Plans never exceed the budget, and are never worse with more bytes or than another
- * mode; plan_check.h checks thousands of them.
+/* test_plan.c - compares plans with results found without the planner (oracle.h): the least cost on small graphs,
+ * Revolve's closed form, and rotor on chains. Plans never exceed the budget, and are never worse than plans with
+ * fewer bytes or of another mode; plan_check.h checks thousands of them.
  *
  *    build/test_plan [first seed] [scale in percent] [print every miss]
  *    build/test_plan nets [first seed] [number] [requests for each]: promises, printed one by one
@@ -79,7 +79,7 @@ static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
     return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 
-/* Returns the least cost of the points that take at most `bytes`, or ORACLE_NEVER. */
+/* Returns a GCKPT_SCHEDULE plan with the oracle's n steps, or NULL. */
 static gckpt_plan *plan_steps(const oracle_step *steps, int n)
 {
     static gckpt_instruction list[STEPS];
@@ -98,7 +98,7 @@ static int check_plan(const gckpt_plan *p, const char *what, unsigned seed)
                      p ? "another workspace" : gckpt_error_text(request.g));
 }
 
-/* Returns the least cost of the points within `bytes`, or ORACLE_NEVER. */
+/* Returns the least cost of the points that take at most `bytes` bytes, or ORACLE_NEVER if no point does. */
 static uint64_t work_at(const point *p, int n, uint64_t bytes)
 {
     uint64_t best = ORACLE_NEVER;
@@ -114,8 +114,8 @@ static size_t reported_least(void)
     return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
 }
 
-/* Checks that the plan for a budget is the frontier's best point within it. If `whole` is nonzero, compares it with a
- * plan made without the frontier as well. Returns its bound, or 0 if there is no plan. */
+/* Checks that the plan for a budget is the frontier's best point within the budget. If `whole` is nonzero, also
+ * compares it with a plan made without the frontier. Returns the plan's proven cost, or 0 if there is no plan. */
 static uint64_t check_budget(size_t budget, int whole, unsigned seed)
 {
     gckpt_plan *p = gckpt_frontier_plan(front.f, budget), *q = NULL;
@@ -139,7 +139,8 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
                   (unsigned long)budget, (unsigned long)gckpt_plan_cost(p), (unsigned long)at.cost);
     }
     if (p && whole) {
-        /* a plan for a budget between the points of a larger graph may be better */
+        /* in a graph that is too large for an exhaustive search, the plan for a budget between two points may be
+         * better than the lower point */
         const int same = request.g->count <= GCKPTI_TINY_N || budget == at.bytes;
         q = plan_mode(GCKPT_OPTIMAL, budget);
         CHECK_MSG(
@@ -157,8 +158,8 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     return bound;
 }
 
-/* Finds the frontier. Checks that more bytes cost less at every point, and that the error for too small a budget names
- * the first point. */
+/* Finds the frontier. Checks that each point costs less than the point with fewer bytes, and that the error for too
+ * small a budget names the bytes of the first point. */
 static void find_frontier(unsigned seed)
 {
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
@@ -181,8 +182,8 @@ static void find_frontier(unsigned seed)
     }
     front.most = gckpt_plan_bytes(p);
     front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
-    /* if gckpt_recompute applies to a node that need not run before the first backward, store-all computes it twice: a
-     * point may compute it once, with more bytes */
+    /* gckpt_recompute may apply to a node that need not run before the first backward. Store-all then computes this
+     * node twice, while a point of the frontier may compute it once, with more bytes. */
     CHECK_MSG(last.cost < gckpt_plan_cost(p) ||
                   (last.cost == gckpt_plan_cost(p) && last.bytes <= front.most),
               "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
@@ -201,7 +202,7 @@ static void find_frontier(unsigned seed)
     check_budget(front.least, 1, seed);
 }
 
-/* Finds the points by the exhaustive search. */
+/* Finds the points of the optimal frontier by exhaustive search, and returns their number. */
 static int oracle_points(point *out)
 {
     uint64_t memory = 0, peak = 0;
@@ -219,7 +220,8 @@ static int oracle_points(point *out)
     return n;
 }
 
-/* Returns whether the plan's buffers can be placed in this number of bytes, or 1 if that is too hard to decide. */
+/* Returns whether the plan's buffers can be placed in this number of bytes; also returns 1 if that is too hard to
+ * decide. */
 static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
 {
     static oracle_block block[4 * STEPS];
@@ -240,17 +242,20 @@ static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
 typedef struct {
     const char *name;
     long graphs, budgets, optimal, refused;
-    long search, layout, impossible; /* plans that are not optimal, by cause */
-    long within;                     /* cost at most a tenth above the optimum, or the optimum cannot be placed */
-    /* proven: optimal costs equal to the bound; least_proven: the same for the least bytes of a graph */
+    long search, layout, impossible; /* numbers of plans that are not optimal, by cause */
+    /* number of budgets at which the cost exceeds the optimum by at most a tenth, or at which the optimum cannot be
+     * placed */
+    long within;
+    /* proven: number of plans whose optimal cost equals the proven cost; least_proven: number of graphs whose least
+     * bytes equal the proven bytes */
     long proven, least_proven;
     double sum, worst, least_sum, least_worst;
     unsigned worst_seed;
 } score;
 
-/* Compares at every budget, in steps of a float, from the least feasible one to store-all's. A plan that is not optimal
- * is attributed to the search if the library can place the optimal schedule; else to placement if the oracle can place
- * it; otherwise that schedule has no placement within the budget. */
+/* Compares the plans for all budgets, in steps of one float, from the least feasible one to that of store-all, with
+ * the optimum. A plan that is not optimal counts for `search` if the library can place the optimal schedule; for
+ * `layout` if only the oracle can place it; and for `impossible` if the schedule has no placement within the budget. */
 static void compare(score *s, unsigned seed)
 {
     static point best[POINTS];
@@ -377,15 +382,16 @@ static void test_small(unsigned first, long chains, long graphs)
               plain.within, plain.budgets);
 }
 
-/* ---- Revolve ----
- * n steps, of which n - 1 are ops with an output of size 1 whose backward reads only their input, cost 1,
- * and the last is the loss, cost 0. State 0 is fed and takes no memory; Revolve counts it as one of its
- * s checkpoints. A forward from a state that is not kept needs s - 1 states, its input, its output and a
- * gradient: size s + 2. A backward needs s - 1 states, its input and two gradients: the same. The loss
- * has a workspace of size 1 in its backward, so that this also holds for it (one gradient only), and no
- * more states than Revolve allows are live after it. Keeping more within a sweep saves nothing, since a
- * sweep computes nothing twice. So a budget of s + 2 is exactly s checkpoints, and the number of
- * forwards is exactly Revolve's. All buffers have size one: placement wastes nothing. */
+/* ---- Revolve: a chain for which budgets are exactly numbers of checkpoints ----
+ *
+ * The chain has n steps. The first n - 1 are ops of cost 1 with an output of size 1, whose backward reads only the
+ * op's input; the last step is the loss, of cost 0. State 0, the input of the chain, is fed and takes no memory, while
+ * Revolve counts it as one of its s checkpoints. A forward from a state that is not kept needs s - 1 kept states, the
+ * op's input and output, and a gradient: size s + 2. A backward needs s - 1 kept states, the op's input and two
+ * gradients: also s + 2. The loss has only one gradient, and in its backward a workspace of size 1, so that its
+ * backward needs s + 2 as well, and no more states than Revolve allows are live after it. Keeping more states during a
+ * sweep saves nothing, since a sweep computes nothing twice. So a budget of s + 2 corresponds to exactly s checkpoints,
+ * and the number of forwards is exactly Revolve's. All buffers have size 1, so placement wastes nothing. */
 static void uniform_chain(int n)
 {
     unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
@@ -445,11 +451,12 @@ static void test_revolve(int most)
 
 /* ---- virtual ranks and ranks ---- */
 enum { SETUPS = 6 };
-/* Makes the current request one with virtual ranks, as one of several processes; setups 0 and 1 have neither. */
+/* Gives the current request virtual ranks, or makes it that of one of several processes; setups 0 and 1 have
+ * neither. */
 static void take_setup(int setup)
 {
     static const struct {
-        int virtual_ranks, ranks, times; /* times: micro-batches that the rows of a virtual rank fill */
+        int virtual_ranks, ranks, times; /* times: number of micro-batches for the rows of one virtual rank */
     } setups[SETUPS] = { { 1, 1, 1 }, { 1, 1, 9 }, { 4, 1, 2 },
                          { 2, 2, 1 }, { 8, 4, 1 }, { 4, 4, 3 } };
     int64_t rows = request.g->rows;
@@ -463,9 +470,10 @@ static void take_setup(int setup)
 }
 
 /* ---- properties of every graph ---- */
-static long worse, rivals; /* plans of other modes that AUTO was compared with */
+/* rivals: plans of other modes that AUTO was compared with; worse: those in which AUTO cost more */
+static long worse, rivals;
 
-/* Checks that the frontier costs no more than a plan in its bytes. */
+/* Checks that the frontier has a point within the bytes of the plan `rival` that costs no more. */
 static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed)
 {
     uint64_t bytes = gckpt_plan_bytes(rival), work = work_at(front.at, front.n, bytes);
@@ -479,7 +487,8 @@ static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed
         check_budget((size_t)bytes, chance(5), seed);
 }
 
-/* Inserts repeated runs of forwards at random places into store-all's body. */
+/* Inserts runs of repeated forwards at random places of the body of a store-all plan. Returns the number of
+ * instructions. */
 static int custom_schedule(const gckpt_plan *all, gckpt_instruction *list)
 {
     int n = 0, forwards = 0;
@@ -532,7 +541,7 @@ static void check_rotor(unsigned seed)
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
     uint64_t memory = gckpt_plan_peak(p) / FLOAT_BYTES;
     gckpt_plan_free(p);
-    for (int i = 0; i < m.o.n; i++) /* rotor keeps it though no backward reads it */
+    for (int i = 0; i < m.o.n; i++) /* rotor keeps this value even if no backward reads it, so the model must as well */
         memory += m.o.op[i].out;
     oracle_rotor_new(&rotor, &m.o, memory);
     for (int i = 0; i < 8; i++) {
@@ -575,7 +584,7 @@ static void test_large(unsigned first, long count)
            "large graphs", count, checked - before, worse - w, rivals - c);
 }
 
-/* Tests graphs with sharded parameters, and without. */
+/* Tests graphs with and without sharded parameters. */
 static void test_sharding(unsigned first, long count)
 {
     long before = checked, w = worse, c = rivals;
@@ -599,8 +608,8 @@ static void test_sharding(unsigned first, long count)
 }
 
 /* ---- every small graph ---- */
-/* Compares a graph, with sizes that depend on the kind or are random, with the exhaustive search, and checks all
-   promises. */
+/* Builds graph number `which`, with sizes by kind or random ones, compares its plans with the exhaustive search, and
+ * checks all promises. */
 static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
 {
     net_seed(seed, 3);
@@ -612,7 +621,8 @@ static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
     synth_free();
 }
 
-/* Tests all graphs of up to four ops (or every n-th of them, n = `each`), and samples of those with five and six. */
+/* Tests all graphs of up to four ops (or only every each-th of them), and a sample of the graphs with five and six
+ * ops. */
 static void test_shapes(int64_t first, int64_t each, int64_t samples)
 {
     score all = { .name = "all of 1 to 4 ops" }, five = { .name = "samples of 5 ops" },
@@ -659,8 +669,9 @@ static void test_nets(unsigned first, long count, int ways)
               promise_untrainable);
 }
 
-/* Trains a net whose first loss depends on no trained parameter, with a regulariser that does: the batch has forwards
- * and no backwards. All plans have that loss, which sets the divisor, and the same bits. */
+/* Trains a net whose first loss depends on no trained parameter, and whose regulariser does: the micro-batches have
+ * forwards but no backwards. Every plan must compute the first loss, whose count is the divisor, and give the same
+ * bits. */
 static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double *loss,
                                   size_t *bytes)
 {
@@ -694,7 +705,8 @@ static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double 
     return hash;
 }
 
-/* A loss of an input alone needs no arena; the budget still needs the parameters' bytes. */
+/* Tests a loss that reads an input only: it needs no arena, while the budget must still have the bytes of the
+ * parameters. */
 static void test_no_arena(void)
 {
     const gckpt_init init = { 0.4f, 0, 0.1f };
@@ -718,7 +730,7 @@ static void test_no_arena(void)
 static void test_regulariser_alone(void)
 {
     static const int sizes[] = { 10, 100, 160,
-                                 400 }; /* the batch has fewer bytes than the prologue; then more */
+                                 400 }; /* a batch with fewer bytes than the prologue, then one with more */
     for (int i = 0; i < 4; i++) {
         double want, loss;
         size_t most, bytes;
@@ -755,7 +767,7 @@ int main(int argc, char **argv)
     test_sharding(first, (8 * scale + 99) / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
     test_nets(first, 160 * scale / 15, 1);
-    if (first == 1 && scale >= 15) /* a third of the nets covers most features */
+    if (first == 1 && scale >= 15) /* a third of the nets of a full run is enough to cover most features */
         net_check_coverage();
     test_regulariser_alone();
     test_no_arena();

@@ -1,6 +1,8 @@
-/* test_search.c - quality of the search on random graphs: how often it may miss the optimum; it is never worse than
- * any uniform segmentation, and each call gives the same result. Also checks the manual's promises (9) on larger
- * graphs. build/test_search [first seed] [percent] */
+/* test_search.c - quality of the search on random graphs: how often the search may miss the optimum. Its plans are
+ * never worse than any uniform segmentation, and each call gives the same result. Also checks the manual's promises
+ * (9) on larger graphs.
+ *
+ *     build/test_search [first seed] [percent] */
 #include "gradckpt.h"
 
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 
 enum { POINTS = 600, PLANS = 100 };
 
-/* Builds the graph of the request; lowerings and orders of backwards may be chosen. */
+/* Builds a random chain as the request, in which the planner may choose lowerings and orders of backwards. */
 static void build(int n, unsigned skips, int most, int segments)
 {
     skip_chain(n, skips, most, segments);
@@ -49,9 +51,11 @@ static uint64_t work_in(uint64_t bytes)
     return work;
 }
 
-/* Small graphs: the share of budgets with the optimum, and the excess of the others. */
+/* Results on small graphs: the share of budgets with an optimal plan, and how much the other plans exceed the
+ * optimum. */
 typedef struct {
-    long graphs, budgets, optimal, refused, proven; /* proven: the bound equals the optimum */
+    /* proven: number of budgets at which the proven cost equals the optimum */
+    long graphs, budgets, optimal, refused, proven;
     double lost;
 } score;
 
@@ -65,7 +69,7 @@ static void against_optimum(score *t, unsigned seed)
                   m.o.op[i].work_backward + m.o.op[i].param_grad;
     t->graphs++;
     for (uint64_t above = point[points - 1].bytes - base;
-         memory > 0;) { /* steps of the optimum, from the largest budget down */
+         memory > 0;) { /* each step of the optimum's cost, from the largest budget down */
         uint64_t want = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
         if (want == ORACLE_NEVER)
             break;
@@ -89,8 +93,8 @@ static void against_optimum(score *t, unsigned seed)
     gckpt_frontier_free(frontier);
 }
 
-/* Checks that a plan for a point's bytes has the cost of that point, and a plan for a byte less the cost of the point
-   before. */
+/* Checks that a plan for the bytes of point `at` has its cost, and that a plan for one byte less has the cost of the
+ * point before. */
 static void planned_alone(unsigned seed, int at)
 {
     for (int less = 0; less < 2; less++) {
@@ -108,7 +112,8 @@ static void planned_alone(unsigned seed, int at)
     }
 }
 
-/* Checks that the sqrt plan has the fewest bytes of all uniform segmentations, by ops or by user segments. */
+/* Checks that the GCKPT_SQRT plan has the fewest bytes of all uniform segmentations, by ops or by the user's
+ * segments. */
 static void against_groups(unsigned seed, int n, int segments)
 {
     gckpt_plan *best = plan(GCKPT_SQRT, 0, 0);
@@ -130,7 +135,8 @@ static struct {
     const char *what;
 } known[PLANS];
 static int plans;
-static long searched, rivals, filled; /* filled: budgets between points whose own plan costs less */
+/* filled: number of budgets between points whose own plan costs less than the point */
+static long searched, rivals, filled;
 
 static void know(const gckpt_plan *p, const char *what)
 {
@@ -141,8 +147,8 @@ static void know(const gckpt_plan *p, const char *what)
     known[plans++].what = what;
 }
 
-/* Returns the cost of a searched plan. Checks that it is within its budget, and costs no more than anything known in
- * the same number of bytes; a plan proven near-optimal may cost up to 0.1 % of a step more. */
+/* Returns the cost of a searched plan. Checks that the plan is within its budget, and that no plan known within the
+ * same bytes costs less; a plan proven to be near-optimal may cost up to 0.1 % of a step more than another. */
 static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
 {
     gckpt_plan *p = plan(mode, budget, 0);
@@ -180,7 +186,7 @@ static void check_promises(unsigned seed, int n)
         gckpt_plan_free(p);
     }
     rivals += plans;
-    for (int i = 0; i < plans; i++) { /* from the frontier, and without it */
+    for (int i = 0; i < plans; i++) { /* plans taken from the frontier, and plans made without it */
         uint64_t work = work_in(known[i].bytes);
         CHECK_MSG(known[i].bytes >= least, "seed %u: %s takes %lu bytes, the least is %lu", seed,
                   known[i].what, (unsigned long)known[i].bytes, (unsigned long)least);
@@ -198,7 +204,8 @@ static void check_promises(unsigned seed, int n)
         CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
         gckpt_plan_free(p);
     }
-    for (int less = 0; less < 2; less++) { /* the least budget that the error names is the least that works */
+    /* budgets of 1 byte, and of one byte less than the least, are refused by a text that names the least bytes */
+    for (int less = 0; less < 2; less++) {
         p = plan(GCKPT_OPTIMAL, less ? least - 1 : 1, 0);
         char named[40];
         snprintf(named, sizeof named, "at least %lu", (unsigned long)least);
@@ -206,7 +213,7 @@ static void check_promises(unsigned seed, int n)
                   gckpt_error_text(m.g), named);
         gckpt_plan_free(p);
     }
-    for (int i = 0; i <= 12; i++) { /* neither more bytes nor a missing frontier costs more */
+    for (int i = 0; i <= 12; i++) { /* neither a larger budget nor planning without a frontier may cost more */
         size_t budget = i % 3 == 2 ? point[(points - 1) * i / 12].bytes
                                    : least + (known[0].bytes - least) / 12 * (size_t)i;
         budget = budget < last ? last : budget;

@@ -1,8 +1,8 @@
-/* test_in_place.c - training that reads quantised weights in place, without dequantising them first. Losses, gradients
- * and trained weights have the bits of a net with the dequantised values as floats, for each storage, precision,
- * instruction set, number of threads, plan, lowering of the loss and micro-batch. Only weights that some op reads as
- * floats are dequantised into the arena; a model of Llama-3.2-1B's shape fits into the expected bytes.
- * build/test_in_place */
+/* test_in_place.c - training that reads quantised weights in place, without dequantising them first. Losses,
+ * gradients and trained weights have the bits of a net that stores the dequantised values as floats, for each
+ * storage, precision, instruction set, number of threads, plan, lowering of the loss and micro-batch. Only weights
+ * that some op reads as floats are dequantised into the arena; a model of Llama-3.2-1B's shape fits into the expected
+ * bytes. */
 #include <stdint.h>
 
 #include "gradckpt.h"
@@ -11,7 +11,7 @@
 enum { STEPS = 2, ROWS = 3, RANK = 2, RESERVE = 8 };
 typedef struct { int t, c, h, v; } sizes;
 
-/* ---- weights (rows,columns): the quantised bytes, and the equivalent floats ---- */
+/* ---- quantised weights of shape (rows, columns), and floats of equal value ---- */
 typedef struct {
     void *blocks[2 * RESERVE + 2];
     int count;
@@ -27,8 +27,9 @@ static void weights_free(weights *w)
         free(w->blocks[--w->count]);
 }
 
-/* Creates external weights with values of about 0.1. Among halves are subnormal ones, zeros, and any values below 2.
- * Bytes begin at an odd address, and some rows have subnormal scales. */
+/* Creates quantised weights in external memory, with values of about 0.1. The f16 weights include subnormal numbers,
+ * zeros and arbitrary numbers below 2; int8 and int4 values begin at an odd address, and some of their scales are
+ * subnormal. */
 static void external(gckpt_store *s, weights *w, const char *name, int64_t rows, int64_t columns, gckpt_storage storage)
 {
     const gckpt_shape shape = rows ? gckpt_shape2(rows, columns) : gckpt_shape1(columns);
@@ -46,7 +47,7 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
         unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(n / 32 * 18) + 1) + 1;
         for (int64_t i = 0; i < n / 32 * 18; i++)
             blocks[i] = (unsigned char)below(256);
-        for (int64_t i = 0; i < n / 32; i++) /* scales of about 0.01 with either sign; some are subnormal or 0 */
+        for (int64_t i = 0; i < n / 32; i++) /* block scales of about 0.01 with either sign; some are subnormal or 0 */
             blocks[18 * i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : 0x1e + below(3)));
         result = gckpt_store_external_quantised(s, name, shape, storage, blocks, NULL);
     } else {
@@ -64,7 +65,7 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     CHECK_MSG(result == GCKPT_OK, "%s: %s", name, gckpt_error_text(s));
 }
 
-/* ---- a net of every op that reads quantised weights, and of some that do not ---- */
+/* ---- a net with every op that reads quantised weights in place, and with some ops that do not ---- */
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -72,7 +73,7 @@ typedef struct {
     gckpt_tensor *tokens, *targets, *middle;
     gckpt_term term;
     sizes z;
-    int two; /* nonzero if the head is two ops */
+    int two; /* nonzero if the head is linear and cross_entropy, 0 if it is linear_cross_entropy */
 } net;
 
 static gckpt_tensor *weight(const net *n, const char *name, int64_t rows, int64_t columns)
@@ -81,7 +82,7 @@ static gckpt_tensor *weight(const net *n, const char *name, int64_t rows, int64_
                        (gckpt_init){ rows ? 0.1f : 0, 0, 0 });
 }
 
-/* x w, plus a product with trained matrices */
+/* Adds the frozen product x w and a product of x with trained low-rank matrices. */
 static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, const char *name, int64_t in, int64_t out)
 {
     char full[32];
@@ -91,7 +92,7 @@ static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, con
     return gckpt_add(y, gckpt_linear(x, weight(n, full, RANK, out), NULL));
 }
 
-/* Returns a store with the quantised weights, or with the equivalent floats. */
+/* Returns a store with the quantised weights, or if `floats` is nonzero, with floats of equal value. */
 static gckpt_store *store_new(weights *w, sizes z, gckpt_storage storage, int floats)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -119,7 +120,8 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
     n.targets = gckpt_input(n.g, "targets", GCKPT_I32, gckpt_shape2(rows, z.t));
     gckpt_tensor *table = weight(&n, "table", z.v, z.c), *scaled = weight(&n, "scaled", z.c, z.c);
     gckpt_tensor *x = gckpt_positions(gckpt_embed(table, n.tokens), weight(&n, "places", z.t + 3, z.c), 0);
-    x = gckpt_add(x, weight(&n, "prompt", 0, z.c)); /* trained, so the backward goes down to the first layer */
+    /* a trained parameter at the bottom makes the backward run through every layer */
+    x = gckpt_add(x, weight(&n, "prompt", 0, z.c));
     gckpt_tensor *h = gckpt_linear(x, weight(&n, "up", z.c, z.h), weight(&n, "bias", 0, z.h));
     h = gckpt_silu(adapted(&n, x, h, "up", z.c, z.h));
     x = gckpt_add(x, gckpt_linear_transposed(h, weight(&n, "down", z.c, z.h), NULL));
@@ -152,7 +154,8 @@ static int net_feed(const void *user, int64_t row, gckpt_feed *feeds)
     return 2;
 }
 
-/* Returns a hash of the losses, of a gradient that has passed all quantised weights, and of the trained values. */
+/* Returns a hash of the losses, of a gradient that was propagated back through all quantised weights, and of the
+ * trained values. */
 static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_exec_desc x, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
@@ -173,8 +176,7 @@ static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_e
     return hash ^ gckpt_store_hash(s);
 }
 
-/* Checks which weights are copied into the arena: those that an op reads as floats, not those that are read in
-   place. */
+/* Checks that exactly those weights are copied into the arena that some op reads as floats. */
 static void check_staged(const net *n, const gckpt_plan *p, const char *what)
 {
     gckpt_instruction in;
@@ -195,7 +197,8 @@ enum { STORE_ALL, LEAST, POOR, PLANS };
 static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
 {
     d.mode = k == POOR ? GCKPT_MEMORY_POOR : k == STORE_ALL ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
-    if (k == LEAST) { /* for the graph as built, or for the lowerings that take the fewest bytes */
+    /* budget: the least bytes of the graph as built, or of the lowerings that take the fewest bytes */
+    if (k == LEAST) {
         d.as_built = n->two;
         d.budget = 1; /* a frontier would take longer */
         CHECK(!gckpt_plan_new(n->g, &n->term, 1, &d));
@@ -211,11 +214,11 @@ typedef struct {
     sizes z;
     gckpt_storage storage;
     gckpt_precision precision;
-    int rows, two; /* rows of a micro-batch; nonzero if the head is two ops */
+    int rows, two; /* rows: rows of a micro-batch; two: nonzero if the head is linear and cross_entropy */
 } way;
 
-/* Runs one plan with all instruction sets, each with a new store, and compares the hashes with `want`, if that is not
-   0. Returns the last hash. */
+/* Runs one plan with all instruction sets, each time with a new store, and compares each hash with `want`, unless
+ * want is 0. Returns the last hash. */
 static uint64_t run(const way *y, int floats, int threads, int k, int first, uint64_t want)
 {
     net n = net_new(y->z, y->rows, y->two, y->storage, floats);
@@ -250,7 +253,8 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
 }
 
 static unsigned sweep; /* counts the cases of test_bits */
-/* If plain is 0, the slow plain kernels compute only the reference. */
+/* Compares trainings with quantised weights and with floats. If plain is 0, the slow plain kernels compute only the
+ * reference. */
 static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision, int plain)
 {
     static const struct { int rows, two; } ways[] = { { ROWS, 0 }, { ROWS, 1 }, { 2, 0 }, { 1, 1 } };

@@ -1,6 +1,8 @@
-/* test_pack.c - quantised parameters (gckpt_store_quantise): the value of each stored number, stores, bytes, errors and
- * failing allocations. Training with them has the bits of training with the equivalent floats, in every mode, budget
- * and split; frozen weights take exactly the bytes and work that they need. build/test_pack [first seed] [graphs] */
+/* test_pack.c - quantised parameters (gckpt_store_quantise): the value of each stored number, stores, bytes, errors
+ * and failing allocations. Training with quantised parameters has the bits of training with floats of equal value, in
+ * every mode, budget and split; frozen weights take exactly the bytes and the cost that they need.
+ *
+ *     build/test_pack [first seed] [graphs] */
 #include "num/num.h"
 #include "store/store.h"
 #include "graph/graph.h"
@@ -17,7 +19,7 @@
 enum { STEPS = 2 };
 
 /* ---- one value ---- */
-/* Tests every F16 number, and values between two neighbours. */
+/* Tests the conversion of every f16 number, and of floats between two neighbouring f16 numbers. */
 static void test_f16(void)
 {
     for (uint32_t h = 0; h < 0x8000; h++) {
@@ -44,11 +46,11 @@ static void test_f16(void)
 }
 
 #if !defined(GCKPT_NO_FAST) && !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && UINTPTR_MAX >= UINT64_MAX
-/* Tests every half, and every byte times many scales, at the places where vector kernels read them: along rows and
- * along columns. Odd halves are tested in both halves of 32-bit words. */
+/* Tests reading every f16 number, and every int8 value times many scales, at the positions at which vector kernels
+ * read them: along rows and along columns. f16 numbers are also read from the second half of a 32-bit word. */
 static void test_reading(void)
 {
-    enum { N = 65536, K = 80, ROWS = N / K }; /* K: not a multiple of a cache line */
+    enum { N = 65536, K = 80, ROWS = N / K }; /* rows of K elements do not fill whole cache lines */
     static uint16_t all[N];
     static float want[N], got[N], scales[N], a[K];
     for (int i = 0; i < N; i++)
@@ -87,7 +89,7 @@ static void test_reading(void)
 static void test_reading(void) {}
 #endif
 
-/* ---- a store of one parameter, created and quantised in the order given ---- */
+/* ---- a store with one parameter, initialised and then quantised ---- */
 static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt_memory *memory)
 {
     gckpt_store_desc desc = { .seed = 3 };
@@ -104,7 +106,7 @@ static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt
     return s;
 }
 
-/* Returns the parameter's values as the ops read them. */
+/* Dequantises the parameter and returns its values as the ops read them. */
 static float *floats_of(gckpt_store *s)
 {
     gckpt_parameter p;
@@ -115,7 +117,7 @@ static float *floats_of(gckpt_store *s)
 
 static void test_values(void)
 {
-    /* odd, and longer than the number of values initialised at a time */
+    /* sizes that are odd, and larger than the number of values that are initialised at a time */
     enum { ROWS = 9, WIDTH = 131, N = ROWS * WIDTH };
     static const size_t bytes[] = { 4 * N, 2 * N, 2 * N, N + 4 * ROWS };
     static float x[N];
@@ -150,7 +152,7 @@ static void test_values(void)
                     want = gckpti_from_f16(gckpti_to_f16(x[i]));
                 if (k < 3)
                     CHECK(bits_of(y[i]) == bits_of(want));
-                else if (r == 4) /* the scale itself is subnormal */
+                else if (r == 4) /* the row's scale is subnormal, so its values are less exact */
                     CHECK(y[i] == 0 || (off < 2 * scale && off > -2 * scale));
                 else
                     CHECK((off < 0 ? -off : off) <= 0.50001f * scale);
@@ -160,7 +162,8 @@ static void test_values(void)
         CHECK(gckpt_store_quantise(s, "w", storage) == GCKPT_OK && gckpt_store_hash(s) == hash);
         gckpt_store_free(s);
     }
-    /* quantised before initialisation: the same bits, hashed or not, whichever call initialises them */
+    /* a parameter quantised before its initialisation gets the same bits as one quantised after it, hashed or not,
+     * whichever call initialises it */
     for (int k = 1; k < 4; k++) {
         gckpt_parameter p;
         heap h = { 0 };
@@ -181,7 +184,7 @@ static void test_values(void)
         gckpt_store_free(t);
         CHECK(h.live == 0 && h.wrong_sizes == 0);
     }
-    /* vectors have no rows, so I8 does not change them, trainable or not */
+    /* a vector has no rows, so quantising it to I8 leaves it as it is, trainable or not */
     gckpt_store *s = store_of(gckpt_shape1(WIDTH), NULL, NULL);
     gckpt_parameter p;
     CHECK(gckpt_store_freeze(s, "w", 0) == GCKPT_OK);
@@ -193,8 +196,8 @@ static void test_values(void)
 /* ---- blocks of I4 ---- */
 enum { BLOCK = 32, BLOCK_BYTES = 18 };
 
-/* The rule of the manual (5n), written differently: tries the candidates one by one in binary64, where everything
- * except the rounded differences is exact. */
+/* Quantises a block by the rule of the manual (5n), written differently from the library: tries the candidates for
+ * the scale one by one in binary64, where everything is exact except the differences, which the rule rounds. */
 static void block_by_rule(const float *x, unsigned char *to)
 {
     static const float divisors[6] = { 8, 7.625f, 8.25f, 8.5f, 8.75f, 9 };
@@ -235,7 +238,7 @@ static void test_blocks(void)
     enum { ROWS = 40, WIDTH = 96, N = ROWS * WIDTH, BYTES = N / BLOCK * BLOCK_BYTES };
     static float x[N], piece[N];
     static unsigned char want[BYTES];
-    /* squared errors of the rule, and of its first candidate alone, which is ggml's choice */
+    /* sums of squared errors: by the rule, and with the rule's first candidate alone, which ggml takes */
     double squares[2] = { 0, 0 };
     for (int i = 0; i < N; i++) {
         const int kind = i / BLOCK % 12;
@@ -293,7 +296,7 @@ static void test_blocks(void)
         CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) ||
                       (i % 12 > 0 && i % 12 < 4),
                   "again: block %d, kind %d", i, i % 12);
-    /* to I8 from I4, and before initialisation */
+    /* from I4 to I8 and back; then I4 before the initialisation */
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK &&
           gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     gckpt_store_free(s);
@@ -317,7 +320,7 @@ static void test_blocks(void)
     s = store_of(gckpt_shape1(64), NULL, NULL);
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORAGE_F32);
     gckpt_store_free(s);
-    /* values for which no scale exists */
+    /* with values of magnitude above 524032 no scale exists for the block */
     static const float large[] = { 524032, -524032, 524064, -524064, INFINITY, -INFINITY, NAN };
     for (int i = 0; i < 7; i++) {
         memset(x, 0, sizeof x);
@@ -335,11 +338,11 @@ static void test_blocks(void)
     gckpt_store_freeze(s, "*", 1);
     CHECK(gckpt_store_quantise(s, "*", GCKPT_STORAGE_I4) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"large\""));
     gckpt_graph_free(g);
-    /* external blocks, at any address */
+    /* external I4 blocks may be at any address */
     memset(x, 0, sizeof x);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 33), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "multiple of 32"));
-    float odd[4]; /* scales, and values of 2 bytes, at misaligned addresses */
+    float odd[4]; /* a buffer for misaligned scales and 2-byte values */
     const char *const at = (const char *)odd + 1;
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 4), GCKPT_STORAGE_I8, want,
                                          (const float *)(const void *)at) == GCKPT_E_ARG &&
@@ -349,7 +352,7 @@ static void test_blocks(void)
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape1(64), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 64), GCKPT_STORAGE_I4, want, x) == GCKPT_E_ARG);
     gckpt_shape many = gckpt_shape2(2, 64);
-    many.n = INT32_MAX; /* axes beyond the rank are not read */
+    many.n = INT32_MAX; /* the error must be found without reading further sizes */
     CHECK(gckpt_store_external_quantised(s, "w", many, GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_SHAPE &&
           strstr(gckpt_error_text(s), "axes"));
     memmove(want + 1, want, BYTES - 1);
@@ -358,7 +361,7 @@ static void test_blocks(void)
     gckpt_store_free(s);
 }
 
-/* ---- errors: each leaves the store unchanged ---- */
+/* ---- refused calls: each leaves the store unchanged ---- */
 static void test_errors(void)
 {
     static const struct { float x; gckpt_storage storage; gckpt_result result; const char *text; } tries[] = {
@@ -391,7 +394,7 @@ static void test_errors(void)
     gckpt_store_freeze(s, "w", 0);
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_BF16) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "trainable"));
-    /* an initialisation with values beyond the storage's range is refused before it begins */
+    /* if the initialisation would make values beyond the storage's range, quantising is refused before it */
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "large", gckpt_shape2(2, 3), (gckpt_init){ 1e4f, 0, 6000 });
     gckpt_store_freeze(s, "*", 1);
@@ -430,11 +433,13 @@ static void test_errors(void)
     CHECK(gckpt_store_quantise(s, "h", GCKPT_STORAGE_F32) == GCKPT_OK && gckpt_store_bytes(s) == 48);
     static const uint32_t wide[6] = { 0x3f800000, 0xb3800000, 0x7f800000, 0x7fc00000, 0, 0x38800000 };
     CHECK(!memcmp(s->params[1].p.values, wide, sizeof wide));
-    CHECK(gckpt_store_freeze(s, "*", 0) == GCKPT_OK && !s->params[0].p.frozen); /* the store owns them now */
+    /* both parameters were dequantised into memory of the store, so they are no longer external */
+    CHECK(gckpt_store_freeze(s, "*", 0) == GCKPT_OK && !s->params[0].p.frozen);
     gckpt_store_free(s);
 }
 
-/* Several parameters, initialised and not, external and not: either all are quantised, or none. */
+/* Tests that quantising several parameters, initialised or not, external or not, quantises all of them or, if an
+ * allocation fails, none. */
 static void test_memory(void)
 {
     static float outside[40];
@@ -474,8 +479,8 @@ static void test_memory(void)
 }
 
 /* ---- training ---- */
-/* Quantises half of the net's frozen parameters in random storages. If floats is nonzero, stores the equivalent floats
-   instead. */
+/* Quantises a random part of the net's parameters in random storages, and freezes them. If floats is nonzero, stores
+ * the dequantised values as floats instead. */
 static void pack_net(unsigned seed, int floats)
 {
     uint64_t saved = random_state;
@@ -488,7 +493,9 @@ static void pack_net(unsigned seed, int floats)
         gckpt_storage storage = (gckpt_storage)(1 + below(4));
         gckpt_store_freeze(net.s, name, 1);
         gckpt_result result = gckpt_store_quantise(net.s, name, storage);
-        if (floats && result == GCKPT_OK) { /* initialised first, since otherwise it would be initialised again */
+        /* gckpt_store_get initialises the parameter first; initialising it after the change to floats would give
+         * other values */
+        if (floats && result == GCKPT_OK) {
             gckpt_parameter p;
             gckpt_store_get(net.s, i, &p);
             result = gckpt_store_quantise(net.s, name, GCKPT_STORAGE_F32);
@@ -507,8 +514,8 @@ static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
     return p;
 }
 
-/* Returns whether a parameter that pack_net leaves trainable leads to a loss: p0 may end in an argmax or a
-   condition. */
+/* Returns whether the net can be trained: whether a parameter that pack_net leaves trainable has a path to a loss.
+ * Parameter p0 may end in an argmax or a condition, which have no gradient. */
 static int trains(unsigned of, unsigned seed)
 {
     build(of, 0);
@@ -521,7 +528,7 @@ static int trains(unsigned of, unsigned seed)
     return !none;
 }
 
-/* Returns a hash of the store and the losses after some steps. */
+/* Trains for some steps and returns a hash of the store and the losses. */
 static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend *backend, int64_t stream)
 {
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
@@ -542,7 +549,7 @@ static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend
     return hash ^ gckpt_store_hash(net.s);
 }
 
-/* All modes, micro-batches and thread counts: quantised weights and floats give the same bits. */
+/* Tests that quantised weights and floats give the same bits in all modes, with all micro-batches and thread counts. */
 static void test_modes(unsigned seed, gckpt_precision precision)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
@@ -571,7 +578,7 @@ static void test_modes(unsigned seed, gckpt_precision precision)
     }
 }
 
-/* Budgets are respected, and smaller ones cost only work. */
+/* Tests that plans with quantised weights respect their budgets, and that smaller budgets only cost more work. */
 static void test_budgets(unsigned seed)
 {
     char what[64];
@@ -603,7 +610,7 @@ static void test_budgets(unsigned seed)
     }
 }
 
-/* Gradients of trained parameters in a net with quantised weights. */
+/* Tests the gradients of trained parameters in a net with quantised weights, by gckpt_check_gradients. */
 static void test_gradients(unsigned seed)
 {
     gckpt_check check;
@@ -621,8 +628,8 @@ static void test_gradients(unsigned seed)
     destroy();
 }
 
-/* The gradient of a quantised operand, whose product with a float operand reads only the latter in its backward: the
- * bits are those with floats. */
+/* Fetches the gradient of a quantised operand of a product. The backward for it reads only the other operand, which
+ * is float. The bits must be those of a product of two float operands. */
 static void test_fetched(gckpt_storage storage, int beside, int precision)
 {
     enum { ROWS = 4, K = 40, N = 24, P = 3 };
@@ -676,7 +683,7 @@ static void test_backend(unsigned seed)
         build(seed, k == 2);
         pack_net(seed, k == 0);
         device_reset(&d);
-        /* without the function, the host dequantises and copies the floats in */
+        /* if the backend has no `dequantise`, the host dequantises and copies the floats to the device */
         b.dequantise = k == 3 ? NULL : device_unpack;
         gckpt_plan_desc desc = { .mode = k == 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, .batch = net.batch,
                                  .backend = k ? &b : NULL };
@@ -691,7 +698,7 @@ static void test_backend(unsigned seed)
     device_end(&d);
 }
 
-/* ---- frozen weights take exactly the bytes and work that they need ---- */
+/* ---- frozen weights take exactly the bytes and the cost that they need ---- */
 enum { B = 2, TOKENS = 70, WIDE = 16, WORDS = 33, LOW = 1, HIGH = 2, RANK = 2 };
 
 static gckpt_tensor *frozen(gckpt_graph *g, const char *name, int layer, int64_t rows, int64_t columns)
@@ -703,10 +710,11 @@ static gckpt_tensor *frozen(gckpt_graph *g, const char *name, int layer, int64_t
 }
 
 typedef struct {
-    gckpt_tensor *x, *inner, *added; /* the block's output, gelu's result, the first op that reads a trained tensor */
+    /* x: the block's output; inner: the result of gelu; added: the first op that reads a trained tensor */
+    gckpt_tensor *x, *inner, *added;
 } block_parts;
 
-/* Builds a GPT block. If trained, one of its layers has trained low-rank matrices. */
+/* Builds a GPT block. If trained is nonzero, one of its layers has trained low-rank matrices added. */
 static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -771,7 +779,7 @@ static gckpt_plan *tower_plan(const tower *t, const gckpt_plan_desc *d)
     return p;
 }
 
-/* Returns the last instruction that needs the value. */
+/* Returns the index of the last instruction that needs the value. */
 static int last_use(const gckpt_plan *p, int id)
 {
     gckpt_buffer b;
@@ -808,12 +816,15 @@ static void test_frozen(gckpt_storage storage)
                   name);
         CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps saved for no backward", name);
     }
-    for (int i = 0; i < LOW + HIGH; i++) { /* the input of a frozen linear layer */
-        int end = last_use(p, gckpt_id(t.inner[i])); /* gelu's backward, or sooner if gelu overwrites its input */
+    /* the input of each frozen linear layer may be dropped after its last other use */
+    for (int i = 0; i < LOW + HIGH; i++) {
+        /* the last use is gelu's backward, or earlier if gelu overwrites its input */
+        int end = last_use(p, gckpt_id(t.inner[i]));
         end = end < 0 ? last_use(p, gckpt_id(t.inner[i]) - 1) : end;
         CHECK_MSG(end >= 0 && end < backward, "block %d: kept until %d", i, end);
     }
-    for (size_t i = 0; i < p->node_count; i++) { /* one product for each layer with only one gradient */
+    /* a layer with only one gradient must cost one product in the backward */
+    for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
         if (q->op == &gckpti_op_linear && q->in[1] < (int)p->node_count && !p->params[p->nodes[q->in[1]].index].trained)
             CHECK(p->info[i].cost.backward <= p->info[i].cost.forward + p->info[i].cost.forward / 10);
@@ -821,7 +832,7 @@ static void test_frozen(gckpt_storage storage)
     size_t arena = gckpt_plan_arena(p);
     gckpt_plan_free(p);
     util_free(NULL, NULL, t.g, t.s);
-    /* blocks below the lowest trained one do not enlarge the arena */
+    /* further blocks below the lowest trained block must not enlarge the arena */
     t = tower_new(LOW + 3, HIGH, storage);
     p = tower_plan(&t, &d);
     CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena,
@@ -831,7 +842,7 @@ static void test_frozen(gckpt_storage storage)
     util_free(NULL, NULL, t.g, t.s);
 }
 
-/* ---- a plan is valid only for the storages of its parameters ---- */
+/* ---- a plan is only valid for the storages that its parameters had when it was made ---- */
 static void test_plans(void)
 {
     tower t = tower_new(0, 1, GCKPT_STORAGE_I8), other = tower_new(0, 1, GCKPT_STORAGE_F32);
@@ -847,13 +858,13 @@ static void test_plans(void)
     CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"),
               "%s", gckpt_error_text(t.s));
     CHECK(!gckpt_exec_new(p, other.s, NULL) && strstr(gckpt_error_text(other.s), "stored as F32"));
-    /* quantised again between steps: this executor refuses to run, the next one runs */
+    /* quantising a parameter between steps: the executor of the old storage refuses to run, a new executor runs */
     CHECK(gckpt_store_quantise(t.s, "frozen.fc.0", GCKPT_STORAGE_BF16) == GCKPT_OK);
     uint64_t hash = gckpt_store_hash(t.s);
     CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_E_ARG && gckpt_store_hash(t.s) == hash);
     CHECK_MSG(strstr(gckpt_error_text(e), "\"frozen.fc.0\" is stored as BF16"), "%s", gckpt_error_text(e));
     gckpt_exec_free(e);
-    /* plan files: readable if all storages are the same, refused otherwise */
+    /* a plan file can be read if all storages are equal to those in the file, and is refused if one differs */
     file f = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) &&
@@ -867,13 +878,13 @@ static void test_plans(void)
     f.size = 0;
     CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK &&
           strstr((const char *)f.bytes, "has quantised parameters"));
-    /* a store that the plan creates has the same storages */
+    /* a store whose parameters gckpt_plan_params creates has the same storages */
     gckpt_store *s = gckpt_store_new(NULL);
     CHECK(gckpt_plan_params(again, s) == GCKPT_OK &&
           gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
     e = gckpt_exec_new(again, s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
-    /* quantised within a step: the step ends, and reads nothing more */
+    /* quantising a parameter within a step ends the step, which must read nothing more */
     hash = gckpt_store_hash(s);
     CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
     CHECK(gckpt_store_quantise(s, "frozen.fc.0", GCKPT_STORAGE_F32) == GCKPT_OK);
@@ -893,8 +904,8 @@ static double tick(void *user)
     return *(double *)user += 0.125;
 }
 
-/* A parameter is quantised and dequantised between steps, so it fits the plan again, but its optimiser state is gone:
- * the executor refuses its step, for any optimiser, and the next executor begins with new state. */
+/* Tests a parameter that is quantised and dequantised between steps: it fits the plan again, but its optimiser state
+ * is gone. The executor refuses the next step, for any optimiser, and a new executor begins with new state. */
 static void test_state_lost(void)
 {
     for (int optimiser = GCKPT_ADAMW; optimiser <= GCKPT_MOMENTUM; optimiser++) {
@@ -936,7 +947,7 @@ static void test_state_lost(void)
     }
 }
 
-/* Quantising removes optimiser state, and a device's copy of the parameter. */
+/* Tests that quantising a parameter removes its optimiser state and the device's copy of it. */
 static void test_device(void)
 {
     device d;
@@ -980,8 +991,8 @@ static void test_device(void)
     device_end(&d);
 }
 
-/* A small budget: quantised weights are read in place; a staged one is dequantised again for each use, the tied table
- * twice, and dropped between the uses. */
+/* Tests plans for a small budget: quantised weights are read in place; a staged weight is dequantised again for each
+ * use and dropped between uses, the tied table twice. */
 static void test_few_bytes(void)
 {
     tower t = tower_new(2, 2, GCKPT_STORAGE_I8);
@@ -1005,7 +1016,7 @@ static void test_few_bytes(void)
     util_free(NULL, NULL, t.g, t.s);
 }
 
-/* ---- plans GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 3.1 * 10^9 bytes ---- */
+/* ---- plans for GPT-2 with 1.5 billion weights stored as int8, with low-rank matrices, within 3.1 * 10^9 bytes ---- */
 static gckpt_tensor *low_rank(void *user, const model_site *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
                               gckpt_tensor *bias)
 {
@@ -1066,7 +1077,7 @@ static void test_large(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* Creates, quantises, trains and frees a store while the n-th allocation fails. */
+/* Creates, quantises, trains and frees a store while allocation number n fails, for each n. */
 static void test_allocations(void)
 {
     int worked = 0;
@@ -1106,7 +1117,8 @@ static void test_allocations(void)
     CHECK(worked);
 }
 
-/* ---- inference reads quantised weights in place: the bits are those of a plan that stages them all as floats ---- */
+/* ---- inference reads quantised weights in place: the bits are those of a plan that stages all of them as floats
+ * ---- */
 enum { READERS = 5 };
 typedef struct { int64_t m, n, k; } sizes;
 
@@ -1125,7 +1137,8 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
     return g;
 }
 
-/* Runs all readers by a plan that went through a file. Returns a hash of their results. */
+/* Runs all ops that read quantised weights, by a plan that was written to a file and read back. Returns a hash of
+ * their results. */
 static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in,
                          const int32_t *index, size_t *arena, const char *what)
 {
@@ -1170,7 +1183,7 @@ static void test_reads(gckpt_storage storage)
         size_t arena, staged;
         char what[96];
         for (int64_t i = 0; i < 4 * count + 1; i++)
-            bytes[i] = (unsigned char)below(256); /* the halves include NaN, infinities and subnormals */
+            bytes[i] = (unsigned char)below(256); /* f16 values include NaN, infinities and subnormals */
         for (int64_t i = 0; i < 2 * count && t % 2 && row == 2; i++)
             bytes[2 * i + 1] &= 0xbf;
         for (int64_t i = 0; i < z.n + z.k; i++)
@@ -1181,7 +1194,7 @@ static void test_reads(gckpt_storage storage)
             in[i] = ((float)below(2001) - 1000) / 700;
         for (int64_t i = 0; i < z.m; i++)
             index[i] = (int32_t)below((unsigned)z.n);
-        /* the second one at an odd address */
+        /* a second parameter, whose bytes begin at an odd address */
         CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(z.k, z.n), storage, bytes,
                                              row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
         CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage,
@@ -1210,7 +1223,8 @@ static void test_reads(gckpt_storage storage)
     }
 }
 
-/* GCKPT_DEBUG_FINITE: weights that are read in place may be infinite, and make more infinities, but may not be NaN. */
+/* Tests GCKPT_DEBUG_FINITE with weights that are read in place: they may be infinite, and may make further
+ * infinities, but a NaN is reported. */
 static void test_finite(void)
 {
     static const uint16_t odd[2] = { 0x7f80, 0x7fc0 };

@@ -1,8 +1,8 @@
-/* test_values.c - when parameters get their values, and which objects may be freed first. Building and
- * planning allocate no memory for values. Whichever call initialises values, in whatever order, the bits are
- * the same, and either all values are allocated or none. Calls with a const store allocate and change
- * nothing. Plans and stores may be freed before their executors. Also tests the check of gradients, which
- * must report where rounding hides an error, and never accept a wrong gradient. */
+/* test_values.c - when parameters get their initial values, and which objects may be freed first. Building a graph
+ * and planning allocate no memory for values. Whichever call initialises values, in whatever order, the bits are the
+ * same, and either all values are allocated or none. Calls with a const store allocate and change nothing. Plans and
+ * stores may be freed before their executors. Also tests gckpt_check_gradients, which must report where rounding
+ * hides an error, and never accept a wrong gradient. */
 #define INITIAL_VALUES_REFUSED
 #include "store/store.h"
 
@@ -10,7 +10,7 @@
 
 #include "util.h"
 
-/* With sanitizers: malloc returns NULL for a size beyond the heap, as it does without them. */
+/* For builds with sanitizers: lets malloc return NULL for a size beyond the heap, as it does without a sanitizer. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
 const char *__msan_default_options(void);
@@ -105,13 +105,13 @@ static int count_initialised(const gckpt_store *s) /* returns the number of para
     return n;
 }
 
-/* the model's hash from the time when gckpt_param initialised values at once */
+/* hash of the model's values, from a version in which gckpt_param initialised them at once */
 static const uint64_t model_hash = UINT64_C(0xb81cdfecb4a2cb2e);
 
 /* ---- initialising values ---- */
 
-/* Building, planning, fitting and gckpt_plan_params allocate nothing of the values' size, but count all of
- * it. */
+/* Tests that building, planning, gckpt_fit and gckpt_plan_params allocate no memory for values, while the bytes that
+ * they report include all values. */
 static void test_planning_takes_none(void)
 {
     const size_t wide = 3000, bytes = wide * wide * sizeof(float);
@@ -142,7 +142,7 @@ static void test_planning_takes_none(void)
     CHECK(h.live == 0);
 }
 
-/* Sums of sizes never overflow: the result is an error, as for a size beyond any memory. */
+/* Tests that sums of sizes never overflow: the result is an error, as for a size beyond any memory. */
 static void test_sums(void)
 {
     gckpt_store *s = store_in(NULL);
@@ -164,7 +164,7 @@ static void test_sums(void)
     gckpt_store_free(s);
 }
 
-/* The bits are the same whichever call initialises the values, in whatever order. */
+/* Tests that the values have the same bits whichever call initialises them, and in whatever order. */
 static void test_same_bits(void)
 {
     static file saved, again;
@@ -192,7 +192,7 @@ static void test_same_bits(void)
             saved.at = 0;
         }
         CHECK(count_initialised(s) == PARAMS && gckpt_store_hash(s) == model_hash);
-        if (way == 2) { /* the values that get returned are the trained ones */
+        if (way == 2) { /* gckpt_store_get must then return the trained values */
             gckpt_parameter after;
             CHECK(gckpt_store_get(s, 3, &after) == GCKPT_OK && after.values == q.values);
         }
@@ -205,7 +205,8 @@ static void test_same_bits(void)
     }
 }
 
-/* An executor initialises only the values of its plan; freeze, group and reset need none. */
+/* Tests that an executor initialises only the values of its plan's parameters, and that freeze, group and reset
+ * initialise none. */
 static void test_only_the_plans(void)
 {
     gckpt_store *s = store_in(NULL);
@@ -222,7 +223,8 @@ static void test_only_the_plans(void)
     gckpt_plan *p = plan_of(&n, GCKPT_ADAMW);
     CHECK(count_initialised(s) == 1 && gckpt_store_peek(s, PARAMS, &q) == GCKPT_OK && q.values == mine);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    CHECK(e && count_initialised(s) == PARAMS + 2); /* the graph's parameters; "other" is one of them */
+    /* the graph's PARAMS parameters, "other" of the same graph, and the external "mine" */
+    CHECK(e && count_initialised(s) == PARAMS + 2);
     CHECK(gckpt_store_peek(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK && !q.values);
     CHECK(gckpt_store_get(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK &&
           q.values[3] > 0.999f);
@@ -234,7 +236,7 @@ static void test_only_the_plans(void)
     gckpt_store_free(s);
 }
 
-/* Calls that take a const store leave every byte of it as it was, and allocate nothing. */
+/* Tests that calls which take a const store leave every byte of it unchanged and allocate nothing. */
 static void test_reads(void)
 {
     heap h;
@@ -257,8 +259,8 @@ static void test_reads(void)
     gckpt_store_free(s);
 }
 
-/* Each allocation of binding, get and load fails once: the call returns an error, and the store is
-   unchanged. */
+/* Lets each allocation of gckpt_exec_new, gckpt_store_get and gckpt_store_read fail once: the call returns an error,
+ * and the store is unchanged. */
 static void test_all_or_none(void)
 {
     static file saved;
@@ -306,7 +308,7 @@ static void test_all_or_none(void)
     t = store_in(&memory);
     m = net_in(t);
     live = h.live;
-    /* truncated file: the store is unchanged, and no values exist */
+    /* reading a truncated file fails, leaves the store unchanged and initialises no values */
     for (size_t cut = 0; cut < saved.size; cut += 7) {
         saved.at = 0;
         CHECK(gckpt_store_read(t, file_read, &saved, cut) != GCKPT_OK);
@@ -320,8 +322,8 @@ static void test_all_or_none(void)
     CHECK(h.live == 0);
 }
 
-/* Sizes beyond the memory are refused, with the parameter's name and the bytes, before any value is
- * initialised: in a heap of limited size, and in this machine's. */
+/* Tests sizes beyond the memory, in a heap of limited size and in this machine's: they are refused with the
+ * parameter's name and the bytes before any value is initialised. */
 static void test_too_large(void)
 {
     enum { MANY = 40 };
@@ -335,7 +337,7 @@ static void test_too_large(void)
         gckpt_tensor *index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape1(2)), *sum = NULL;
         char name[8] = "big?";
         n = n > (int64_t)1 << 40 ? (int64_t)1 << 40
-                                 : n; /* 4 TiB each, 160 in all; or all of a 32-bit address space */
+                                 : n; /* 2^40 elements (4 TiB) for each parameter, or all of a 32-bit address space */
         for (int i = 0; i < MANY; i++) {
             name[3] = (char)('0' + i);
             gckpt_tensor *table = gckpt_param(g, name, gckpt_shape2(n, 1), normal);
@@ -364,8 +366,8 @@ static void test_too_large(void)
     }
 }
 
-/* In a memory block, the bytes that sufficed when values were initialised at once still suffice: for binding,
- * for loading first, and for a load after a failed one. */
+/* Tests that a memory block of gckpt_store_need bytes suffices, in three orders of calls: gckpt_exec_new only,
+ * gckpt_store_read first, and gckpt_store_read after one that failed. One byte less does not suffice. */
 static void test_block(void)
 {
     static union {
@@ -388,7 +390,8 @@ static void test_block(void)
             gckpt_memory memory;
             memset(&memory, 0, sizeof memory);
             memory.memory = room.bytes + (16 - (uintptr_t)room.bytes % 16) % 16;
-            memory.size = gckpt_store_need(p) - 15 - less; /* 15 bytes allow for blocks at any address */
+            /* the size includes 15 bytes for aligning a block at any address, which this aligned block does not need */
+            memory.size = gckpt_store_need(p) - 15 - less;
             gckpt_store *t = store_in(&memory);
             CHECK(gckpt_plan_params(p, t) == GCKPT_OK);
             if (way == 2) {
@@ -410,7 +413,7 @@ static void test_block(void)
     gckpt_store_free(s);
 }
 
-/* ---- what may be freed first ---- */
+/* ---- which objects may be freed before others ---- */
 static void test_free_order(void)
 {
     heap plans, others;
@@ -448,7 +451,7 @@ static void test_free_order(void)
                       "%s", gckpt_error_text(e));
         CHECK(report.step == 3 && gckpt_fetch(e, id, 0) != NULL);
         hash[late] = gckpt_store_hash(s);
-        gckpt_store_free(s); /* before its executors, which can still be freed */
+        gckpt_store_free(s); /* frees the store before its executors, which must still be valid to free */
         gckpt_exec_free(twin);
         gckpt_exec_free(e);
         if (late) {
@@ -460,8 +463,8 @@ static void test_free_order(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* ---- the errors that the check of gradients can detect ---- */
-static float factor; /* factor by which the gradient of "scaled" is wrong */
+/* ---- which errors gckpt_check_gradients detects ---- */
+static float factor; /* the gradient of the op "scaled" is its right gradient times this factor */
 
 static gckpt_result scaled_shape(gckpt_call *c)
 {
@@ -504,8 +507,8 @@ static gckpt_op scaled_op(void)
 
 enum { CHECK_ROWS = 12, CHECK_IN = 3 };
 
-/* Checks the gradients of a net. kind 0 is one layer; kind 1 is two layers with tanh; kind 2 has a norm,
-   before which a bias has no gradient. */
+/* Calls gckpt_check_gradients for a net with the op "scaled", whose gradient is wrong by the factor `by`. kind 0 is
+ * one layer; kind 1 is two layers with tanh; kind 2 is a bias before a norm, so that the bias has no gradient. */
 static gckpt_result check_net(int kind, float by, float target, gckpt_check *check, char text[300])
 {
     static float x[CHECK_ROWS * CHECK_IN], y[CHECK_ROWS];
@@ -555,9 +558,9 @@ static gckpt_result check_net(int kind, float by, float target, gckpt_check *che
     return result;
 }
 
-/* A gradient that is wrong by a factor is never accepted, whatever the size of the loss, and is rejected if
- * targets have ordinary size. A right one is never rejected, and is accepted there. No measured number is
- * 0. */
+/* Tests gckpt_check_gradients for gradients that are wrong by a factor. A wrong gradient is never accepted, however
+ * large the loss is, and is rejected if the targets have ordinary size. A right gradient is never rejected, and is
+ * accepted if the targets have ordinary size. No measured error or resolution is exactly 0. */
 static void test_check(int verbose)
 {
     static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 },
@@ -600,11 +603,11 @@ static void test_check(int verbose)
             }
 }
 
-/* Checks losses whose finite differences are inexact. For kinds 0 to 3, one class is the more certain the
- * greater `margin` is: the logarithm is that of a sum of 1 and very little, which is rounded like 1, so every
- * finite difference misses this little. Kind 0 is cross_entropy, 1 has weights, 2 has the softmax of the
- * logits as targets, 3 is linear_cross_entropy. Kind 4 is a tanh whose bend is the closer the greater
- * `margin` is. Kind 5 is the same, and depends almost only on the last element. */
+/* Calls gckpt_check_gradients for losses whose finite differences are inexact. Kinds 0 to 3: the greater `margin`,
+ * the more certain one class is. The loss is then the logarithm of 1 plus very little, which rounds to the logarithm
+ * of 1, so finite differences miss the gradient of the rest. Kind 0 is cross_entropy, 1 has weights, 2 has the
+ * softmax of the logits as targets, 3 is linear_cross_entropy. Kinds 4 and 5: a tanh, whose bend is the narrower the
+ * greater `margin` is; in kind 5 the loss depends almost only on the last element. */
 enum { CLASSES = 4, KINDS = 6 };
 static gckpt_result check_certain(int kind, float by, float margin, gckpt_check *check,
                                   char text[300])
@@ -657,8 +660,9 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
     return result;
 }
 
-/* A right gradient is never rejected, a wrong one never accepted. If no class is almost certain, or however
- * narrow the bend is, everything that can be resolved is resolved. */
+/* Tests gckpt_check_gradients with these losses: a right gradient is never rejected, and a wrong one never accepted.
+ * Where no class is almost certain, and for kind 4 with any bend, the check must decide instead of reporting that
+ * rounding hides the error. */
 static void test_check_certain(int verbose)
 {
     static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 };
@@ -681,14 +685,14 @@ static void test_check_certain(int verbose)
                            c.worst, c.resolution, c.unresolved, c.directions, text);
                 CHECK_MSG(result != (right ? GCKPT_E_DATA : GCKPT_OK), "kind %d, %g, %g: %s", kind,
                           by, size, text);
-                /* with large steps, a difference across the bend shows half the derivative */
+                /* not for a factor of 0.5: with large steps, a difference across the bend gives half the derivative */
                 if (size < 5 || (kind == 4 && f != 3))
                     CHECK_MSG(result == (right ? GCKPT_OK : GCKPT_E_DATA), "kind %d, %g, %g: %s",
                               kind, by, size, text);
             }
 }
 
-/* Nets that cannot be checked are refused with a reason, and nothing changes. */
+/* Tests nets that cannot be checked: the call is refused with a reason, and nothing changes. */
 static void test_check_refused(void)
 {
     for (int early = 0; early < 2; early++) {
@@ -726,8 +730,8 @@ static int cancels_at(void *user, const gckpt_progress *now)
     return now != NULL && --*(long *)user == 0;
 }
 
-/* Cancelled before each instruction: the call reports it, weights are unchanged, and the next check has the
- * same result. */
+/* Cancels gckpt_check_gradients before each instruction: the call reports it, weights are unchanged, and the next
+ * check has the same result as without. */
 static void test_check_cancelled(void)
 {
     const gckpt_init init = { 0.5f, 0, 0 };
@@ -771,7 +775,7 @@ static const char *name_at(int i)
     return name;
 }
 
-/* Returns whether the first n names are found at their indices, and no other name is found. */
+/* Returns whether the first n names are found at their indices, and no further name is found. */
 static int found(const gckpt_store *s, int n)
 {
     int right = gckpt_store_count(s) == n && gckpt_store_find(s, "h.") < 0;
@@ -780,7 +784,7 @@ static int found(const gckpt_store *s, int n)
     return right;
 }
 
-/* Finds names among many, also after failed allocations and after some were removed. */
+/* Tests finding names among many, also after failed allocations and after a failed read has removed some. */
 static void test_names(void)
 {
     static float flash[1];
@@ -791,7 +795,7 @@ static void test_names(void)
     memset(&saved, 0, sizeof saved);
     for (int i = 0; i < NAMES; i++) {
         long calls = h.calls;
-        /* allocations for the name, for the table, and for others */
+        /* lets the allocation for the name, for the table of names, and each other one fail */
         for (long fails = 1; fails > 0; fails++) {
             h.fail_at = h.calls + fails;
             gckpt_result r = gckpt_store_external(s, name_at(i), gckpt_shape1(1), flash, 1);
@@ -807,7 +811,7 @@ static void test_names(void)
     CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
     CHECK(gckpt_store_read(t, file_read, &saved, saved.size - 4) == GCKPT_E_DATA && found(t, 0));
     for (int whole = 0; whole < 2;
-         whole++) { /* all names are added, and removed when the data end early */
+         whole++) { /* a read whose data end early removes the names that it has added; a whole read adds all names */
         saved.at = 0;
         saved.fail_call = whole ? 0 : saved.calls + 3;
         CHECK(gckpt_store_read(t, file_read, &saved, saved.size) ==
@@ -821,8 +825,8 @@ static void test_names(void)
     free(saved.bytes);
 }
 
-/* Weights as gckpt_store_c prints them: frozen and quantised ones are read in place, the others are copied;
- * either all are bound or none. */
+/* Tests weights in the form in which gckpt_store_c prints them: frozen and quantised weights are read in place, the
+ * others are copied; either all are bound or none. */
 static void test_printed(void)
 {
     static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
@@ -864,7 +868,7 @@ static void test_printed(void)
     gckpt_store_free(s);
 }
 
-/* ---- inference on initial values, which nobody has set ---- */
+/* ---- inference on initial values, which no call of the program has replaced ---- */
 static const char *initial_text(gckpt_store *s, int count, const char *const *of, int allowed)
 {
     static char text[300];
@@ -908,15 +912,16 @@ static void test_initial(void)
                   strstr(text, "desc.allow_initial") && strstr(text, "no parameter has other values"),
               "%s", text);
     CHECK(!strcmp(initial_text(s, 5, saved, 1), "ok"));
-    /* allow_initial permitted one call, but set no values */
+    /* allow_initial permitted that call only, and does not count as setting the values */
     CHECK(strstr(initial_text(s, 5, saved, 0), "\"a\"") != NULL);
-    for (int i = 0; i < 5; i++) /* get returns a pointer through which the program may write */
+    /* gckpt_store_get returns a pointer through which the program may write, so the parameter counts as set */
+    for (int i = 0; i < 5; i++)
         CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
     CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_OK);
     gckpt_store_free(s);
 
-    s = store_in(NULL); /* a file is loaded before a graph with other names is built */
+    s = store_in(NULL); /* first a file is loaded, then a graph with other names is built */
     CHECK(gckpt_store_read(s, file_read, &f, f.size) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
     text = initial_text(s, 2, other, 0);
@@ -929,15 +934,15 @@ static void test_initial(void)
     CHECK(strstr(initial_text(s, 2, other, 0), "\"fc.bias\" has") != NULL);
     gckpt_store_free(s);
 
-    s = store_in(NULL); /* external memory of the program */
+    s = store_in(NULL); /* external memory of the program counts as set */
     CHECK(gckpt_store_external(s, "a", gckpt_shape1(IN), flash, 0) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 1, saved, 0), "ok"));
     gckpt_store_free(s);
     free(f.bytes);
 }
 
-/* A parameter that took part in a step counts as set, frozen or not; a step that was skipped or refused, or
- * gckpt_gradients, sets nothing. */
+/* Tests which calls make a parameter count as set: a step in which it takes part, whether it is frozen or not; but
+ * not a step that was skipped or refused, nor gckpt_gradients. */
 static void test_initial_trained(void)
 {
     net n;
@@ -970,7 +975,7 @@ static void test_initial_trained(void)
     gckpt_store_free(s);
 }
 
-/* A size beyond the address space is an allocation failure, for every allocator. */
+/* Tests that a size beyond the address space counts as a failed allocation, with every allocator. */
 static void test_overflows(void)
 {
     gckpti_allocator a = gckpti_allocator_of(NULL);

@@ -1,16 +1,16 @@
-"""Checks the kernels of gradckpt_cuda.cu as nvcc compiles them, without a device: an interpreter of PTX repeats
-launches that the shim has recorded, and compares the results.
+"""Checks the kernels of gradckpt_cuda.cu as nvcc compiles them, without a device. An interpreter of PTX repeats
+launches that the shim has recorded, and the results are compared.
 
-    python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-v]
+    python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-n N] [-v]
 
-PTX is nvcc's output. PROGRAM was built with tests/cuda/cuda_shim.h; DUMP is a folder of launches that it recorded
-(GCKPT_SHIM_DUMP). Each launch runs again from the PTX (machine.py), on the recorded memory. Afterwards all memory
-must equal the shim's, bit for bit, except that NaN (float32, or each of two bf16) equals NaN. A kernel of the PTX
-without any launch is a failure, unless NEVER gives a reason. Finally faults are put into kernels, and each of them
-must be found (FAULTS).
-    -k NAME  only kernels whose names contain NAME, and no faults
-    -n N     at most N launches of a kernel
-    -v       a line for each instance of a template, not one for all
+PTX is nvcc's output. PROGRAM was built with tests/cuda/cuda_shim.h; DUMP is a folder of launches that this program
+recorded (GCKPT_SHIM_DUMP). machine.py runs each launch again from the PTX, on the recorded memory. Then all memory must
+equal the shim's, bit for bit, except that all NaN are equal (as float32, or as each of two bf16). A kernel of the PTX
+without any launch is a failure, unless NEVER gives a reason. Finally, faults are put into kernels, and each fault must
+be found (FAULTS).
+    -k NAME  checks only kernels whose names contain NAME, and puts no faults into them
+    -n N     runs at most N launches of each kernel
+    -v       prints a line for each instance of a template instead of a line for all
 Prints a table; the exit status is 1 if anything is wrong."""
 import collections
 import os
@@ -23,9 +23,9 @@ import numpy as np
 from machine import Launch
 from program import Module, Unknown, Wrong
 
-# Kernels without launches: (a pattern of names, the reason).
+# Kernels that need no launch: (a pattern of names, the reason).
 NEVER = []
-# (description of the fault, pattern of instructions, pattern within these, replacement)
+# Each fault: (description, pattern of instructions, pattern within these, replacement).
 FAULTS = [
     ("a matrix is not transposed", r"ldmatrix.*\.trans\.", r"\.trans\.", "."),
     ("two registers of the first fragment are exchanged", r"mma\.sync",
@@ -44,8 +44,8 @@ Recorded = collections.namedtuple("Recorded", "path name grid block dynamic argu
 
 
 class Row:
-    """Results of a kernel: launches, instructions, seconds, number of wrong launches; sample: a launch for faults,
-    the largest with at most FEW instructions."""
+    """Results of a kernel: launches, instructions, seconds, and number of wrong launches. sample is the launch into
+    which faults are put: the largest with at most FEW instructions."""
 
     def __init__(self):
         self.launches = self.ran = self.wrong = 0
@@ -53,13 +53,14 @@ class Row:
 
 
 def readable(names):
-    """Returns {mangled name: template instance} in a form common to nvcc and g++, without namespaces and parameters."""
+    """Returns {mangled name: name of the template instance}, written in the same way for nvcc and g++: without
+    namespaces and parameters."""
     shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
     out = []
     for text in shown.splitlines():
         text = re.sub(r"\(anonymous namespace\)::|_(INTERNAL|GLOBAL)_\w+::|^void ", "", text)
         text = re.sub(r"&\(?(\w+)(\([^()]*\)\))?\)?", r"\1", text)
-        text = re.sub(r"\((\w+::)*\w+\)(\d)", r"\2", text)      # drop the type of an enumerator
+        text = re.sub(r"\((\w+::)*\w+\)(\d)", r"\2", text)      # removes the type of an enumerator
         deep = 0
         for end, letter in enumerate(text + "("):
             deep += (letter == "<") - (letter == ">")
@@ -70,7 +71,7 @@ def readable(names):
 
 
 def symbols_of(program):
-    """Returns kernel names, as from readable(), by their addresses relative to cuda_shim."""
+    """Returns {address relative to cuda_shim: kernel name as from readable()} for a program."""
     lines = [x.split() for x in subprocess.run(["nm", program], capture_output=True, text=True, check=True)
              .stdout.splitlines()]
     places = {x[2]: int(x[0], 16) for x in lines if len(x) == 3}
@@ -98,7 +99,7 @@ def recorded(path, symbols):
 
 
 def chunks(file, memory):
-    """Reads chunks of memory from the file into `memory`."""
+    """Reads chunks of memory from a recorded launch into `memory`."""
     bases = np.array(sorted(memory), np.uint64)
     while True:
         at, = struct.unpack("<Q", file.read(8))
@@ -110,8 +111,8 @@ def chunks(file, memory):
 
 
 def different(a, b):
-    """Returns the offsets of 4-byte words that differ, except where both are NaN: float32, float64 or each of two
-    bf16."""
+    """Returns the offsets of the 4-byte words in which a and b differ, except words that are NaN in both: as float32,
+    as part of a float64, or as each of two bf16."""
     at = np.nonzero(a != b)[0]
     if not len(at):
         return at
@@ -129,7 +130,7 @@ def different(a, b):
 
 
 def run(module, kernel, of):
-    """Runs a recorded launch; returns (number of instructions, error or None)."""
+    """Runs a recorded launch. Returns the number of instructions, and an error text or None."""
     try:
         launch = Launch(module, kernel, of.grid, of.block, of.dynamic, of.arguments, of.before.items())
         ran = launch.run()
@@ -146,7 +147,7 @@ def run(module, kernel, of):
 
 
 def run_all(module, pairs, only, most):
-    """Runs all launches and returns the Row of each kernel; prints errors at once."""
+    """Runs all launches and returns the Row of each kernel. Prints errors as they occur."""
     rows = {name: Row() for name in module.kernels}
     kernels = {shown: name for name, shown in readable(list(module.kernels)).items()}
     if len(kernels) != len(rows):
@@ -165,7 +166,7 @@ def run_all(module, pairs, only, most):
 
 
 def add(row, module, kernel, of, again):
-    """Runs one launch and adds it to the row. again() reads the launch once more."""
+    """Runs one launch and adds its results to the row. again() reads the launch once more from its file."""
     began = time.process_time()
     ran, wrong = run(module, kernel, of)
     row.launches += 1
@@ -179,7 +180,7 @@ def add(row, module, kernel, of, again):
 
 
 def seeded(module, rows, names):
-    """Puts each of FAULTS into kernels; returns how many of them are not found."""
+    """Puts each of FAULTS into kernels. Returns the number of faults that are not found."""
     missed = 0
     for fault, where, what, by in FAULTS:
         said = seed(module, rows, names, where, what, by)
@@ -189,8 +190,8 @@ def seeded(module, rows, names):
 
 
 def seed(module, rows, names, where, what, by, kernels=12, places=6):
-    """Puts a fault into kernels that ran such an instruction, beginning with those whose sample is shortest. Returns
-    the first error, or None."""
+    """Puts a fault into kernels that ran such an instruction, beginning with the kernel whose sample is shortest.
+    Returns the first error that the fault causes, or None."""
     having = [name for name in module.kernels if rows[name].sample and re.search(where, module.kernels[name].body)]
     for name in sorted(having, key=lambda n: rows[n].sample[0])[:kernels]:
         kernel, of = module.kernels[name], rows[name].sample[1]()
@@ -206,7 +207,7 @@ def seed(module, rows, names, where, what, by, kernels=12, places=6):
 
 
 def table(rows, names, each):
-    """Prints results by kernel: for all instances of a template together, or for each."""
+    """Prints the results of each kernel: of all instances of a template together, or (if `each`) of each instance."""
     groups = collections.OrderedDict()
     for name, row in rows.items():
         groups.setdefault(names[name] if each else names[name].partition("<")[0], []).append(row)

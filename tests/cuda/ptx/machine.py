@@ -1,26 +1,26 @@
 """Executes blocks of PTX: all threads of several blocks together, with registers as arrays.
 
-The lanes at the lowest instruction run first, so that lanes meet again after branches; lanes at a barrier wait until
-no other lane can run. Every access must lie inside one allocation and be aligned. Accesses to shared memory are also
-checked for races, in units of the kernel's smallest access: no lane may read a unit that is not written, or that
-cp.async has not copied yet; between two barriers no lane may read or write a unit that another lane wrote, nor write
-a unit that another lane read."""
+The lanes at the lowest instruction run first, so that lanes that have diverged at a branch meet again. Lanes at a
+barrier wait until no other lane can run. Every access must be inside one allocation and aligned. Accesses to shared
+memory are also checked for races, in units of the kernel's smallest access. A lane must not read a unit that has not
+been written, or that cp.async has not copied yet. Between two barriers, a lane must not read or write a unit that
+another lane wrote, nor write a unit that another lane read."""
 import bisect
 import numpy as np
 import models
 from program import Wrong
 
 UNSIGNED = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-PARAMETERS, TABLES, SHARED, LOCAL = 1 << 32, 1 << 33, 1 << 40, 1 << 41  # where their addresses begin
-DEVICE = 1 << 42        # where addresses of device memory begin
+PARAMETERS, TABLES, SHARED, LOCAL = 1 << 32, 1 << 33, 1 << 40, 1 << 41  # first addresses of these kinds of memory
+DEVICE = 1 << 42        # first address of device memory
 LANES = 32
-AT_ONCE = 4096          # lanes in one Machine
-SAME_WARP, MANY = 1 << 20, 1 << 21  # codes for readers: several of this warp, of several warps
+AT_ONCE = 4096          # number of lanes in a Machine
+SAME_WARP, MANY = 1 << 20, 1 << 21  # codes for readers of a unit: several lanes of one warp, lanes of several warps
 WHERE = "xyz"
 
 
 class Memory:
-    """Allocations, parameters and tables, one after another in one array."""
+    """Memory of a launch: allocations, parameters and tables, one after another in one array."""
 
     def __init__(self, pieces):
         self.bases, self.sizes, self.starts = [], [], []
@@ -41,7 +41,8 @@ class Memory:
         return self.bytes[self.starts[i]:self.starts[i] + self.sizes[i]]
 
     def places(self, address, bytes_of):
-        """Returns offsets of addresses in the array, all of which must be allocated; bytes_of: size of each access."""
+        """Returns the offsets of addresses in the array. All addresses must be allocated; bytes_of is the size of each
+        access."""
         low, high = int(address.min()), int((address + bytes_of).max())
         i = bisect.bisect_right(self.bases, low) - 1
         if i >= 0 and high <= self.bases[i] + self.sizes[i]:
@@ -56,7 +57,8 @@ class Memory:
 
 
 class Shared:
-    """Shared memory of the running blocks, with the last writer and reader of each unit and when they accessed it."""
+    """Shared memory of the running blocks, with the last writer and the last reader of each unit and the times of their
+    accesses."""
 
     def __init__(self, machine, size, piece):
         self.machine, self.size, self.piece = machine, size, piece
@@ -80,7 +82,7 @@ class Shared:
         return np.repeat(lanes, count // self.piece), pieces.reshape(-1)
 
     def beside(self, lanes, other, when):
-        """Returns whether another lane accessed a unit at `when`, without a barrier since."""
+        """Returns whether another lane accessed a unit at time `when`, with no barrier since then."""
         m = self.machine
         near = ((other & SAME_WARP - 1) // LANES == lanes // LANES) & (other < MANY)
         return (other != lanes) & (when > np.where(near, m.warp_met[lanes], m.block_met[lanes]))
@@ -100,7 +102,7 @@ class Shared:
         warp = lanes // LANES * LANES + SAME_WARP
         self.reader[at] = new = np.where(fresh, lanes, np.where(near, warp, MANY))
         now = self.reader[at]
-        other = now != new          # two lanes of this instruction read the same unit
+        other = now != new          # two lanes read the same unit in this instruction
         if other.any():
             near = (now & SAME_WARP - 1) // LANES == lanes // LANES
             self.reader[at[other]] = np.where(near & (now < MANY), warp, MANY)[other]
@@ -122,7 +124,7 @@ class Shared:
 
 
 class Machine:
-    """Some blocks of a launch. registers: arrays by name; mask: lanes that execute the current instruction."""
+    """Some blocks of a launch. registers: arrays by name. mask: the lanes that execute the current instruction."""
 
     def __init__(self, launch, first, blocks):
         kernel = launch.kernel
@@ -167,7 +169,7 @@ class Machine:
             raise Wrong("part of a warp, where all of it must be")
 
     def members(self, named):
-        """Checks that the active lanes of each warp are exactly those of the mask `named`."""
+        """Checks that the active lanes of each warp are exactly the lanes in the mask `named`."""
         bits = np.broadcast_to(named, self.lanes).reshape(-1, LANES) >> np.arange(LANES, dtype=np.uint32) & 1
         here = self.warps(self.mask)
         if (bits.astype(bool) != here)[here.any(1)].any():
@@ -175,7 +177,8 @@ class Machine:
         return here
 
     def place(self, space, address, count):
-        """Returns (views of the bytes by width, offsets of the active lanes, lanes if the memory is shared)."""
+        """Returns views of the bytes by width, offsets of the active lanes in them, and the lanes if the memory is
+        shared."""
         lanes = self.active()
         address = address[lanes].astype(np.int64)
         if (address % count).any():
@@ -217,7 +220,7 @@ class Machine:
             cells[at // size + i] = np.broadcast_to(value, self.lanes)[self.active()]
 
     def add(self, space, address, bits, value):
-        """Adds atomically, in the order of lanes; returns the old values."""
+        """Adds atomically, in the order of lanes. Returns the old values."""
         size, lanes = bits // 8, self.active()
         views, at, of = self.place(space, address, size)
         cells, out = views[bits], np.zeros(self.lanes, UNSIGNED[bits])
@@ -230,7 +233,7 @@ class Machine:
         return out
 
     def copy_later(self, to, source, valid, count):
-        """cp.async: stores data and destination with the current group of its lane."""
+        """cp.async: keeps the data and their destination with the current group of their lane, to be stored later."""
         lanes = self.active()
         to, source, valid = to[lanes].astype(np.int64), source[lanes].astype(np.int64), valid[lanes].astype(np.int64)
         if (to % count).any() or (source % count).any() or (valid > count).any():
@@ -247,8 +250,8 @@ class Machine:
         self.flights.append((lanes, at, data, self.groups[lanes]))
 
     def arrive(self, but):
-        """Completes the groups of the active lanes, except the newest `but`; None completes all, including copies
-        without a group."""
+        """Completes the cp.async groups of the active lanes, except the newest `but` groups. If `but` is None,
+        completes all copies, including those without a group."""
         left = []
         for lanes, at, data, group in self.flights:
             here = self.mask[lanes] & (True if but is None else group + but < self.groups[lanes])
@@ -275,7 +278,7 @@ class Machine:
             self.together(at, mask, int(others.min()) if len(others) else len(self.kernel.code) + 1)
 
     def release(self):
-        """Called when all lanes wait at barriers: releases blocks whose threads all wait at the same barrier."""
+        """Called when all lanes wait at barriers. Releases each block whose threads all wait at the same barrier."""
         of = self.waits.reshape(self.blocks, -1)
         some, real = of.any(1), self.real.reshape(self.blocks, -1)
         if (of[some] != real[some]).any():
@@ -293,7 +296,7 @@ class Machine:
             self.block_met[lanes] = self.now
 
     def together(self, at, mask, stop):
-        """Runs these lanes until they reach the instruction of other lanes, or diverge."""
+        """Runs these lanes until they reach the instruction at which other lanes wait, or diverge."""
         steps, end, start = self.launch.steps, len(self.launch.steps), True
         full = bool(mask.all())
         warps = int(self.warps(mask).any(1).sum())
@@ -318,7 +321,7 @@ class Machine:
                 self.alive[yes] = False
                 self.pc[mask] = at + 1
                 return
-            else:       # barrier of a block
+            else:       # a barrier of a whole block
                 if (yes != mask).any():
                     raise Wrong("a barrier for some threads")
                 self.waits |= mask
@@ -340,7 +343,7 @@ class Machine:
             raise Wrong("%s: %s" % (self.kernel.code[at], error)) from None
 
     def branch(self, at, to, mask, yes):
-        """Returns the next instruction if all lanes take the same way, or None if they diverge."""
+        """Returns the next instruction if all lanes go to the same one, or None if they diverge."""
         some = yes is mask or yes[mask].any()
         if not some:
             return at + 1
@@ -352,7 +355,7 @@ class Machine:
 
 
 class Launch:
-    """A kernel with its arguments and memory; run() leaves the memory as after the launch."""
+    """A kernel with its arguments and memory. run() leaves the memory as it is after the launch."""
 
     def __init__(self, module, kernel, grid, block, dynamic, arguments, memory):
         kernel.read()
@@ -379,7 +382,7 @@ class Launch:
         self.steps = models.steps_of(kernel, self.symbols)
 
     def run(self):
-        """Runs the launch; returns the number of instructions, each counted once per warp."""
+        """Runs the launch. Returns the number of instructions, each counted once for a warp."""
         x, y, z = self.block
         width = (x * y * z + LANES - 1) // LANES * LANES
         some = max(1, AT_ONCE // width)

@@ -1,15 +1,15 @@
-"""Defines the effect of each PTX instruction on all lanes of a machine together. Each instruction is translated when
-it first runs.
+"""Defines the effect of each PTX instruction on all lanes of a machine together. An instruction is translated when it
+runs for the first time.
 
-According to the PTX manual: integers, comparisons, conversions, shifts, shuffles and votes (a lane that is read must
-be active), cp.async with groups of each thread, ldmatrix, the fragments of mma. Floating-point operations, including
+These follow the PTX manual: integers, comparisons, conversions, shifts, shuffles and votes (a lane that is read must be
+active), cp.async with groups of each thread, ldmatrix, and the fragments of mma. Floating-point operations, including
 fma, are those of IEEE with one rounding (.rn); NaN results have a device's bits, 0x7fffffff. Where devices differ or
-the manual leaves a choice:
+the manual leaves a choice, the model does this:
     mma             a sequential fma over k, as in tests/cuda/cuda_shim.h; a device adds in another order
     ex2.approx.ftz  exp2f of the C library, subnormal inputs and results are 0; a device may differ by 2 ulp
     rcp.approx.ftz  the rounded quotient, subnormal inputs and results are 0; a device may differ by 1 ulp
     atom, red       in the order of lanes
-Every other modifier or instruction raises Unknown, so that nothing runs as an instruction that it only resembles."""
+Any other modifier or instruction raises Unknown, so that no instruction runs as one that merely looks similar."""
 import ctypes
 import ctypes.util
 import re
@@ -25,7 +25,7 @@ SPACES = ("global", "shared", "local", "param", "const")
 WINDOWS = {"shared": 1 << 40, "local": 1 << 41, "global": 0, "param": 0, "const": 0}
 LANES = 32
 LANE, GROUP, WITHIN = np.arange(LANES), np.arange(LANES) // 4, np.arange(LANES) % 4 * 2
-# Modifiers that change nothing in this model.
+# Modifiers that have no effect in this model.
 HARMLESS = {"rn", "lo", "uni", "sync", "aligned", "nc", "to", "cta", "relaxed", "gpu"}
 SPECIAL = re.compile(r"%laneid|%n?(tid|ctaid)\.[xyz]")
 SHARED_ACCESS = re.compile(r"\b(?:ld|st|atom|red)\.shared\.(?:add\.)?(?:v(\d)\.)?([a-z]\d+)\s")
@@ -34,8 +34,8 @@ EXP2F.argtypes, EXP2F.restype = [ctypes.c_float], ctypes.c_float
 
 
 class Steps:
-    """A kernel's instructions, each translated when it first runs: (kind, guard, whether the guard is negated,
-    function or branch target)."""
+    """The instructions of a kernel, each translated when it runs for the first time. An entry is (kind, guard, whether
+    the guard is negated, function or branch target)."""
 
     def __init__(self, kernel, symbols):
         self.kernel, self.symbols, self.built = kernel, symbols, [None] * len(kernel.code)
@@ -77,7 +77,7 @@ def step_of(builder, instruction):
 
 
 def listed(text):
-    """Returns the registers in braces, or the single one."""
+    """Returns the list of registers in braces, or a list of the single register."""
     return parts_of(text[1:-1]) if text.startswith("{") else [text]
 
 
@@ -90,7 +90,8 @@ def smallest_of_shared(kernel):
 
 
 def round_fma(a, b, c):
-    """Returns float32(a b + c): the product is exact in float64; the sum is rounded to odd, then to float32."""
+    """Returns float32(a b + c). The product is exact in float64; the sum is rounded to odd in float64, then to
+    float32."""
     product = a.astype(np.float64) * b.astype(np.float64)
     c = c.astype(np.float64)
     total = product + c
@@ -106,24 +107,24 @@ def round_fma(a, b, c):
 
 
 def flushed(x):
-    """Replaces subnormals by 0."""
+    """Returns x with subnormals replaced by 0."""
     return np.where(np.abs(x) < np.float32(2.0 ** -126), np.copysign(np.float32(0), x), x)
 
 
 def exp2_approx(x):
-    """Returns 2^x: subnormal inputs count as 0 (result 1), subnormal results become 0."""
+    """Returns 2^x. Subnormal inputs count as 0 (result 1); subnormal results become 0."""
     return flushed(np.fromiter(map(EXP2F, x.tolist()), np.float32, len(x)))
 
 
 def to_bf16(x):
-    """Returns the bits of x rounded to bf16, ties to even; NaN becomes 0x7fff."""
+    """Returns the bits of x rounded to bf16, with ties to even. NaN becomes 0x7fff."""
     bits = x.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(x), 0x7fff, rounded).astype(np.uint32)
 
 
 def greater(a, b, least):
-    """min (if `least`) and max: a number is preferred to NaN, and -0 is less than +0."""
+    """Returns min (if `least`) or max of a and b: a number is preferred to NaN, and -0 is less than +0."""
     both = a == b
     out = (np.fmin if least else np.fmax)(a, b)
     bits = UNSIGNED[8 * a.dtype.itemsize]
@@ -132,7 +133,7 @@ def greater(a, b, least):
 
 
 def divided(a, b, rest):
-    """Returns the quotient, rounded towards 0, or the remainder."""
+    """Returns the quotient, rounded towards 0, or (if `rest`) the remainder."""
     if a.dtype.kind == "u":
         return a % b if rest else a // b
     bits = UNSIGNED[8 * a.dtype.itemsize]
@@ -147,7 +148,7 @@ LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 class Builder:
-    """Translates one instruction: op_NAME(operands) returns a function of a machine."""
+    """Translates one instruction. op_NAME(operands) returns a function of a machine that executes it."""
 
     def __init__(self, kernel, symbols, instruction):
         self.kernel, self.symbols, self.instruction = kernel, symbols, instruction
@@ -168,7 +169,7 @@ class Builder:
 
     # ---- operands ----
     def get(self, text, kind):
-        """Returns a function of a machine that reads an operand as type `kind`."""
+        """Returns a function of a machine that reads an operand as a value of type `kind`."""
         bits = bits_of(kind)
         as_type = FLOAT[bits] if kind[0] == "f" else SIGNED[bits] if kind[0] == "s" else UNSIGNED[bits]
         if text in self.kernel.registers:
@@ -192,7 +193,8 @@ class Builder:
         return self.symbols[text]
 
     def put(self, text):
-        """Returns a function of a machine and values that writes a register. Signed values keep their sign."""
+        """Returns a function of a machine and values that writes the values to a register. Signed values keep their
+        sign."""
         if text == "_":
             return lambda m, value: None
         bits = self.kernel.registers[text]
@@ -211,7 +213,7 @@ class Builder:
         return act
 
     def address(self, text):
-        """Returns a function for the address [register or name + offset]."""
+        """Returns a function of a machine that computes the address [register or name + offset]."""
         base, offset = re.fullmatch(r"\[\s*([%$\w]+)\s*(?:\+\s*(-?\w+))?\s*\]", text).groups()
         offset = int(offset or "0", 0)
         get = self.get(base, "u64")
@@ -221,7 +223,7 @@ class Builder:
         return lambda m: np.broadcast_to((get(m) + offset) & mask, m.lanes)
 
     def result(self, to, function, *operands):
-        """Returns a function for to = function(values of the operands)."""
+        """Returns a function of a machine that executes to = function(values of the operands)."""
         put, kind = self.put(to), self.kind
         gets = [self.get(o, kind) for o in operands]
         bits = bits_of(kind)
@@ -299,7 +301,7 @@ class Builder:
         return self.result_bits(to, lambda m, a, b: np.where(which(m), a, b), yes, no)
 
     def result_bits(self, to, function, *operands):
-        """Returns a function for to = function(bits of the operands), whatever their type."""
+        """Returns a function of a machine that executes to = function(bits of the operands), whatever their type."""
         put = self.put(to)
         gets = [self.get(o, "b%d" % bits_of(self.kind)) for o in operands]
         return lambda m: put(m, function(m, *[g(m) for g in gets]))
@@ -504,8 +506,8 @@ class Builder:
         return act
 
     def truncated(self, x, into):
-        """Converts towards 0. Values too large become the largest; NaN becomes 0, or for 64 bits only the highest bit
-        is set."""
+        """Converts to integers, rounding towards 0. Values that are too large become the largest integer. NaN becomes
+        0; for 64 bits, only its highest bit is set."""
         bits, signed = bits_of(into), into[0] == "s"
         own = (SIGNED if signed else UNSIGNED)[bits]
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -589,7 +591,7 @@ class Builder:
         m.groups[m.mask] += 1
 
     def op_ldmatrix(self, to, source):
-        """Matrix i is 8 rows of 8 words of 16 bits; lane 8 i + j provides the address of row j."""
+        """ldmatrix: matrix i has 8 rows of 8 words of 16 bits; lane 8 i + j provides the address of row j."""
         if set(self.parts) - {"trans"} != {"ldmatrix", "sync", "aligned", "m8n8", "x4", "shared", "b16"}:
             raise Unknown(self.instruction.line)
         self.met.update(self.parts)
@@ -606,7 +608,8 @@ class Builder:
         return act
 
     def op_mma(self, to, a, b, c):
-        """Fragments: lane 4 g + t has row g or column g, and two k-terms from 2 t on in each register."""
+        """mma. In a fragment, lane 4 g + t has row g or column g, and each register has two terms, from number 2 t
+        on."""
         if self.parts[1:] != "sync aligned m16n8k16 row col f32 bf16 bf16 f32".split():
             raise Unknown(self.instruction.line)
         self.met.update(self.parts)
@@ -644,7 +647,7 @@ class Builder:
 
 
 def half_of(pairs, half, warps):
-    """Returns the first or second bf16 of each lane's register, as float32."""
+    """Returns the first or the second bf16 in each lane's register, as float32."""
     pairs = np.broadcast_to(pairs, warps * LANES)
     word = pairs & np.uint32(0xffff0000) if half else pairs << np.uint32(16)
     return word.view(np.float32).reshape(warps, LANES)

@@ -1,4 +1,4 @@
-"""Parses PTX: kernels with their parameters, registers, memory and instructions."""
+"""Parses PTX into kernels with parameters, registers, memory and instructions."""
 import collections
 import re
 
@@ -35,7 +35,7 @@ def bits_of(kind):
 
 
 def parts_of(text, around="{[", until="}]"):
-    """Splits at commas, except within brackets."""
+    """Splits a text at commas, except commas within brackets."""
     out, deep, start = [], 0, 0
     for at, letter in enumerate(text):
         deep += (letter in around) - (letter in until)
@@ -46,8 +46,8 @@ def parts_of(text, around="{[", until="}]"):
 
 
 class Kernel:
-    """A kernel, parsed when it is first used: registers (bits by name), shared and local variables, labels, code (as
-    text)."""
+    """A kernel, parsed when it is first used. registers: bits by name; shared and local variables; labels; code as
+    text."""
 
     def __init__(self, name, parameters, body):
         self.name, self.body, self.code, self.built = name, body, None, None
@@ -70,7 +70,7 @@ class Kernel:
 
     def statement(self, text):
         while True:
-            text = text.lstrip("{} ")   # a nested block declares one register, whose name is unique
+            text = text.lstrip("{} ")   # a nested block, which declares a register with a unique name
             label = re.match(r"(\$?[\w$]+):\s*", text)
             if not label:
                 break
@@ -101,7 +101,7 @@ class Kernel:
             self.local_bytes += size
 
     def changed(self, number, line):
-        """Returns a copy of the kernel with one line replaced."""
+        """Returns a copy of the kernel in which one line is replaced."""
         other = Kernel(self.name, "", "")
         other.__dict__.update(self.__dict__)
         other.built = None
@@ -118,7 +118,7 @@ def instruction(text):
 
 
 class Module:
-    """A PTX file: kernels by name, tables (bytes by name), names of dynamic shared memory."""
+    """A PTX file: kernels by name, tables as bytes by name, and names of dynamic shared memory."""
 
     def __init__(self, path):
         with open(path) as file:

@@ -1,11 +1,11 @@
-# Kconfig by kconfiglib, as Zephyr does it: zephyr_config.py MODULE FRAGMENT prints, for CMake, what the fragment makes of
-# the module's options. A warning (an option that is not there, or that cannot be set) is an error. Without arguments: is
-# kconfiglib there?
+# Runs Kconfig with kconfiglib, as Zephyr does: zephyr_config.py MODULE FRAGMENT prints, in the form of CMake, the
+# values that the fragment gives to the module's options. A warning (an option that does not exist, or that cannot be
+# set) is an error. Without arguments, only tests whether kconfiglib is installed.
 import importlib.util
 import os
 import sys
 
-# By its file: esp-idf-kconfig brings a package of the same name, which is another parser.
+# Loads kconfiglib by the path of its file, since esp-idf-kconfig installs another parser under the same package name.
 files = [path for path in (os.path.join(folder, "kconfiglib.py") for folder in sys.path) if os.path.isfile(path)]
 if not files or len(sys.argv) < 3:
     sys.exit(not files)

@@ -1,4 +1,5 @@
-# How PlatformIO compiles for the board; REPOSITORY, in the environment, is where examples/mcu has the start-up.
+# Tells PlatformIO how to compile for the board. The environment variable REPOSITORY names the folder of the
+# repository, whose examples/mcu has the start-up code.
 import os
 
 from SCons.Script import Default, DefaultEnvironment

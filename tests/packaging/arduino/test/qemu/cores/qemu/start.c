@@ -1,3 +1,3 @@
-/* start.c - the board is that of examples/mcu. */
+/* start.c - the start-up code of this board, which is the board of examples/mcu. */
 #include "cortex_m.c"
 #include "semihosting.c"
