@@ -477,7 +477,8 @@ build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/o
 # $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately.
 ISAS = 0 1 2 3
 KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
-SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ && $$1 !~ /^kernels/ { print $$1 }' src/MANIFEST))
+SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST))
+COMPUTING := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer ~ /^(num|ops|cpu)\/$$/ && $$1 ~ /\.c$$/ { print $$1 }' src/MANIFEST))
 $(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -489,7 +490,7 @@ $(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/opti
 	@mkdir -p $(@D)
 	$(COMPILE_SRC) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
 # The files that compute are compiled at -O2.
-$(KERNEL_OBJECTS) $(filter $(addprefix $(OBJ_DIR)/src/,num/% ops/% cpu/%),$(SRC_OBJECTS)): OPT_LEVEL = -O2
+$(KERNEL_OBJECTS) $(COMPUTING): OPT_LEVEL = -O2
 $(SRC_OBJECTS): $(OBJ_DIR)/src/%.o: src/%.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
 	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: about 40 s on 2 processors'))

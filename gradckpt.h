@@ -252,40 +252,43 @@
  *                 arithmetic, per_isa_begin, vectors, formulas, per_isa_end, angles, random,
  *                 halves, sums, chains
  *     >>store     parameters and optimiser state, however they are stored                     1816
- *                 arrays, names, notes, initial, quant, values, quant_copy, params, ranks,
- *                 calls, quantise
+ *                 arrays, names, notes/notes, initial, quant/rows, values, quant/copy, params,
+ *                 dist/store, calls, quant/calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        674
  *                 tensor, apply
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5679
- *                 gemm, unary, broadcast, axis, cache, embed, mixed, products, norms,
- *                 attention, rotary, losses, weighted, linear_loss, pools, upsample, channels,
- *                 conv, recurrent
+ *                 gemm, unary, broadcast, axis, cache/ops, embed, bf16/ops, products, norms,
+ *                 attention, rotary, losses, weighted, linear_loss, images/pools,
+ *                 images/upsample, images/channels, images/conv, recurrent/ops
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
- *                 convert, plain, products, mixed, rows, images, attention, losses, weighted,
- *                 recurrent, kernels, calls
+ *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
+ *                 losses, weighted, recurrent/cpu, kernels, calls
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4815
- *                 types, tensors, mixed, op_lowerings, gradients, order, place, fused_op,
- *                 fuse, model, builders, schedule, time, lowered, modes, prefetch, encode
+ *                 types, tensors, bf16/plan, op_lowerings, gradients, order, place, tiles/op,
+ *                 tiles/fuse, model, builders, schedule, offload/time, lowered, modes,
+ *                 dist/prefetch, encode
  *     >>search    bounds that no schedule can beat; the least cost for every budget           3236
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
- *                 hide_copies, choose, open
+ *                 offload/hide_copies, choose, open
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
- *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5504
- *                 call, memory, exchange, backend, group, params, host, offload, feeds,
- *                 losses, debug, micro_batches, capture, caches, fetches, mixed, quant,
- *                 fused_op, update, instructions, advance, layout, open, step, train, profile
+ *                 getters, checks, planner, request, tools/frontier, tools/fit, tools/print,
+ *                 tools/frontier_print
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5503
+ *                 call, memory, dist/exchange, backend, dist/group, params, host,
+ *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
+ *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
+ *                 advance, layout, open, step, train, tools/profile
  *     >>check     gradients against finite differences; measured costs; timed trials           743
- *                 gradients, calibrate, trials
+ *                 gradients, tools/calibrate, tools/trials
  *     >>files     safetensors                                                                 2642
- *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
+ *                 axes, write, header, resolve, read, path, dist/load, dist/save
  *     >>export    plans and weights as files and as C constants                                959
  *                 file, c, weights
  *     >>kernels   the loops of the fast kernels, for each instruction set                     3890
- *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
- *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
- *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
- *                 element_losses, recurrent, table, end
+ *                 begin, vectors, products, gemv, quant/int4, quant/kernels, product_block,
+ *                 math, elementwise, rowwise, random, bf16/kernels, bf16/avx512, column_sums,
+ *                 images/kernels, attention, online_softmax, bf16/attention, bf16/gradients,
+ *                 bf16/amx, losses, element_losses, recurrent/kernels, table, end
  */
 
 #ifndef GRADCKPT_H
@@ -2203,7 +2206,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 extern "C" {
 #endif
 
-/* Marks functions that gradckpt_cuda.cu compiles, too (there GCKPTI_FMA and GCKPTI_SQRT are 3). */
+/* Marks functions that gradckpt_cuda.cu also compiles (there GCKPTI_FMA and GCKPTI_SQRT are 3). */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
 #endif
@@ -2335,7 +2338,7 @@ typedef struct {
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
-    gckpt_write_fn write; /* callback; NULL: bytes are only counted */
+    gckpt_write_fn write; /* callback, or NULL to only count bytes */
     void *user;
     size_t total, used;
     int failed;
@@ -4722,7 +4725,7 @@ typedef struct {
     unsigned char external;      /* values belong to the user */
     unsigned char locked;        /* external and not writable: stays frozen */
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
-    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0: none or unknown */
+    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
@@ -4732,7 +4735,7 @@ typedef struct {
 
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
-    const gckpt_backend *backend; /* NULL if there is none */
+    const gckpt_backend *backend; /* NULL without a mirror */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
@@ -4741,7 +4744,7 @@ enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
 /* An executor's entry in the list of its store. */
 typedef struct gckpti_binding {
-    gckpt_store *store;           /* NULL if there is none, or it was freed */
+    gckpt_store *store;           /* NULL before binding and after the store was freed */
     const gckpt_backend *backend; /* the executor's, if that has its own memory; else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
@@ -4759,8 +4762,8 @@ typedef struct gckpti_operand {
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
  * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
  * or at +0 if `initial` is NULL. In bf16 plans it is split into blocks of terms (manual, 5l).
- * Blocks begin again after each k_period terms (0: never); the first period began k_offset terms
- * before p = 0. If k_period is shorter than a block, all terms are one chain. */
+ * Blocks begin again after each k_period terms (never, if that is 0); the first period began
+ * k_offset terms before p = 0. If k_period is shorter than a block, all terms are one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast if one stride of each operand is 1 */
@@ -4871,7 +4874,7 @@ enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + G
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 
-/* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if there are none as floats. */
+/* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
@@ -4974,7 +4977,7 @@ GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* ---- store/quant.c ---- */
+/* ---- quant/rows.c ---- */
 /* Returns 1 if the gckpt_storage is quantised; if this build supports it. */
 static inline int gckpti_is_quantised(int storage)
 {
@@ -5052,7 +5055,7 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn);
 /* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
-/* ---- store/notes.c ---- */
+/* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
@@ -5077,7 +5080,7 @@ GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
 /* Declarations shared by the files of src/store/ only. */
 
-/* ---- store/quant.c, store/quant_copy.c ---- */
+/* ---- quant/rows.c, quant/copy.c ---- */
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
@@ -5398,7 +5401,7 @@ GCKPTI_FN int gckpti_is_reserved_note(const char *key)
 
 GCKPTI_COLD_END
 
-/* >>store/notes */
+/* >>notes/notes */
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_NOTES
@@ -5545,7 +5548,7 @@ GCKPTI_FN void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, g
     }
 }
 
-/* >>store/quant */
+/* >>quant/rows */
 #ifndef GCKPT_NO_QUANT
 /* ---- quantised values: BF16; F16; I8 with a scale per row, all before the values in an owned
  * block; I4 with a scale in each block of values ---- */
@@ -5886,10 +5889,10 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
     }
 }
 
-/* >>store/quant_copy */
+/* >>quant/copy */
 #ifndef GCKPT_NO_QUANT
 
-/* Returns the bits of the row's greatest magnitude; copies the row to row_buf (NULL: nowhere). */
+/* Returns the bits of the greatest magnitude in the row; copies the row to row_buf unless NULL. */
 static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                    int64_t row, float *row_buf)
 {
@@ -6114,7 +6117,7 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
 
 GCKPTI_COLD_END
 
-/* >>store/ranks */
+/* >>dist/store */
 #ifndef GCKPT_NO_RANKS
 
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
@@ -6168,8 +6171,8 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* Returns the next parameter after q (NULL: the first) that matches the pattern. After the last one
- * returns NULL, with the error in *result if no parameter matched. */
+/* Returns the next parameter after q (if NULL, the first) that matches the pattern. After the last
+ * one returns NULL, with the error in *result if no parameter matched. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)
 {
@@ -6360,7 +6363,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 
 GCKPTI_COLD_END
 
-/* >>store/quantise */
+/* >>quant/calls */
 #ifndef GCKPT_NO_QUANT
 
 GCKPTI_COLD_BEGIN
@@ -7567,7 +7570,7 @@ GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn ru
 /* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run);
 
-/* ---- ops/mixed.c ---- */
+/* ---- bf16/ops.c ---- */
 /* Returns whether `op` is built in and has `flag`. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
@@ -7903,7 +7906,7 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
                                                gckpti_loss_fn fn);
 
 #ifndef GCKPT_NO_IMAGES
-/* ---- ops/pools.c ---- */
+/* ---- images/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
@@ -7938,7 +7941,7 @@ GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
 GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
                                     int64_t *first, int64_t *end);
 
-/* ---- ops/upsample.c ---- */
+/* ---- images/upsample.c ---- */
 typedef struct {
     int size[2]; /* of the result: rows, columns */
     int mode;
@@ -7966,7 +7969,7 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
 GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add);
 
-/* ---- ops/channels.c ---- */
+/* ---- images/channels.c ---- */
 typedef struct {
     int groups;     /* 0 means batchnorm */
     int gain, bias; /* index of the input; 0 means none */
@@ -7991,7 +7994,7 @@ typedef struct {
 GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                                    const gckpti_channel_kernels *kernels);
 
-/* ---- ops/conv.c ---- */
+/* ---- images/conv.c ---- */
 typedef struct { /* index 0 means rows, index 1 columns */
     gckpt_window window;
     int64_t rows, image[2], windows[2], taps[2];
@@ -8039,7 +8042,7 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
                                gckpti_multiply_add multiply_add);
 #endif
 
-/* ---- ops/recurrent.c ---- */
+/* ---- recurrent/ops.c ---- */
 #ifndef GCKPT_NO_RECURRENT
 /* A row at step t. Pointers that are not required are NULL.
  * forward   reads p, a; updates state, h [and c], from step t - 1 to step t; writes saved
@@ -8151,7 +8154,7 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
-/* ---- ops/mixed.c ---- */
+/* ---- bf16/ops.c ---- */
 /* Attention of bf16 plans: writes the scores of the query at element `at` and of keys first..end-1,
  * counted from element `key`; adds p times these keys' values to out; adds the gradients of one
  * head (dk and dv stay in scratch until the last head that reads the same keys is done). */
@@ -8236,7 +8239,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
-/* ---- ops/conv.c ---- */
+/* ---- images/conv.c ---- */
 #ifndef GCKPT_NO_IMAGES
 typedef struct {
     gckpt_window window;
@@ -8244,7 +8247,7 @@ typedef struct {
 } gckpti_conv2d;
 #endif
 
-/* ---- ops/recurrent.c ---- */
+/* ---- recurrent/ops.c ---- */
 enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
 
 typedef struct {
@@ -8337,8 +8340,8 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 }
 
 /* Sets all fields of t except a, b, k_period and k_offset. */
-GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch,
+                                  int64_t m, int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
@@ -9321,7 +9324,7 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
     return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
 }
 
-/* >>ops/cache */
+/* >>cache/ops */
 #ifndef GCKPT_NO_CACHES
 
 /* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).
@@ -9484,7 +9487,7 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
     return gckpti_apply_to(&gckpti_op_gather, x, index, NULL, NULL, 0);
 }
 
-/* >>ops/mixed */
+/* >>bf16/ops */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
 {
@@ -10176,7 +10179,7 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
  * Chains: dq += ds k_j over keys; dk_j += ds q and dv_j += p g over queries: first all queries of
  * the first head that reads k_j, then those of the next head.
- * In bf16 plans these chains are elements of matrix products (manual, 5l; ops/mixed.c) with
+ * In bf16 plans these chains are elements of matrix products (manual, 5l; bf16/ops.c) with
  * operands q, k, v, g, p and ds. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
@@ -11442,7 +11445,7 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
     return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }
 
-/* >>ops/pools */
+/* >>images/pools */
 #ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
  * images: convolutions, pools, norms of images; gather; recurrent layers
@@ -11732,7 +11735,7 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 }
 #endif
 
-/* >>ops/upsample */
+/* >>images/upsample */
 #ifndef GCKPT_NO_IMAGES
 /* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller, as in PyTorch, in binary32 ----
  * Row i of P reads x at row p (columns likewise). nearest: p = floor(i (H/P)); bilinear: p =
@@ -11817,7 +11820,7 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
 }
 #endif
 
-/* >>ops/channels */
+/* >>images/channels */
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of pixels times C channels ----
  * groupnorm has B images, and normalises m = C / groups channels together; batchnorm has one image
@@ -12118,7 +12121,7 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
 }
 #endif
 
-/* >>ops/conv */
+/* >>images/conv */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * One side of both is the image, with c channels; the other has o channels per window.
@@ -12520,7 +12523,7 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
 }
 #endif
 
-/* >>ops/recurrent */
+/* >>recurrent/ops */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: inputs p (B,T,G), which is x wx + bias of a linear op, wh (H,G), bias (G) or
  * none, h0 [, c0] (B,H) or none for 0; output of gru, G = 3H: h (B,T,H); of lstm, G = 4H: h, c
@@ -12881,7 +12884,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- cpu/plain.c, cpu/convert.c ---- */
+/* ---- cpu/plain.c, bf16/convert.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 
 /* The state of a conversion; its element i is element offset + i of the whole batch. */
@@ -13135,7 +13138,7 @@ typedef struct {
     gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
 } gckpti_packed_product;
 
-/* ---- cpu/mixed.c ---- */
+/* ---- bf16/cpu.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
@@ -13192,7 +13195,7 @@ enum {
 /* clang-format on */
 #undef GCKPTI_KIND
 
-/* ---- cpu/images.c ---- */
+/* ---- images/cpu.c ---- */
 #ifndef GCKPT_NO_IMAGES
 /* A product of a convolution: operand a (DW: its transpose) is the virtual matrix of all windows,
  * with rows (image, i, j) and terms (tap, channel); in DW, t.m counts terms, t.k rows. Distances in
@@ -13335,7 +13338,7 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */
 
-/* ---- cpu/convert.c ---- */
+/* ---- bf16/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #else
@@ -13343,7 +13346,7 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 #endif
 
 #if GCKPTI_HAS_FAST
-/* ---- cpu/mixed.c ---- */
+/* ---- bf16/cpu.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
@@ -13378,7 +13381,7 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
     GCKPTI_OP_KERNELS(fast_##name, gckpti_run_element_loss(call, backward, kind,                   \
                                                            gckpti_fast_loss(call).element))
 
-/* >>cpu/convert */
+/* >>bf16/convert */
 #ifndef GCKPT_NO_BF16
 /* ---- conversions to bf16 and back, between the ops of bf16 plans ---- */
 
@@ -13731,7 +13734,7 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 }
 #endif
 
-/* >>cpu/mixed */
+/* >>bf16/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. For some blocks of terms at
  * a time, it packs a (unless tiles read it in place), then packs and multiplies b by panels ---- */
@@ -14419,7 +14422,7 @@ static void gckpti_fast_rotary(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
 #endif
 
-/* >>cpu/images */
+/* >>images/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- convolutions are products (cpu/products.c), one for each phase and group; if groups have one
  * channel, a work item is a line of results, or 64 channels of dw. Pools, norms: as in ops ---- */
@@ -14607,7 +14610,7 @@ GCKPTI_FAST_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER)
 GCKPTI_FAST_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY)
 #endif
 
-/* >>cpu/recurrent */
+/* >>recurrent/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: chains of an item's rows are products; the backward transposes wh first ---- */
 
@@ -15076,14 +15079,14 @@ typedef struct {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (plan/mixed.c): input
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (bf16/plan.c): input
  * i's value [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
-/* Attributes of gckpti_op_fused (plan/fused_op.c), which replaces the last op of a fused group: ops
+/* Attributes of gckpti_op_fused (tiles/op.c), which replaces the last op of a fused group: ops
  * that run together, a tile of rows at a time. In memory, the steps, the edges and the last op's
  * own attributes follow this struct. The op's inputs are those of the group except parameters. */
 typedef struct {
@@ -15455,7 +15458,7 @@ enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
     GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
     GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (run/mixed.c) */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
     GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
     GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
 };
@@ -15480,7 +15483,7 @@ enum {
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
-/* ---- plan/mixed.c ---- */
+/* ---- bf16/plan.c ---- */
 /* Return whether a plan is a bf16 plan, and whether this build has a precision. */
 static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 {
@@ -15538,7 +15541,7 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 /* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/fused_op.c ---- */
+/* ---- tiles/op.c ---- */
 #ifndef GCKPT_NO_TILES
 /* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
@@ -15648,7 +15651,7 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
     return bytes;
 }
 
-/* ---- plan/time.c ---- */
+/* ---- offload/time.c ---- */
 /* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
@@ -15689,7 +15692,7 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- plan/prefetch.c ---- */
+/* ---- dist/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* For desc.overlap_communication: lets gathers of p->best begin early enough to finish before their
  * first readers, as far as the arena stays within `arena` bytes. */
@@ -15769,7 +15772,7 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
-/* ---- plan/mixed.c ---- */
+/* ---- bf16/plan.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
@@ -15788,7 +15791,7 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_weights(...)                ((void)0)
 #endif
 
-/* ---- plan/fused_op.c, plan/fuse.c ---- */
+/* ---- tiles/op.c, tiles/fuse.c ---- */
 #ifndef GCKPT_NO_TILES
 enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
 
@@ -16100,7 +16103,7 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
     return x / b * a + x % b * a / b;
 }
 
-/* >>plan/mixed */
+/* >>bf16/plan */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans (manual, 5l) ----
  * Values and gradients that depend on the batch are rounded. They are bf16 in the arena, unless
@@ -17151,7 +17154,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.resident;
 }
 
-/* >>plan/fused_op */
+/* >>tiles/op */
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
@@ -17483,7 +17486,7 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
 
 GCKPTI_COLD_END
 
-/* >>plan/fuse */
+/* >>tiles/fuse */
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
@@ -18520,7 +18523,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
     return GCKPT_OK;
 }
 
-/* >>plan/time */
+/* >>offload/time */
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
  * A copy starts at its position, an offload right after its forward, once earlier copies are done.
  * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
@@ -19175,7 +19178,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 
 GCKPTI_COLD_END
 
-/* >>plan/prefetch */
+/* >>dist/prefetch */
 #ifndef GCKPT_NO_RANKS
 
 /* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
@@ -22507,7 +22510,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 }
 #endif
 
-/* >>search/hide_copies */
+/* >>offload/hide_copies */
 #ifndef GCKPT_NO_SEARCH
 /* ---- overlapping copies with computation: offloaded values stay live until copied, and
  * reloads start early, as far as the limit allows (plan/time) ---- */
@@ -23016,7 +23019,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);
 
-/* ---- planner/fit.c ---- */
+/* ---- tools/fit.c ---- */
 #ifndef GCKPT_NO_FIT
 /* Runs gckpt_fit, which has the other six parameters, for micro-batches of at least least_rows. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
@@ -23028,7 +23031,7 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 
 /* Declarations shared by the files of planner/; no other folder includes this file. */
 
-/* ---- planner/frontier.c ---- */
+/* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
@@ -23810,7 +23813,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     return gckpti_plan_compact(plan);
 }
 
-/* >>planner/frontier */
+/* >>tools/frontier */
 #ifndef GCKPT_NO_FRONTIER
 /* ---- the frontier ---- */
 
@@ -24079,7 +24082,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
 }
 #endif
 
-/* >>planner/fit */
+/* >>tools/fit */
 #ifndef GCKPT_NO_FIT
 /* ---- gckpt_fit: the micro-batch size is chosen together with the plan ---- */
 typedef struct {
@@ -24447,7 +24450,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 }
 #endif
 
-/* >>planner/print */
+/* >>tools/print */
 #ifndef GCKPT_NO_PRINT
 /* ---- a plan as text, and as Chrome's trace events (examples/pictures.h draws plans) ---- */
 /* Prints an instruction as one line: kind, tensor, offsets of its results, live bytes. */
@@ -24651,7 +24654,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 }
 #endif
 
-/* >>planner/frontier_print */
+/* >>tools/frontier_print */
 #if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
 /* Returns the largest power of 1024 that is at most `bytes` (at least 1), and its name (KiB). */
@@ -24793,7 +24796,7 @@ GCKPTI_COLD_END /* begun by planner */
  * 3. Collectives run one after the other, in the order of their start. Each is complete before its
  *    instruction `due`; all are complete at a barrier.
  * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
- * The functions of group.c and micro_batches.c also work if e->group is NULL: callers do not check.
+ * The functions of group.c and micro_batches.c also work without a group: callers need no check.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
@@ -24831,13 +24834,13 @@ typedef struct { /* sum and count of a loss, to which its kernels add, in backen
     int64_t count;
 } gckpti_loss_total;
 
-/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
+/* ---- dist/exchange.c, dist/group.c, dist/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The first failure or, without one, numbers that ranks must agree on: the call (and, above its
  * lowest byte, agree_count), rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
 typedef struct {
-    int32_t result, rank; /* the rank that failed, or the lowest one merged; -1: numbers differ */
+    int32_t result, rank; /* the rank that failed, or the lowest merged; -1 if numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -24854,8 +24857,8 @@ typedef struct {
     gckpti_collective kind;
     float *x, *workspace;    /* n floats; received floats, which are added to x */
     float *shard;            /* as in gckpti_pending */
-    int64_t n, first, count; /* of these, this rank's part after this level of a sum, */
-    int bit;                 /* or before it in a gather; bit 1, 2, 4, ..; 0: no collective runs */
+    int64_t n, first, count; /* this rank's floats in x after a level of a sum (gather: before) */
+    int bit;                 /* 1, 2, 4, ..: the level; 0 if no collective is in progress */
 } gckpti_tree;
 
 /* A collective that a REDUCE or a gather started. */
@@ -24875,7 +24878,7 @@ typedef struct {
     int rank, ranks;
     int busy;         /* nonzero while an exchange is in progress */
     int peer;         /* the other rank of the last exchange; -1 means any rank */
-    int aborted;      /* an exchange failed: no other is started */
+    int aborted;      /* an exchange failed, so no other is started */
     int uses_queue;   /* exchanges of floats are enqueued in a queue of the backend */
     int in_flight;    /* exchanges were enqueued since the host last waited for them */
     int waiting;      /* the host waits for enqueued exchanges now */
@@ -24896,21 +24899,21 @@ typedef struct gckpti_process_group {
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
     int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
-    int padding;          /* this micro-batch has no rows here */
+    int padding;          /* this micro-batch has no rows on this rank */
     int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
-    int replicas_checked; /* values that every rank has whole were compared */
+    int replicas_checked; /* hashes of values that are not sharded were compared */
     int agree_count;      /* number of status barriers */
     int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
-    uint64_t exchange_hash; /* gckpti_hash_exchanges */
+    uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
     gckpti_loss_total *totals;
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 typedef struct {
-    gckpt_kernel forward, backward; /* of an op; if the backend has none (NULL), the host runs it */
+    gckpt_kernel forward, backward; /* kernels of an op; NULL if the host must run the op */
     const void *data; /* values of a parameter, input, constant or cache, in backend memory */
 } gckpti_exec_node;
 
@@ -24922,8 +24925,8 @@ typedef struct {
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
-    uint16_t *values; /* NULL if there is none */
-    uint32_t changes; /* `changes` of the parameter when it was copied; 0: never copied */
+    uint16_t *values; /* NULL without a copy */
+    uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
 
 typedef struct {
@@ -24953,14 +24956,14 @@ struct gckpt_exec {
     gckpt_exec_desc desc;
     struct { /* backend, open */
 #ifndef GCKPT_SMALL
-        gckpt_backend backend; /* all functions set */
+        gckpt_backend backend; /* desc.backend or a CPU backend, with all functions set */
 #endif
         gckpti_binding binding;
         const void *kernels; /* of device.isa, for the CPU backends */
         gckpti_runner runner;
         int in_call; /* a call is in progress */
         gckpt_isa isa;
-        int team; /* threads of a run */
+        int team; /* number of threads of a run */
     } device;
     struct {                           /* memory */
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
@@ -24971,7 +24974,7 @@ struct gckpt_exec {
     struct { /* memory, open; nodes[..].data: also step, feeds, caches */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
-        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL means the plan has none */
+        gckpti_bf16_copy *bf16_copies; /* one for each parameter, or NULL */
     } tables;
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when this step began */
@@ -24992,26 +24995,26 @@ struct gckpt_exec {
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
-        gckpti_loss_total *totals; /* by term and virtual rank */
+        gckpti_loss_total *totals; /* one for each loss term and virtual rank */
         unsigned char finalized;   /* counts are checked, or known: updates may begin */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2]; /* 1 - beta^bias_step */
+        double bias_correction[2]; /* 1 - beta1^bias_step, 1 - beta2^bias_step */
         uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend's flag: a square sum is not finite; NULL: host checks */
+        uint32_t *nonfinite; /* backend's flag of a bad square sum; if NULL, the host checks */
         unsigned char grads_cleared; /* this step's accumulators are cleared */
         unsigned char begun;         /* a parameter was changed, or gradients were divided */
         unsigned char writes_back;   /* divided gradients are stored */
     } update;
 #ifndef GCKPT_SMALL
     struct { /* capture: micro-batches, or parts of them, that the backend replays */
-        gckpt_loss_scale *scales; /* by term */
+        gckpt_loss_scale *scales; /* one for each loss term */
         unsigned char supported;  /* the backend can replay */
         unsigned char enabled;    /* captures are allowed: this run goes to the step's end */
         unsigned char active;     /* instructions begin to end are being captured */
@@ -25022,14 +25025,14 @@ struct gckpt_exec {
         unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
         int by_backend;      /* the backend copies */
         int async;           /* copies are started first and waited for later */
-        int *due;            /* by pending copy, oldest first: the instruction that waits for it */
+        int *due;            /* for each pending copy, oldest first: the waiting instruction */
         int pending_count;
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_process_group *group; /* NULL means one rank with one virtual rank */
 #endif
 #ifndef GCKPT_NO_FETCH
-    gckpti_exec_fetch *fetches; /* by fetch of the plan */
+    gckpti_exec_fetch *fetches; /* one for each fetch of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
@@ -25042,7 +25045,7 @@ struct gckpt_exec {
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
-        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, of the value and of saved */
+        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
         size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
         int poisoned_steps;
     } debug;
@@ -25067,7 +25070,7 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. Must be
+/* dist/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. Must be
  * called before the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 #else
@@ -25176,7 +25179,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
 /* Ends a run: waits for the backend, adds up the losses, counts the step, fills the report. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
-/* ---- run/group.c ---- */
+/* ---- dist/group.c ---- */
 /* Calls that all ranks make together. */
 typedef enum {
     GCKPTI_CALL_NONE,
@@ -25232,7 +25235,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
 /* Copies a parameter's newest values and state to where this executor reads them. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
-/* Nonzero if gckpt_forward refuses initial values unless desc.allow_initial is set. */
+/* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
 /* Runs an instruction. All instructions of a run share the call c; with GCKPT_SMALL it is NULL. */
@@ -25259,7 +25262,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 #define gckpti_count_step(...)    ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
+/* ---- dist/exchange.c, dist/group.c, dist/micro_batches.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* Returns 1 if the plan needs a process group. */
 static inline int gckpti_has_group(const gckpt_plan *p)
@@ -25330,9 +25333,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
  * this rank must not run it (invariant 1 of run.h). Must be called again after desc.progress. */
 GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Returns the end of the longest part of a micro-batch, from step.pc on, that can be replayed: no
- * collective starts or is due in it. Returns step.pc if there is none. *part is set to its
- * number. */
+/* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
+ * collective starts or is due in it; step.pc for an empty part. *part becomes its unique number. */
 GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part);
 
 /* Runs a REDUCE. The sum over ranks that it starts overlaps the instructions that follow. */
@@ -25380,7 +25382,7 @@ static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
-/* ---- run/offload.c ---- */
+/* ---- offload/copies.c ---- */
 #ifndef GCKPT_SMALL
 /* Waits for pending copies that are due at instruction x or before, and for those started before
  * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
@@ -25393,7 +25395,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, g
 #define gckpti_run_copies                ((gckpti_handler)0)
 #endif
 
-/* ---- run/fetches.c ---- */
+/* ---- fetch/run.c ---- */
 #ifndef GCKPT_NO_FETCH
 /* Allocates the table of fetches and, if the backend has own memory, gckpt_fetch's host copies. */
 GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump);
@@ -25417,7 +25419,7 @@ static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
 static inline void gckpti_sum_fetched_grads(gckpt_exec *e) { (void)e; }
 #endif
 
-/* ---- run/caches.c ---- */
+/* ---- cache/run.c ---- */
 #ifndef GCKPT_NO_CACHES
 /* Clears a new executor's caches, or checks and uses those of another one. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
@@ -25449,7 +25451,7 @@ static inline void gckpti_mark_written(const gckpt_exec *e) { (void)e; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
 #endif
 
-/* ---- run/mixed.c ---- */
+/* ---- bf16/run.c ---- */
 /* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
  * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
 static inline uint32_t gckpti_rng_stream(int id, int which)
@@ -25500,7 +25502,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 #define gckpti_run_strips(...)      ((void)0)
 #endif
 
-/* ---- run/fused_op.c ---- */
+/* ---- tiles/run.c ---- */
 #ifndef GCKPT_NO_TILES
 /* Runs a fused group. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
@@ -25550,7 +25552,7 @@ static inline void gckpti_end_capture(gckpt_exec *e) { (void)e; }
 /* Returns 1 if x is neither a NaN nor an infinity. */
 static inline int gckpti_is_finite(double x) { return x - x == 0; }
 
-/* ---- run/debug.c: no effect without a bit of desc.debug, except gckpti_check_recompute ---- */
+/* ---- tools/debug.c: no effect without a bit of desc.debug, except gckpti_check_recompute ---- */
 #ifndef GCKPT_NO_DEBUG
 /* RECOMPUTE: Allocates hashes of values. Checks that an instruction computed, or a reload loaded,
  * the same value as before. */
@@ -25591,7 +25593,7 @@ static inline gckpt_result gckpti_check_finite_params(gckpt_exec *e) { return (v
 #define gckpti_check_finite_feeds(...)    GCKPT_OK
 #endif
 
-/* ---- run/quant.c ---- */
+/* ---- quant/run.c ---- */
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
                                      const float *values, float *to, gckpt_call *c);
@@ -25805,7 +25807,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
     }
 }
 
-/* >>run/exchange */
+/* >>dist/exchange */
 #ifndef GCKPT_NO_RANKS
 
 /* =================================================================================================
@@ -25935,7 +25937,7 @@ static void gckpti_exchange_level(gckpti_comm *comm)
 {
     gckpti_tree *tree = &comm->tree;
     int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
-    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* 1: whole */
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* or all */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
     const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
@@ -26161,7 +26163,7 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 
 GCKPTI_COLD_END
 
-/* >>run/group */
+/* >>dist/group */
 #ifndef GCKPT_NO_RANKS
 
 /* Returns the bytes of send_buf: for small arrays or, if the host copies floats, half a big one. */
@@ -26576,7 +26578,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
                               copies.entry[i].bytes);
 }
 
-/* >>run/offload */
+/* >>offload/copies */
 #ifndef GCKPT_SMALL
 
 /* Waits for the copies due at instruction x or before, and for all that were started earlier.
@@ -26973,7 +26975,7 @@ GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
     return result;
 }
 
-/* >>run/debug */
+/* >>tools/debug */
 #ifndef GCKPT_NO_DEBUG
 
 /* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
@@ -27338,7 +27340,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 }
 #endif
 
-/* >>run/micro_batches */
+/* >>dist/micro_batches */
 #ifndef GCKPT_NO_RANKS
 
 static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
@@ -27874,7 +27876,7 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
 }
 #endif
 
-/* >>run/caches */
+/* >>cache/run */
 #ifndef GCKPT_NO_CACHES
 
 GCKPTI_COLD_BEGIN
@@ -28007,7 +28009,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 GCKPTI_COLD_END
 #endif
 
-/* >>run/fetches */
+/* >>fetch/run */
 #ifndef GCKPT_NO_FETCH
 
 GCKPTI_COLD_BEGIN
@@ -28199,7 +28201,7 @@ GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 GCKPTI_COLD_END
 #endif
 
-/* >>run/mixed */
+/* >>bf16/run */
 #ifndef GCKPT_NO_BF16
 /* Returns the f32 copy at `offset` of n bf16, converted if `read` is nonzero; NULL if no offset. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
@@ -28382,7 +28384,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 }
 #endif
 
-/* >>run/quant */
+/* >>quant/run */
 #ifndef GCKPT_NO_QUANT
 /* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
@@ -28424,9 +28426,9 @@ GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_n
 }
 #endif
 
-/* >>run/fused_op */
+/* >>tiles/run */
 #ifndef GCKPT_NO_TILES
-/* ---- a fused group of ops in row tiles (plan/fused_op.c) ---- */
+/* ---- a fused group of ops in row tiles (tiles/op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call; /* the group's call: inputs, output, workspace */
@@ -30172,7 +30174,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 }
 #endif
 
-/* >>run/profile */
+/* >>tools/profile */
 #ifndef GCKPT_NO_CHECK
 
 /* Adds the flops and bytes of one run of an op's instruction. */
@@ -30197,7 +30199,7 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckp
             x->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
-        c.in[i].grad = &c.loss_scale; /* not NULL: the gradient is computed */
+        c.in[i].grad = &c.loss_scale; /* any address: the gradient is computed */
         x->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
     x->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
@@ -30624,7 +30626,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 }
 #endif
 
-/* >>check/calibrate */
+/* >>tools/calibrate */
 #ifndef GCKPT_NO_CHECK
 /* ---- measured costs of ops ---- */
 enum { GCKPTI_MIN_RUNS = 6, GCKPTI_MAX_RUNS = 32 };
@@ -30828,7 +30830,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 }
 #endif
 
-/* >>check/trials */
+/* >>tools/trials */
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- gckpt_fit_timed: times the plans that are predicted to be fastest ---- */
 enum { GCKPTI_TRIAL_REPEATS = 32 };
@@ -31009,9 +31011,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
 /* =================================================================================================
  * >>files: save and load, as safetensors
  *
- * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
- * bytes; the data: little-endian, one tensor after the other (the format is described at
- * https://huggingface.co/docs/safetensors):
+ * A file begins with 8 bytes, the header's length, little-endian. Then come the header, which is
+ * JSON padded with spaces to a multiple of 8 bytes, and the data, little-endian, one tensor after
+ * the other (the format is described at https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"3","step":"20","seed":"0",
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
@@ -31020,21 +31022,21 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
  * Parameters are in creation order, each followed by the scales of I8 and its optimiser state; so a
  * parameter's name must not end in #scale, nor in #state and a digit. "optimiser" is
  * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
- * where "NAME#updates" has another optimiser and number of updates: b's above is of MOMENTUM, after
- * 15. (It has the name, since other programs may reorder the file; version 0.1 had no such keys.)
- * "data_fnv1a" is gckpti_data_hash over all tensors, and optional. "convolution_axes" is "HWIO" in
- * files for other tools, "unsaid" if the order of axes is unknown or permuted. All other keys are
+ * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
+ * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
+ * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. "convolution_axes" is "HWIO"
+ * in files for other tools, "unsaid" if the order of axes is unknown or permuted. Other keys are
  * notes. Loading replaces all state: state that is not in the file becomes zero. An external
  * parameter that is not writable must hold the file's bits already. Files of other programs (any
  * other format) do not change step and seed.
  *
- * Loading reads and checks the header before it changes anything. Then it creates what the store
- * lacks, and reads data to their destination, or, for arrays that the store had, to a spare block
- * until all is read. So a failure frees what is new and leaves the rest unchanged; pointers to
- * values and state stay valid. A caller's block (gckpt_memory.memory) gets the spare block and the
- * header's bytes back, except the header's if parameters, state or notes were created, or values
- * in a partial load, and what gckpt_ranks_load needs for its files. A sharded store reads its
- * shards and skips the rest.
+ * Loading reads and checks the header before it changes anything. Then it creates parameters that
+ * are missing, and reads data to their destination, or (arrays that the store had) to a spare block
+ * until all is read. So a failure frees new objects and leaves the rest unchanged; pointers to
+ * values and state stay valid. In a caller's block (gckpt_memory.memory), the bytes of the spare
+ * block become free again; so do those of the header, unless parameters, state, notes or (in a
+ * partial load) values were created. Bytes that gckpt_ranks_load needs for its files stay in use. A
+ * sharded store reads its shards and skips the rest.
  * ============================================================================================== */
 
 /* ---- files/path.c ---- */
@@ -31052,7 +31054,7 @@ typedef struct {
     gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
     const void *context;
     const char *mode_of; /* path: a new file gets this file's permissions; or NULL */
-    int placed;       /* result: 1: the new file is in place; -1: no file was there; else 0 */
+    int placed;       /* result: 1 if the new file is in place, -1 if no file was there */
 } gckpti_content;
 
 /* Replaces the file atomically, or leaves it unchanged. */
@@ -31110,7 +31112,7 @@ typedef struct {
     gckpti_axis_order order;
     uint64_t updates;    /* as in gckpti_param */
     size_t param;        /* index in the store; SIZE_MAX until it is known */
-    unsigned char *dest; /* where data are read to; NULL: they are only compared */
+    unsigned char *dest; /* where data are read to, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -31153,7 +31155,7 @@ struct gckpti_loader {
 #endif
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- files/ranks_load.c ---- */
+/* ---- dist/load.c ---- */
 typedef struct {
     FILE *file; /* NULL if not open */
     const char *name;
@@ -31175,7 +31177,7 @@ typedef struct gckpti_rank_files {
     uint64_t hash;             /* hash of the shard up to pos */
 } gckpti_rank_files;
 
-/* ---- files/ranks_save.c ---- */
+/* ---- dist/save.c ---- */
 enum { GCKPTI_PART_NAME = 64 }; /* most bytes of a suffix such as ".7-0.safetensors" */
 
 typedef struct {
@@ -31243,7 +31245,7 @@ GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
-/* Converts a name between store and file by desc.rename; NULL: the parameter is left out. */
+/* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
@@ -31454,8 +31456,8 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor. Quantised data are never permuted, even if desc.axes now asks for
- * it. Returns 0 if F16 cannot hold a value. */
+/* Writes the data of a tensor. Does not permute quantised data, whatever desc.axes returns now.
+ * Returns 0 if F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
@@ -31756,7 +31758,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character; 0: it is invalid */
+    int n = 1; /* bytes of the last character, or 0 if it is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
@@ -32253,7 +32255,7 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Sets entries' `dest`: in new arrays, else in `spare` (NULL: only counts). Returns its bytes. */
+/* Sets entries' `dest` in new arrays, else in `spare` (if NULL, only counts). Returns its bytes. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;
@@ -32706,7 +32708,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Replaces `path` (in `size` bytes) by its links' target, which may not exist. 0: see errno. */
+/* Replaces `path` (in `size` bytes) by its links' target, which may not exist; or 0 and errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
@@ -32806,7 +32808,7 @@ GCKPTI_FN int gckpti_remove_stale(const char *name)
 #endif
 }
 
-/* Creates and locks `name` (mode -1: umask's). NULL on errors; errno EEXIST: of another save. */
+/* Creates and locks `name` (mode -1 means umask's). NULL and errno, EEXIST if a save has it. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -33039,25 +33041,25 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 }
 #endif
 
-/* >>files/ranks_load */
+/* >>dist/load */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- by all ranks: an index, and a file of each rank in the same folder ----
+/* ---- checkpoints of all ranks: an index, and in the same folder a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
  *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
  *
- * in one line: version, number of the save, bytes of all tensors; bytes and hash of each file; the
- * header of a single file; the FNV-1a of the text before ,"check". A rank's file has its shard of
- * each tensor (gckpti_shard_range), even of replicated ones, in that order: with one axis unless it
- * is the complete tensor, and its begin as "NAME#first". Then follows __sums__, the FNV-1a of each
- * shard. A file's hash covers header and __sums__, so that changes and mixed saves are detected.
+ * The index is one line. "gckpt" has the version, the save's number and the bytes of all tensors;
+ * "files" the bytes and the hash of each file; "tensors" is the header of a single file; "check" is
+ * the FNV-1a of the text before it. A rank's file has the rank's shard of each tensor
+ * (gckpti_shard_range), in that order: with one axis unless it is the complete tensor, and with its
+ * begin as "NAME#first". Then follows __sums__, the FNV-1a of each shard. A file's hash covers its
+ * header and __sums__, so that changes and mixed saves are detected.
  *
- * A save takes the number after the existing index's, so it overwrites no file of that. Each rank
- * writes its file; then rank 0 replaces the index. A killed save leaves a complete index, and maybe
- * unused files. Once the new index survives a power cut, rank 0 removes the checkpoint's files that
- * it does not name: those with a rank's name and first bytes, and stale temporary files of these.
- * All other files are kept, and no save takes their number; after a damaged index no save takes the
- * number of any file, since the index may have named it.
+ * A save takes the number after that of the existing index, whose files it does not overwrite. Each
+ * rank writes its file; then rank 0 replaces the index. A killed save leaves a complete index, and
+ * maybe unused files. When the new index is safe from a power cut, rank 0 removes files that it
+ * does not name, if they have a rank's name and first bytes, and their stale temporary files. Other
+ * files are kept, and no save takes their number (after a damaged index, that of any file).
  * ============================================================================================== */
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
@@ -33222,7 +33224,7 @@ static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t r
     return shard;
 }
 
-/* Reads the shard's next n bytes to `out` (NULL: skips them); checks its hash at its end. */
+/* Reads the shard's next n bytes to `out` (if NULL, skips them); at its end checks its hash. */
 static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *parts = load->parts;
@@ -33341,7 +33343,7 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 }
 #endif
 
-/* >>files/ranks_save */
+/* >>dist/save */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* Returns the path of a rank's file, in the second half of the buffer of the index's path. */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
@@ -33563,8 +33565,8 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     const int64_t data = gckpti_sink_header(&out, &all, &tensors);
     if (out.total > GCKPTI_HEADER_MAX)
         return gckpti_error(save->store, GCKPT_E_DATA,
-                            "save: the index takes %z bytes, %z are allowed; use shorter names or "
-                            "notes", out.total, (size_t)GCKPTI_HEADER_MAX);
+                            "save: the index would take %z bytes, but %z are the most: use "
+                            "shorter names or notes", out.total, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = gckpti_hash_write;
     out.user = &hashing;
@@ -33584,7 +33586,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     return gckpti_ok(save->store);
 }
 
-/* On rank 0: replaces the index, then removes files of earlier saves, also of incomplete ones. */
+/* Replaces the index (rank 0), then removes files of earlier saves, also of incomplete ones. */
 GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
 {
     gckpti_content index = { save->store, &save->store->memory, gckpti_write_index, save, NULL, 0 };
@@ -34415,7 +34417,7 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
     const struct {
-        const char *part, *has; /* has: what the plan uses of the part, or NULL */
+        const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
                   { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
                   { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },
@@ -35351,7 +35353,7 @@ static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
     }
 }
 
-/* >>kernels/int4 */
+/* >>quant/int4 */
 #ifndef GCKPT_NO_QUANT
 /* ---- int4 blocks (store/store.h): a scale in f16, then bytes of two values each ---- */
 /* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
@@ -35503,7 +35505,7 @@ GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 }
 #endif
 
-/* >>kernels/quantised */
+/* >>quant/kernels */
 #ifndef GCKPT_NO_QUANT
 /* ---- products with a quantised b ---- */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
@@ -36421,7 +36423,7 @@ static GCKPTI_TARGET void V(initialise)(const gckpti_init_span *d)
     }
 }
 
-/* >>kernels/bf16 */
+/* >>bf16/kernels */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
@@ -36474,7 +36476,7 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* Converts elements first..end-1 with stochastic rounding (cpu/convert.c). */
+/* Converts elements first..end-1 with stochastic rounding (bf16/convert.c). */
 static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
                                               int64_t end)
 {
@@ -36694,7 +36696,7 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_pack_lanes *s, int words,
 }
 #endif
 
-/* >>kernels/avx512_bf16 */
+/* >>bf16/avx512 */
 #if GCKPTI_AVX512_BF16 && GCKPTI_ISA == 3
 /* ---- bf16 kernels with the AVX-512 instructions for bf16 ---- */
 #define GCKPTI_TARGET_BF16                                                                         \
@@ -37102,7 +37104,7 @@ static GCKPTI_TARGET void V(column_sums)(const gckpti_column_sums *s, int64_t fi
     }
 }
 
-/* >>kernels/images */
+/* >>images/kernels */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: a block of a product whose operand a is the virtual matrix of all windows ---- */
 /* Gathers a block of that matrix: d[i * d_row + p] is term first + p of row `row` + i, for i < rows
@@ -37779,11 +37781,11 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
     }
 }
 
-/* >>kernels/mixed_attention */
+/* >>bf16/attention */
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
  * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
- * would be NaN, the product is computed element by element (ops/mixed.c). ---- */
+ * would be NaN, the product is computed element by element (bf16/ops.c). ---- */
 
 /* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
@@ -37989,7 +37991,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
 }
 #endif
 
-/* >>kernels/mixed_gradients */
+/* >>bf16/gradients */
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
 /* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
@@ -38109,7 +38111,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to the gradients that are not NULL, element by element (ops/mixed.c). */
+/* Adds the tile's terms to the gradients that are not NULL, element by element (bf16/ops.c). */
 static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
@@ -38272,7 +38274,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
 #endif
 #endif
 
-/* >>kernels/amx */
+/* >>bf16/amx */
 #if GCKPTI_AMX && GCKPTI_ISA == 3
 /* ---- AMX: a tile register is 16 rows of 16 words. tdpbf16ps adds a block of 32 terms to 16 x 16
  * elements: a chain from +0 over the words' lower halves, one over their upper halves, and the sum
@@ -38531,7 +38533,7 @@ static GCKPTI_TARGET void V(element_loss_backward)(const gckpti_element_loss *e,
 }
 #undef GCKPTI_OF_KIND
 
-/* >>kernels/recurrent */
+/* >>recurrent/kernels */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: one row at one step, with the formulas of gckpti_gru_gates etc. ---- */
 /* Loads units j..j+W-1 of gate `gate` from x, an array of all gates. */

@@ -8,26 +8,26 @@
  *     const char *error;
  *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
  *
- * The plan is the same as on the processor, except workspace, and so are the bits: kernels follow
- * the numeric contract (gradckpt.h, manual, 5) step for step. This file takes formulas, attributes
- * and layouts from gradckpt.h itself, which it includes with its bodies: each is in one place.
- * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
+ * A plan is as on the processor, except for its workspace, and gives the same bits: kernels follow
+ * the numeric specification (docs/numerics.md) step by step. This file includes gradckpt.h with its
+ * implementation, and takes formulas, attributes and layouts from it, so that each exists once.
+ * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 619
  *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       672
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3728
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3726
  *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1729
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1728
  *                 epilogue, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            294
  *                 find, self_test, open
  */
-#ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
+#ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
     kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
@@ -58,87 +58,87 @@ namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
 /* The values that may differ when a captured micro-batch is replayed. Kernels that need a call's
- * row, seed, step, position or loss_scale do not get them as arguments, but read them at
- * params_of(call), an address in device memory; host code must not depend on them. All else
- * (shapes, rows, addresses) is the same in each replay. Updates are never replayed: they have their
- * gckpt_update_pass. */
+ * row, seed, step, position or loss_scale do not get it as an argument, but read it at
+ * params_of(call), an address in device memory; host code must not depend on it. All other data
+ * (shapes, rows, addresses) are the same in each replay. Updates are never replayed: they have
+ * their gckpt_update_pass. */
 struct StepParams {
     int64_t first_row, position;
     uint64_t seed, step;
     float loss_scale;
 };
 
-#ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
+#ifndef GCKPT_CUDA_SLOT_BYTES /* tests define small slots */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
-#ifndef GCKPT_CUDA_WIDE /* indexes from here on are of 64 bits; tests have a small one */
+#ifndef GCKPT_CUDA_WIDE /* from this number of elements on, indices have 64 bits */
 #define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
 #endif
 enum {
-    TEXT = 256,  /* bytes of an error */
-    LOSSES = 14, /* a plan with more is not recorded */
+    TEXT = 256,  /* bytes of an error text */
+    LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
-    SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
+    SLOTS = 64,  /* buffers for copies to the device: 32 MiB on each side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
+    CAPTURES = 4096 /* most captures of a device; then the oldest is replaced */
 };
 
-/* at[0] is for the micro-batch (outside captures: the current call), at[1] for batch-invariant ops,
- * with row 0; then one for each loss. */
+/* at[0]: for the micro-batch (outside captures: for the current call); at[1]: for batch-invariant
+ * ops, with row 0; then one for each loss term. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
- * its own. */
+/* A micro-batch of `rows` rows, or a part of one, as a CUDA graph. The first micro-batch of a batch
+ * (row 0) is a separate capture. */
 struct Capture {
-    const void *owner; /* NULL means none */
+    const void *owner; /* NULL if the entry is free */
     int64_t part, rows;
-    int first, warmed_up;       /* warmed_up: kernels are loaded */
+    int first, warmed_up;       /* warmed_up: ran once, so kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
-/* A block of pinned memory and one of the device. Input goes through both, on its own stream while
- * others compute, and from there to its destination after these. */
+/* A block of pinned host memory and one of device memory. Input is copied through both: to the
+ * device on its own stream while other kernels run, then to its destination on the main stream. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* copied to the device; copied from the slot */
-    int used;                   /* since the last wait for everything */
+    cudaEvent_t arrived, taken; /* copied to the device; copied on to its destination */
+    int used;                   /* used since the last wait for everything */
 };
 
-/* Launches that overlap with the main stream; each starts after all launches before it. */
+/* A stream that overlaps with the main one. Each launch waits for all launches before it. */
 struct Queue {
     cudaStream_t stream;
     cudaEvent_t done[RING]; /* the ends of the latest launches, in a ring */
-    int next;                /* modulo PIECES */
-    int pending;                 /* launched since the last join of all */
+    int next;                /* next event, modulo RING */
+    int pending;                 /* launches since the last join of all */
 };
 
 /* A device. Calls of all threads and executors are serialised into one stream. */
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t main, feeds; /* computation; copies in */
-    cudaStream_t stream;      /* current stream: main, or that of `comm` */
-    Queue offload, graph, comm; /* offloads, offloads in captures, communication */
-    Queue overlap;                /* a product that overlaps with the next ones */
+    cudaStream_t main, feeds; /* computation; copies to the device */
+    cudaStream_t stream;      /* current stream: main or comm.stream */
+    Queue offload, graph, comm; /* offloads; offloads in captures; communication */
+    Queue overlap;                /* products that overlap with later kernels */
     cudaEvent_t fork_event;       /* start of an overlapped launch */
-    int busy;                   /* something was launched since the last synchronisation */
+    int busy;                   /* nonzero: kernels were launched since the last synchronisation */
     char problem[TEXT];         /* the first error */
-    StepParamSet now, *params;      /* *params is, or will soon be, a copy of `now` */
+    StepParamSet now, *params;      /* `params` gets a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Capture captures[CAPTURES], *capture; /* capture: the one in progress */
-    int capture_failed;                             /* it failed */
-    int ids[LOSSES], losses;                      /* the losses of params->at[2], .. */
-    int slot, oldest, next; /* the next slot; captures: which to replace, where to look first */
+    Capture captures[CAPTURES], *capture; /* capture: the one in progress, or NULL */
+    int capture_failed;                             /* the capture in progress failed */
+    int ids[LOSSES], losses;                      /* losses of params->at[2], ..: ids, number */
+    int slot, oldest, next; /* next slot; capture to replace next; capture to try first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool on_comm[16]; /* whether this thread's calls go to the device's comm queue */
+thread_local bool on_comm[16]; /* by device: this thread's calls go to its comm queue */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
-/* Returns advice about an error. By number, since toolkits differ in the names that they define. */
+/* Returns advice about an error, by its number, as toolkits name different sets of errors. */
 const char *remedy(int error)
 {
     static const struct {
@@ -146,18 +146,18 @@ const char *remedy(int error)
         const char *what;
     } all[] = {
         { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
-        { { 3 }, "a device does not survive a fork: open it after the fork" }, /* not initialised */
+        { { 3 }, "a device does not survive a fork: open it after the fork" }, /* initialisation */
         { { 35, 222, 804 }, "there is no driver, or one older than nvcc: install a newer one" },
         { { 803 }, "the running driver is not the installed one: restart" },
         { { 802 }, "is the fabric manager running? systemctl start nvidia-fabricmanager" },
         { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
-        { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
+        { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel image */
         { { 100 }, "see nvidia-smi and CUDA_VISIBLE_DEVICES" },                /* no device */
         { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" },      /* registers, .. */
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
-        { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
+        { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* errors of a kernel */
           "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; restart from a checkpoint" },
-        { { 214, 220, 226, 721, 999 }, /* uncorrectable, external, contained, not ready, .. */
+        { { 214, 220, 226, 721, 999 }, /* errors of the hardware or driver */
           "the device is lost (dmesg, nvidia-smi): restart from a checkpoint" },
     };
     for (const auto &one : all)
@@ -173,7 +173,7 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* Keeps the first error. In a capture it only ends that: the micro-batch then runs without one. */
+/* Keeps the first error. An error in a capture only ends the capture: the micro-batch then runs. */
 void check(Device *d, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess && d->capture)
@@ -182,14 +182,14 @@ void check(Device *d, cudaError_t error, const char *what)
         format_error(d->problem, d->number, error, what);
 }
 
-/* Returns the compiler's name of this function, which ends in the kernel's name and arguments:
- * "... KERNEL = fill_kernel<4>]". */
+/* Returns this function's name as the compiler writes it, which has the kernel's name in it: "...
+ * KERNEL = fill_kernel<4>]". */
 template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* fits into the rest of a message */
+    char text[72]; /* short enough for the rest of a message */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -200,9 +200,9 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 
 void launch_pending(Device *d); /* common/update.cu */
 
-/* Held by each function of the table: one thread at a time, with this device as CUDA's current one.
- * The device stays current, since restoring the previous one would create a context there. more:
- * pending launches may stay pending. Converts to the Device. */
+/* Each function of the backend holds this lock: one thread at a time, with this device as CUDA's
+ * current one. It stays the current one, since restoring another would create a context there. If
+ * more is true, pending launches may stay pending. Converts to the Device. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -219,14 +219,14 @@ struct DeviceLock {
     Device *operator->() const { return d; }
 };
 
-/* Blocks of `threads` for n items, at most 16 for each processor of a large chip. */
+/* Returns a grid for n items, `threads` to a block, at most 16 blocks for each processor. */
 dim3 blocks_for(int64_t n, int threads)
 {
     int64_t blocks = (n + threads - 1) / threads;
     return dim3((unsigned)(blocks < 1 ? 1 : blocks < 2112 ? blocks : 2112));
 }
 
-/* for (EACH(i, n)): the n items go to all threads of the grid. */
+/* for (EACH(i, n)): distributes n items over all threads of the grid. */
 #define EACH(i, n)                                                                                 \
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
@@ -244,11 +244,11 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Defines an op's two functions by one function F(call, backward). */
+/* Defines an op's forward and backward by one function F(call, backward). */
 #define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
-/* A thread for each of n items, or a warp for each row. */
+/* RUN_EACH runs a kernel with a thread for each of n items, RUN_ROWS with a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* Runs a kernel with more shared memory than the default limit. */
@@ -267,7 +267,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* Returns the call's row, position, seed, step and loss_scale for a kernel, until the next call. */
+/* Returns the address of the call's step parameters for kernels, valid until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
@@ -286,7 +286,7 @@ const StepParams *params_of(const gckpt_call *call)
     return &d->params->at[0];
 }
 
-/* Returns whether a capture is active, in which the host cannot take part. */
+/* If a capture is active, in which the host cannot take part, marks it as failed and returns 1. */
 int reject_capture(Device *d)
 {
     d->capture_failed = 1;
@@ -294,16 +294,16 @@ int reject_capture(Device *d)
 }
 
 /* >>device/ptx */
-/* Instructions that only PTX has. tests/cuda/cuda_shim.h defines most of them for the processor and
- * describes them fully. */
+/* Instructions for which CUDA C has no function. tests/cuda/cuda_shim.h defines most of them for
+ * the processor and describes them fully. */
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: copies 16 bytes to shared memory without registers. */
+/* cp.async: copies 16 bytes from global to shared memory, without registers. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
-/* The same, with the bytes from `valid` on set to 0. */
+/* cp.async of the first `valid` bytes of 16; the others become 0. */
 __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -311,17 +311,17 @@ __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, in
                  "l"(__cvta_generic_to_global(from)), "r"(valid)
                  : "memory");
 }
-/* Ends a group of copies. */
+/* Ends a group of cp.async copies. */
 __device__ __forceinline__ void gckpti_cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Waits until all groups except the last N have arrived. */
+/* Waits until all groups of copies except the last N are complete. */
 template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/* d (16,8) += a (16,16) b (16,8), by a warp. */
+/* Computes d (16,8) += a (16,16) b (16,8) by a warp, whose threads share the matrices' elements. */
 __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
@@ -330,7 +330,7 @@ __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Loads four 8 x 8 matrices; lane l has the address of row l % 8 of matrix l / 8. */
+/* Loads four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -345,8 +345,8 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* Read threadIdx.x and blockIdx.x again, so that values computed from them are recomputed after a
- * long loop and do not occupy registers during it. */
+/* These read threadIdx.x and blockIdx.x again, so that values computed from them are computed again
+ * after a long loop and occupy no registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
@@ -359,7 +359,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Packs two elements as bf16, the first in the lower half, as gckpti_to_bf16 except for NaN. */
+/* Packs two floats as bf16, the first in the lower half; as gckpti_to_bf16 except for NaN. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;
@@ -382,9 +382,9 @@ void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, 
 
 /* >>device/memory */
 /* ---- memory ---- */
-thread_local char memory_text[TEXT + 2]; /* why the thread's last `get` found none */
+thread_local char memory_text[TEXT + 2]; /* why this thread's last allocation failed */
 
-/* Allocates device memory, aligned to at least 256 bytes. */
+/* Allocates device memory that is aligned to at least 256 bytes. */
 void *allocate(void *context, size_t bytes, size_t)
 {
     DeviceLock d(context);
@@ -411,8 +411,8 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* Begin and end launches in a queue, which start after everything launched so far. Return false in
- * a failed capture, where they would run at once. */
+/* queue_begin and queue_end: launches between them go to a queue; they start after all launches so
+ * far. Return false in a failed capture, where launches would run at once. */
 bool queue_begin(Device *d, Queue *s)
 {
     check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
@@ -427,7 +427,7 @@ void queue_end(Device *d, Queue *s)
     s->pending = d->busy = 1;
 }
 
-/* Makes later launches wait for the launches of a queue, except the last `keep_last`. */
+/* Makes later launches wait for all launches of a queue except the last `keep_last`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -437,7 +437,7 @@ void queue_join(Device *d, Queue *s, int keep_last)
     s->pending = s->pending && last > 0;
 }
 
-/* Waits for everything launched; then all slots are free. */
+/* Waits for everything that was launched; then all slots are free. */
 void wait_all(Device *d, const char *what)
 {
     if (!d->busy || reject_capture(d))
@@ -445,7 +445,7 @@ void wait_all(Device *d, const char *what)
     queue_join(d, &d->offload, 0);
     queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
-    if (d->stream != d->main) /* another thread's stream */
+    if (d->stream != d->main) /* the main stream is another one */
         check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -459,7 +459,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     check(d, FREE(memory), "release");
 }
 
-/* Copies by slots. The host waits only for a pinned slot that has not been read yet. */
+/* The backend's copy_in, through slots. The host waits only for slots that are still being read. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     DeviceLock d(context);
@@ -484,7 +484,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     }
 }
 
-/* After an error, copies zeros. */
+/* The backend's copy_out. After an error, it writes zeros. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     DeviceLock d(context);
@@ -510,7 +510,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- offload: to pinned memory, on its own stream, also within a capture ---- */
+/* ---- offload: copies to pinned memory, on a separate stream, also within a capture ---- */
 void *host_get(void *context, size_t bytes)
 {
     DeviceLock d(context);
@@ -527,7 +527,7 @@ void *host_get(void *context, size_t bytes)
     return NULL;
 }
 
-/* A capture has its own queue, so that copies begun before it overlap with it. */
+/* Captures use a separate queue, so that they do not wait for copies that began before them. */
 Queue *offload_queue(Device *d) { return d->capture ? &d->graph : &d->offload; }
 
 void copy_async(void *context, void *to, const void *from, size_t bytes, int out)
@@ -564,7 +564,7 @@ void wait_comm_queue(void *context, int keep_last)
 }
 
 /* >>device/replay */
-/* ---- repeated micro-batches ---- */
+/* ---- captures and replays of micro-batches ---- */
 void destroy_capture(Device *d, Capture *r)
 {
     if (r->graph) {
@@ -582,7 +582,7 @@ void discard_captures(void *context, const void *owner)
             destroy_capture(d, &d->captures[i]);
 }
 
-/* Returns the capture of this micro-batch, or a new one. */
+/* Returns the entry of this micro-batch, or a new entry that replaces the oldest one. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
     Capture *r = NULL;
@@ -591,7 +591,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
-            d->next = at; /* the next micro-batch is probably the one after it */
+            d->next = at; /* the next micro-batch is probably in the entry after it */
             return have;
         }
         r = !r && !have->owner ? have : r;
@@ -605,7 +605,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
     return r;
 }
 
-/* Copies a micro-batch's parameters to where its kernels read them. */
+/* Copies a micro-batch's step parameters to the address at which its kernels read them. */
 void send_step_params(Device *d, const gckpt_step_params *m)
 {
     StepParams now = { m->first_row, m->position, m->seed, m->step, 0.0f };
@@ -618,12 +618,12 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         d->now.at[2 + i].loss_scale = m->scales[i].scale;
         d->ids[i] = m->scales[i].id;
     }
-    if (memcmp(&before, &d->now, sizeof before)) /* unchanged parameters are not copied again */
+    if (memcmp(&before, &d->now, sizeof before)) /* only changed parameters are copied */
         RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
-/* The first time a micro-batch only runs; the second time it is captured, with the lock held until
- * `recorded`, so that no other thread's launches come between. */
+/* The backend's replay. A micro-batch just runs the first time, and is captured the second time.
+ * The lock is held until `captured`, so that no other thread launches kernels in between. */
 int replay(void *context, const gckpt_step_params *m)
 {
     DeviceLock d(context);
@@ -659,7 +659,7 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
-    if (!d->capture_failed) /* needs memory: without it a launch would fail the step */
+    if (!d->capture_failed) /* uploading needs memory; without it a launch would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
@@ -693,20 +693,20 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Returns whether all addresses are multiples of 16 (NULL is). */
+/* Returns true if all addresses are multiples of 16 (NULL counts as one). */
 bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* for (EACH_ROW(r, rows)): rows go to the grid's warps. A grid: blocks_for(32 * rows). */
+/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid of blocks_for(32 * rows). */
 #define EACH_ROW(r, rows)                                                                          \
     int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
-/* Calls f.at<N>(i) for elements i..i + N - 1 of n elements. N is the size of a Pack if the
- * addresses allow it, else 1. */
+/* Calls f.at<N>(i) for each group of elements i..i + N - 1 of n. N is the size of a Pack if all
+ * addresses are aligned for it, else 1. */
 template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
@@ -723,8 +723,8 @@ template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t
         RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
-/* Adds lane j + h to lane j for h = 16, 8, 4, 2, 1; since a + b = b + a, all lanes end with the
- * sum. If h begins at 8, the sum is that of 16 adjacent lanes. */
+/* Adds lane j + h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the sum (a + b = b + a). If
+ * h begins at 8, the sum is that of 16 adjacent lanes. */
 __device__ inline float warp_sum(float lane, int h = 16)
 {
     for (; h; h /= 2)
@@ -732,7 +732,7 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
-/* Operands or results as the plan stores them: one pointer is set; operands without one are 0. */
+/* Operands or results in the plan's format: one pointer is set; an operand with none reads as 0. */
 struct Values {
     const float *f32;
     const uint16_t *bf16;
@@ -777,7 +777,7 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
         y.f32[i] = v;
 }
 
-/* Loads N elements from i on, at an address aligned for a Pack. */
+/* Loads N elements from index i on; their address must be aligned for a Pack. */
 template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
     Vec<float, N> v = {};
@@ -812,8 +812,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
     }
 }
 
-/* The same for N elements of which `left` exist: others read as 0 and are not written. wide: the
- * address is aligned for a Pack. */
+/* Loads N elements of which `left` exist; the others become 0. aligned: the address is a multiple
+ * of 16. (write_vec: the others are not written.) */
 template <int N, class X>
 __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {
@@ -842,9 +842,9 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
 }
 
 /* >>common/map */
-/* d[i] = f(a[i], b[i]). If the result accumulates, f also gets d[i], unless D may be bf16: there
- * the caller adds before it rounds. Each element belongs to one thread, so d may be a or b.
- * F::READS says which of a and b exist. */
+/* Computes d[i] = f(a[i], b[i]). If the result accumulates, f gets d[i] and adds to it, unless D
+ * may be bf16: then write_vec adds before rounding. A thread reads and writes its element only, so
+ * d may be a or b. F::READS says which of a and b exist. */
 enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
@@ -864,7 +864,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N elements per vector. d is NULL if not required. */
+/* Runs map_kernel with vectors of N elements if they are aligned. If d is NULL, does nothing. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
@@ -902,11 +902,11 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 }
 
 /* >>common/tiles */
-/* A matrix whose line i begins at x + i * stride. */
+/* A matrix whose lines (rows or columns) are contiguous: line i begins at x + i * stride. */
 template <class T> struct Matrix {
     const T *x;
     int64_t stride;
-    bool aligned; /* addresses of lines are multiples of 16 */
+    bool aligned; /* the addresses of all lines are multiples of 16 */
 };
 
 template <class T> Matrix<T> matrix(const T *x, int64_t stride)
@@ -919,8 +919,8 @@ template <bool MIXED> __device__ float rounded(float x)
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Copies 16 bytes of elements to shared memory; `there` of them exist, the others become 0.
- * ALIGNED: `from` is a multiple of 16, and all elements exist or none. */
+/* Copies 16 bytes of elements to shared memory. `valid` of them exist; the others become 0.
+ * ALIGNED: `from` is a multiple of 16, and either all elements exist or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -937,7 +937,7 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* Copies bf16 by cp.async, complete after a wait; some may not exist. any: a valid address. */
+/* Copies 8 bf16, of which `valid` exist, by cp.async (complete after a wait); base: the matrix. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
@@ -948,13 +948,13 @@ __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *ba
         to[i] = i < valid ? from[i] : (uint16_t)0;
 }
 
-/* The place of a 16-byte chunk of a line in a tile, whose lines are PITCH elements apart; */
+/* Layout of a tile whose lines begin PITCH floats apart: the position of a line's 16-byte chunk. */
 template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
 
-/* or are LINE bf16 long, with chunks permuted from line to line, so that ldmatrix reads 8 lines
- * from 8 different groups of banks. */
+/* Layout of a tile whose lines have LINE bf16 and whose chunks are permuted from line to line, so
+ * that ldmatrix reads 8 lines from 8 different groups of banks. */
 template <int LINE> struct Swizzled {
     static __device__ inline int at(int line, int chunk)
     {
@@ -963,8 +963,8 @@ template <int LINE> struct Swizzled {
     }
 };
 
-/* A block of THREADS threads loads COUNT lines from line `first` (of `lines`), LENGTH elements each
- * from element `at` (of `length`). */
+/* The block's THREADS threads load COUNT lines, from line `first` of `lines`, with LENGTH elements
+ * each, from element `at` of `length`. Lines and elements that do not exist become 0. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
 __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
                                             int length, T *tile)
@@ -978,7 +978,7 @@ __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int l
                               m.x, tile + LAYOUT::at(line + k, chunk));
 }
 
-/* The same for bf16 if all elements exist and lines begin at multiples of 16. */
+/* Loads COUNT lines of LENGTH bf16, all of which exist and begin at multiples of 16 bytes. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT>
 __device__ __forceinline__ void stage_full(const uint16_t *from, int64_t stride, uint16_t *tile)
 {
@@ -1005,17 +1005,17 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
 }
 
 /* >>common/convert */
-/* Returns word[i % 4] without indexing, which would put the array into local memory. */
+/* Returns word[i % 4]; an index would put the array into local memory. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-/* Random bits are computed for 8 elements of the batch at a time; a vector may begin among them. */
+/* A conversion of f32 and bf16. 8 elements share random bits; a vector may begin within these 8. */
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const StepParams *params; /* NULL rounds to nearest */
+    const StepParams *params; /* NULL rounds to nearest, else stochastically */
     template <int N> __device__ void at(int64_t i) const
     {
         Vec<float, N> x = {};
@@ -1072,10 +1072,10 @@ void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 }
 
 /* >>common/update */
-/* ---- fills and updates are collected until there are MOST, or another function is called: then
- * one launch does them all, each in its own blocks ---- */
+/* ---- fills and updates are collected until there are MOST, or another function is called; then
+ * one launch runs all of them, each in separate blocks ---- */
 struct Fills {
-    enum { MOST = 64, WORDS = 8192 }; /* of a block */
+    enum { MOST = 64, WORDS = 8192 }; /* most fills; words that a block fills */
     struct Fill {
         uint32_t *to;
         int64_t n;
@@ -1085,7 +1085,7 @@ struct Fills {
     int n;
 };
 
-/* Returns the index of the entry that this block works on. */
+/* Returns the index of the fill or pass to which this block belongs. */
 template <class W> __device__ int entry_of(const W &all)
 {
     int of = 0;
@@ -1106,12 +1106,12 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[at + i] = f.word;
 }
 
-struct AddOffsets { /* further accumulators of a pass, bytes from its base */
+struct AddOffsets { /* offsets in bytes from p.base of further accumulators */
     enum { MOST = 8 };
     size_t at[MOST];
 };
 
-/* The data of a pass for N elements; the divided gradient also goes to `divided`. */
+/* Runs pass p on N elements. The divided gradient also goes to `divided`, for the square sums. */
 template <int N>
 __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
                           float *divided)
@@ -1152,7 +1152,7 @@ __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, in
         store(p.state[1] + i, v);
 }
 
-/* Update passes, each of another parameter. */
+/* Update passes that one launch runs, each for another parameter. */
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
@@ -1166,9 +1166,9 @@ struct Passes {
 };
 static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
-/* The threads of a block take GCKPT_UPDATE_BLOCK elements through all steps, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which reads
- * the divided gradient from shared memory while other blocks use the memory. */
+/* A block takes GCKPT_UPDATE_BLOCK elements through all steps, so that gradient, values and state
+ * cross memory once. The first warp then adds up the squares, with the 32 lanes of clause d; it
+ * reads the divided gradients from shared memory, while other blocks use the memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Vec<float, 4> Four;
@@ -1199,8 +1199,8 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Deferred { /* a product, or fills followed by updates */
-    void (*product)(Device *); /* launches it (fast/products.cu) */
+struct Deferred { /* a pending product, or fills followed by updates */
+    void (*product)(Device *); /* launches the product (fast/products.cu), or NULL */
     Fills fills;
     Passes passes;
 } deferred[sizeof devices / sizeof *devices];
@@ -1211,12 +1211,12 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* it also overlaps with the pending product */
+        const int pending = d->overlap.pending; /* the product need not wait for these */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* which may read values written from here on */
+    queue_join(d, &d->overlap, 0); /* its kernels may read memory that is written next */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -1228,7 +1228,7 @@ void launch_pending(Device *d)
     f->n = p->n = 0, p->blocks = 0;
 }
 
-/* The backend's fill. Collected fills are of other memory. */
+/* The backend's fill. Must not overlap the memory of other collected fills. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     DeviceLock d(device_of(call), true);
@@ -1244,7 +1244,7 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
-/* If exactly these words wait to become 0, drops that fill and returns true: the caller writes. */
+/* If a collected fill sets exactly these words to 0, drops the fill and returns true. */
 bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
     Fills *f = &deferred[d->number].fills;
@@ -1256,15 +1256,15 @@ bool take_zero_fill(Device *d, const void *at, int64_t n)
     return false;
 }
 
-/* An entry of the table. */
+/* The backend's update. */
 void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    if (pass->elements == 0) /* possible for a rank's shard */
+    if (pass->elements == 0) /* a rank's shard may be empty */
         return;
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;
     gckpt_update_pass p = *pass;
-    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* same order, separate launches */
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* one more launch, in the same order */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     if (w->n == Passes::MOST || deferred[d->number].product)
         launch_pending(d);
@@ -1280,7 +1280,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 }
 
 /* >>common/dequantise */
-/* T is the storage type. The four values of a thread may be in two rows. */
+/* Dequantises four values of storage type T in a thread. They may be in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
@@ -1288,7 +1288,7 @@ template <class T> struct Dequantise {
         Vec<T, N> from = load<N>((const T *)u.quantised + i);
         Vec<float, N> x;
         int64_t row = 0;
-        if (u.storage == GCKPT_STORAGE_I8) /* divisions of 64 bits are slow */
+        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow 64-bit division */
             row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
         int64_t end = (row + 1) * u.row;
         for (int k = 0; k < N; k++) {
@@ -1310,7 +1310,7 @@ template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequan
              aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
-/* Dequantises int4 blocks; each thread has one byte (two values). */
+/* Dequantises int4 blocks; a thread converts one byte (two values). */
 __global__ void dequantise_int4(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {
@@ -1348,8 +1348,8 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 }
 
 /* >>exact/unary */
-/* y = f(x), and dx by a rule from g and the derivative, all three being gradckpt.h's; `at`: x, or y
- * if the derivative is taken there. o: the N attributes. */
+/* Computes y = f(x), and dx from g and the derivative by a rule, all as gradckpt.h does. `at`: x,
+ * or y if the derivative is a function of y. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
@@ -1382,7 +1382,7 @@ template <class F> F by_attributes(const gckpt_call *call)
     return f;
 }
 
-/* Computes x's gradient from a and b of the same layout. */
+/* Computes x's gradient by f from a and b, which have the layout of x. */
 template <class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
 {
@@ -1484,7 +1484,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* Four elements of the batch use one block of random bits; a vector may begin among them. */
+/* Four elements of the batch share a block of random bits; a vector may begin within these four. */
 struct DropoutMask {
     float p, factor;
     int64_t each; /* elements of a row */
@@ -1528,10 +1528,10 @@ void dropout_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(dropout, dropout_by)
 
 /* >>exact/axes */
-/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes: positions in three
- * tensors at once, the innermost axis first; step[0] of the result, step[1] and step[2] of
- * operands, 0 where they are repeated. I: 32-bit indices where they suffice, since a position costs
- * a division for each axis but the last. */
+/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over
+ * positions in three tensors at once, innermost axis first: step[0] is the step in the result,
+ * step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where that suffices, as
+ * each axis except the last costs a division. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -1554,7 +1554,7 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
     return p;
 }
 
-/* The iterator's steps as 1 and 2, and 0 in row-major order. */
+/* Converts an iterator: its two steps become step[1] and step[2]; step[0] is row-major. */
 Axes<int64_t> axes_of(const gckpti_iter *w)
 {
     Axes<int64_t> x = {};
@@ -1577,7 +1577,7 @@ int64_t count_of(const Axes<int64_t> &x)
     return n;
 }
 
-/* Whether indexes of 32 bits will do. */
+/* Returns true if 32-bit indices suffice. */
 bool fits_int32(const Axes<int64_t> &x)
 {
     bool fits = count_of(x) < GCKPT_CUDA_WIDE;
@@ -1590,7 +1590,7 @@ bool fits_int32(const Axes<int64_t> &x)
     return fits;
 }
 
-/* In other numbers, the innermost axis in packs of `pack`. */
+/* Returns the axes with index type I, and the innermost axis counted in vectors of `vec`. */
 template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
 {
     Axes<I> y = {};
@@ -1603,7 +1603,7 @@ template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
     return y;
 }
 
-/* N neighbours, or one that is repeated. */
+/* Loads N adjacent elements or, if step is 0, one element N times. */
 template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *at, I step)
 {
     Vec<float, N> x;
@@ -1616,7 +1616,7 @@ template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *a
 
 enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
-/* a op b; where there is no b, a op by. */
+/* Computes a op b or, if there is no b, a op `by`. */
 struct Binary {
     BinaryOp op;
     float scalar;
@@ -1633,14 +1633,14 @@ struct Binary {
     }
 };
 
-/* Returns whether a condition's word, f32 or i32, is not 0. */
+/* Returns true if a condition's element, f32 or i32, is not 0. */
 __device__ inline bool holds(float word, bool is_i32)
 {
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* A gradient that depends on the other input or on both, as gckpti_binary_gradient; or, as where's,
- * on a condition. */
+/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient) or, for
+ * where, on a condition. */
 enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
 struct BinaryGradient {
     Rule rule;
@@ -1665,8 +1665,8 @@ struct BinaryGradient {
     }
 };
 
-/* d = f(a, b), a thread a pack of the result: one pass over memory in the result's order; what is
- * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
+/* Computes d = f(a, b), a vector of the result in each thread, in the result's order: repeated
+ * elements come from caches. b may be NULL; so may `own`, which has the layout of d. */
 template <int N, class I, class F>
 __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
                                const float *b, const float *self, int64_t vecs, int accumulate)
@@ -1715,10 +1715,10 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 }
 
 /* >>exact/sums */
-/* A column's sum over rows in their order (5e). */
+/* Where a column's sum over rows, in their order (5e), begins and is stored. */
 struct Sum {
-    Results at; /* empty if not required */
-    float *comp; /* NULL if uncompensated */
+    Results at; /* empty: the sum is not required */
+    float *comp; /* NULL if not compensated */
     int accumulate;
     float divisor = 1.0f;
 };
@@ -1726,10 +1726,10 @@ struct Sum {
 Sum sum_to(float *at) { return { { at, NULL } }; }
 Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
-/* There is none if i is 0. */
+/* Returns the sum for input i's gradient, or an empty one if i is 0. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* Its start and its end. fresh: its compensation begins at +0 unless it accumulates. */
+/* Load and store a sum. fresh: compensation begins at +0 unless the sum accumulates. */
 __device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
     *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
@@ -1745,15 +1745,14 @@ __device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 
 __device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (compensated) /* an operator ?: would take comp's address and put it in memory */
+    if (compensated) /* not ?:, which would take comp's address and put it in memory */
         gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
 }
 
-/* One or two sums over rows: terms that are read by columns. Column: a thread's state of one;
- * FRESH: with compensation, even if that is not stored; along: rows are adjacent, so that a thread
- * has PLACES columns. */
+/* The terms of NCOLS sums over rows, read by columns. Column: a thread's state for one column.
+ * FRESH: with compensation, even if that is not stored. along: rows are adjacent in memory. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
     static constexpr int NCOLS = 1;
@@ -1761,10 +1760,10 @@ struct Terms {
     __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
 };
 
-/* A block has COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add the previous ones, a lane per column of one of the two. A column is
- * one chain of four additions per term (5e), some 16 cycles, and no number of threads makes it
- * shorter: few columns of many rows do not fill the chip. Images go one by one. */
+/* A block adds up COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
+ * while warps 0 and 1 add the previous ones, a lane for each column of one of two sums. A column is
+ * a chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
+ * columns of many rows do not fill the chip. Images are separate. */
 template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
@@ -1787,7 +1786,7 @@ __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum 
     }
     for (int64_t from = -STEP; from < rows; from += STEP) {
         const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
-        UNROLLED(k, PER_STEP) { /* the next rows */
+        UNROLLED(k, PER_STEP) { /* reads the next rows */
             const int column = of.along ? line + LINES * (k % NCOLS) : lane;
             const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             term[k][0] = term[k][1] = 0.0f;
@@ -1819,9 +1818,8 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Sums in the order of the terms in g: of each column all rows, one after the other. A term is g *
- * other, or sign * g, or (RULED) by a rule, `own` being indexed like the sums. steps: 0 of g, 1 of
- * `other`. */
+/* Terms of sums over rows of g, in order. A term is g * other or sign * g or, if RULED, follows a
+ * rule; `self` is indexed as the sums are. step[0] is for g, step[1] for `other`. */
 template <class I, bool RULED = false> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
@@ -1834,7 +1832,7 @@ template <class I, bool RULED = false> struct Sums {
     const float *other, *self;
     float sign;
     Sum to;
-    Axes<I> column, row; /* this and all below: set by sums() */
+    Axes<I> column, row; /* sums() sets this and the fields below */
     int64_t columns, rows;
     bool along;
 
@@ -1852,7 +1850,7 @@ template <class I, bool RULED = false> struct Sums {
     }
 };
 
-/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
+/* For many columns: a thread adds up one, 8 loads at a time; adjacent threads, adjacent columns. */
 template <class I, bool RULED>
 __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
 {
@@ -1881,7 +1879,7 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Sums g over `axes` (steps: 0 of g, 1 of the sum, 2 of `other`). */
+/* Sums g over `axes`: step[0] is for g, step[1] for the sum (0 if summed), step[2] for `other`. */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;
@@ -1914,16 +1912,16 @@ void broadcast_forward(const gckpt_call *call, BinaryOp op)
             NULL, 0);
 }
 
-/* As gckpti_binary_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
+/* Adds to input i's gradient: sign * g, or g * other; or by a rule (as gckpti_binary_gradient). */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
     const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
-    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* passed on */
+    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* it is there already */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        std::swap(x.step[1], x.step[2]); /* step[1] is this input's, step[2] the other's */
+        std::swap(x.step[1], x.step[2]); /* step[1]: in this input; step[2]: in the other */
     if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
@@ -1937,7 +1935,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
     }
 }
 
-/* The second's gradient is by `sign`; other: gradients need the other input, and go by rules. */
+/* Defines an op of two inputs. sign: of the 2nd gradient; other: rules need the other input. */
 #define PAIRED(name, op, sign, other, first, second)                                               \
     void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
     void name##_backward(const gckpt_call *call)                                                   \
@@ -1953,7 +1951,7 @@ PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
-/* a, or else own, where a condition is true, or where it is not. */
+/* Takes a where a condition is true (or where it is false), and `own` elsewhere. */
 struct Where {
     bool is_i32, on_true;
     float scalar;
@@ -1969,7 +1967,7 @@ const float *condition_of(const gckpt_call *call)
     return x->index ? (const float *)(const void *)x->index : x->data;
 }
 
-/* Takes a into b, or b into a if only b is repeated; if both are, first expands b into out. */
+/* Selects from a into b or, if only b is repeated, from b into a; if both are, expands b to out. */
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
@@ -1985,7 +1983,7 @@ void where_forward(const gckpt_call *call)
         self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* step[1] is the selected input's, step[2] the condition's */
+    std::swap(x.step[1], x.step[2]); /* step[1]: in the selected input; [2]: condition */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 
@@ -2000,19 +1998,19 @@ void where_backward(const gckpt_call *call)
 }
 
 /* >>exact/shapes */
-/* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
+/* Copies s / by to d, or adds it, along axes with step[0] of d and step[1] of s. */
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
-struct Part { /* part of an axis: `n` floats from `begin` on, of each `whole` floats */
+struct Part { /* a part of an axis: `n` floats from `begin` on, of each `whole` floats */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s, for a part that s, d or both have (`which`); a tensor without it has nothing
- * else. */
+/* Copies or adds a part from s to d. `which` says whether s, d or both have other data around the
+ * part; a tensor without other data has nothing else. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -2025,10 +2023,10 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
 }
 
 /* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
- * shared memory, so that warps read and write 128 contiguous bytes; rest: the other axes. */
+ * shared memory, so that warps read and write 128 contiguous bytes. rest: all other axes. */
 template <class I> struct Transpose {
     Axes<I> rest;
-    I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
+    I p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
 template <class I>
@@ -2069,7 +2067,7 @@ void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, 
     RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* Copies s to d, where different axes may be contiguous. */
+/* Copies s to d, in which different axes may be contiguous. */
 void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                int accumulate)
 {
@@ -2105,11 +2103,11 @@ Part slice_part(const gckpt_call *call)
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
-    int64_t moved = o->relative ? call->position : 0; /* of a table, never captured */
+    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* Sets d to s in the part, and to `value` elsewhere. */
+/* Copies s to the part of d, and sets the rest of d to `value`. */
 void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     fill(call, d, gckpti_bits(value), p.blocks * p.whole);
@@ -2161,7 +2159,7 @@ void concat_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(concat, concat_by)
 
 /* >>exact/reduce */
-/* The terms of a row's sum: VALUES are read per element i, then added; +0 changes no sum. */
+/* Terms of a row's sum. VALUES values are read for each element, then added. +0 changes no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
     const float *x;
@@ -2169,7 +2167,7 @@ struct Plain { /* x */
     __device__ float add(const float *v, float sum) const { return sum + v[0]; }
 };
 
-struct ElementLoss { /* w a b, and w where that is 0 or NaN */
+struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     static constexpr int VALUES = 2;
     gckpti_element_loss e;
     __device__ void read(float *v, int64_t i) const
@@ -2183,8 +2181,8 @@ struct ElementLoss { /* w a b, and w where that is 0 or NaN */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
- * divided by `divide`. */
+/* Sums rows of n elements, a warp a row, with the lanes of clause d, 8 loads at a time; divides
+ * each sum by `divide`. */
 template <class F>
 __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
 {
@@ -2204,9 +2202,9 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
     }
 }
 
-/* The same, a block per row, for few long ones: its warps copy some thousand elements to shared
- * memory while the first warp adds the previous ones; 128 terms a lane take about as long as
- * memory. */
+/* Sums rows with a block for each row, if rows are few and long: its warps copy some thousand
+ * elements to shared memory while the first warp adds the previous ones. 128 terms in each lane
+ * take about as long as reading memory. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
 template <class F>
 __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
@@ -2242,22 +2240,22 @@ __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
 template <class F>
 void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
-    if (n >= LONG_ROW && rows < 1024) /* else one warp per row fills the chip */
+    if (n >= LONG_ROW && rows < 1024) /* with more rows, a warp per row fills the chip */
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divisor);
     else
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
-/* Reduces the last axis by lanes, another axis row by row. Backward: each element gets the gradient
- * of its sum or mean. */
+/* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
+ * gradient of its sum or mean. */
 template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* the reduced axes in order: strides in the input (0) and in the result (1) */
+    gckpti_iter w; /* the reduced axes in order; strides in the input */
     gckpti_iter_begin(&w);
     gckpti_iter_add_axis(&w, v.inner, 1, 0);
     gckpti_iter_add_axis(&w, v.size, 0, 0);
@@ -2274,8 +2272,8 @@ BOTH_PASSES(sum, reduce<false>)
 BOTH_PASSES(mean, reduce<true>)
 
 /* >>exact/max */
-/* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
-/* Returns whether element k, v, precedes the best so far, at `at` (< 0 if none). */
+/* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
+/* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)
@@ -2283,7 +2281,7 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* Thread per result; adjacent threads read adjacent elements. On the last axis, LANES of a warp. */
+/* A thread has a result, adjacent threads adjacent elements. On the last axis, LANES have one. */
 template <int LANES>
 __global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)
@@ -2344,8 +2342,8 @@ void max_backward(const gckpt_call *call)
 
 /* >>exact/upsample */
 #ifndef GCKPT_NO_IMAGES
-/* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
-struct Image { /* rows and columns of x and of the result; channels */
+/* ---- upsample: a thread for each result (backward: each element of dx) ---- */
+struct Image { /* sizes: rows and columns of x and of the result; channels */
     int64_t in[2], out[2], c;
     int mode;
 };
@@ -2367,7 +2365,7 @@ __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int
     }
 }
 
-/* Returns the first of n results that reads element `at` of `size` or a later one. */
+/* Returns the first of n results that reads element `at` of `size`, or a later element. */
 __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
@@ -2381,7 +2379,7 @@ __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
     return low;
 }
 
-/* Results that read an element come in order, as do their taps. */
+/* Adds the gradients of the results that read an element, in the order of the results and taps. */
 __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
                                          int accumulate)
 {
@@ -2424,7 +2422,7 @@ BOTH_PASSES(upsample, upsample_by)
 #endif
 
 /* >>exact/rotary */
-/* cache: appends x's rows in each row of the batch; a window is a ring. */
+/* Appends x's positions to the cache, in each row of the batch; a windowed cache is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const StepParams *params)
 {
@@ -2439,15 +2437,15 @@ void cache_forward(const gckpt_call *call)
              call->shape.d[1] * c, params_of(call));
 }
 
-/* The angles: frequency i is ratio^i times the first, or as listed. */
+/* Frequencies of the angles: number i is the first one times ratio^i, or is listed. */
 struct Rotation {
     double ratio;
     int listed;
     float scale, direction, frequency[GCKPTI_ROTARY_MAX];
 };
 
-/* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
- * with `now` further. */
+/* Computes rotary's table (T,R/2,2) of cosines and sines, a thread a pair, from position `first`
+ * (plus the current position, if params is not NULL) on. */
 __global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
                                     Rotation rotation, int64_t t, int half)
 {
@@ -2468,8 +2466,8 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const StepPara
     }
 }
 
-/* A thread has N pairs x_i, x_(i + half) of a head of d, `packs` such vectors in half of the
- * rotated columns, or N of the other columns, which pass. */
+/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`packs` such vectors are half
+ * of the rotated columns), or copies N of the other columns. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
                               int heads, int vecs, int d, int accumulate)
@@ -2529,10 +2527,10 @@ void rotary_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(rotary, rotary_by)
 
 /* >>exact/element_losses */
-enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
 
-/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
- * comes next. Targets that are not left out are counted, or all rows; `each` a row. One block. */
+/* Sums losses as one binary64 chain over rows (5e): thread 0 adds, other warps fetch the next rows.
+ * Counts rows whose target is not ignored (or all rows), times `each`. Runs as one block. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
@@ -2565,7 +2563,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0] * each;
 }
 
-/* Adds `rows` losses in device memory to the call's sum and count (NULL means not required). */
+/* Adds `rows` losses in device memory to the call's sum and count, each of which may be NULL. */
 void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
                 int64_t each)
 {
@@ -2574,7 +2572,7 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
             call->loss_count);
 }
 
-/* A loss's rows: entries of axis 0. */
+/* Returns the number of a loss's rows: the size of axis 0. */
 int64_t loss_rows(const gckpt_call *call)
 {
     return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
@@ -2590,7 +2588,7 @@ struct ByLossScale {
     }
 };
 
-/* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
+/* ---- losses of elements, perhaps with targets and weights; sum_loss backward has no data ---- */
 __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
                                   const StepParams *params, int64_t n, int x_accumulate,
                                   int y_accumulate)
@@ -2607,13 +2605,13 @@ __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
     }
 }
 
-/* The gradient of weights, from the sums of the losses that each multiplies. */
+/* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
     map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
-/* workspace: a float per row; backward: one per weight. */
+/* Workspace: a float for each row; for the backward, one for each weight. */
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };
@@ -2640,44 +2638,44 @@ BOTH_PASSES(huber, element_loss_by<GCKPTI_LOSS_HUBER>)
 BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)
 
 /* >>exact/panel */
-/* C (m,n) = A (m,k) B (k,n) of gckpti_product, as gckpti_fp32_plain and gckpti_mixed_plain: a
- * gckpti_product_fn by name `products`, from which all ops made of products may take theirs.
+/* Products C (m,n) = A (m,k) B (k,n) of a gckpti_product, with the bits of gckpti_fp32_plain and
+ * gckpti_mixed_plain. All ops made of products get these from `products` (products.cu).
  *
- * A block computes a tile of C, a thread TM x TN elements of it, each one chain over k in one
- * register (of bf16 plans by blocks, in three). Tiles go over rows and columns, never over k
- * (manual, 5c). A and B come through shared memory, DEPTH links at a time, STAGES of these in a
- * ring: while one is worked on, the others are on their way.
+ * A block computes a tile of C, a thread TM x TN elements of it, each as one chain over k in one
+ * register (in bf16 plans by blocks of terms, in three registers). Rows and columns are divided
+ * into tiles, k never is (manual, 5c). A and B come through shared memory: a stage has DEPTH terms,
+ * and STAGES stages form a ring. While one stage is used, the others are being copied.
  *
- * For an H200, reasoned, not confirmed: a link of 8 x 8 elements is 64 fma of some 73 issue slots.
- * Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns:
- * a load is 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
- * wide, so that what lies along k in memory is also written across without conflicts. 128 x 128
- * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
+ * For an H200, estimated, not measured: a term of 8 x 8 elements is 64 fma of some 73 issue slots.
+ * Lanes are in Z-order, 4 x 8 of them, so that lanes i and i^1 share rows, i and i^2 columns: a
+ * load takes 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
+ * wide, so that data along k can be written across the lines without bank conflicts. A tile of
+ * 128 x 128 needs 8 bytes per cycle from L2, which gives about 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
-/* How a thread reads chunks of 4 elements of an operand. */
+/* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */
 enum {
-    ALONG = 1,  /* adjacent along k, else along rows of C (columns for B) */
-    ALIGNED = 2,   /* read by one load */
+    ALONG = 1,  /* chunks lie along k, else along rows of C (B: columns) */
+    ALIGNED = 2,   /* one load reads a chunk */
     NARROW = 4, /* bf16 */
-    ASYNC = 8   /* by cp.async */
+    ASYNC = 8   /* read by cp.async */
 };
 
-/* An operand as a kernel reads it, from constant memory; in bytes. */
+/* An operand as a kernel reads it. Steps are in bytes. */
 struct Operand {
     const char *base;
-    int64_t row, step, matrix; /* bytes to the next one */
-    int64_t element, panel;    /* to the next element of a chunk; to DEPTH terms on */
+    int64_t row, step, matrix; /* to the next row, term, matrix */
+    int64_t element, panel;    /* to the next element of a chunk; to the term DEPTH later */
     int flags;
 };
 
 struct Product {
     gckpti_product t;
     Operand a, b;
-    bool aligned; /* rows of c may be written 16 bytes at a time */
+    bool aligned; /* rows of c can be written 16 bytes at a time */
 };
 
-/* all: rows of C for A, columns for B. */
+/* Describes an operand. all: the number of rows of C for A, of columns for B. */
 Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
     int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride,
@@ -2692,7 +2690,7 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
              stride * size, DEPTH * x->k_stride * size, flags };
 }
 
-/* One operand's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+/* An operand's part of a stage: DEPTH lines of WIDTH elements; a thread reads CHUNKS chunks. */
 template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
@@ -2701,10 +2699,10 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int valid[CHUNKS]; /* elements that exist, for single loads */
+    int valid[CHUNKS]; /* elements of a chunk that exist, for single loads */
     float4 regs[CHUNKS];
 
-    /* The position of chunk i of this thread: its first term, and row (column for B). */
+    /* Return the position of chunk i of this thread: its first term; its row (column for B). */
     static __device__ __forceinline__ int k_of(int i, bool along)
     {
         int c = (int)threadIdx.x + i * THREADS;
@@ -2719,8 +2717,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
-    /* Begins at row x0 of `all`. Rows after the last one read the first: they belong to elements of
-     * C that are not written. */
+    /* Begins at row x0 of `all`. Rows after the last one are read as the first one: they belong to
+     * elements of C that are not written. */
     __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -2740,7 +2738,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
-    /* Reads the next panel of `terms` terms: to shared memory, or into registers. */
+    /* Reads the next panel, of `terms` terms, to shared memory or into registers. */
     __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -2783,8 +2781,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     }
 };
 
-/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
- * lanes' chunks side by side. */
+/* Returns the position of element i of lane `lane`. A lane has T elements in chunks of 4 (the last
+ * may have 2); chunks of LANES lanes lie side by side. */
 template <int T, int LANES> __device__ __forceinline__ int elem_of(int lane, int i)
 {
     return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
@@ -2804,8 +2802,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but the rare case
- * (fma gives the least normal number, which may have been less) is checked for all N at once. */
+/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one check
+ * for all N of the rare case (the least normal number, which may have been rounded up to). */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
@@ -2821,8 +2819,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
-/* A block of terms of R x N elements (manual, 5l). MIXED: terms alternate between two chains, whose
- * sum goes to the element at the end of the block; else they go to the element. */
+/* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
+ * chains, whose sum the element gets at the end of the block; else the element gets the terms. */
 template <int R, int N, bool MIXED> struct Block {
     float chain[2][R][N];
 
@@ -2831,14 +2829,14 @@ template <int R, int N, bool MIXED> struct Block {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
-    /* A term of row r of the elements, whose position in the block, or whether it is odd, is a
+    /* Adds a term to row r of the elements. Its index in the block (or just its parity) must be a
      * constant. */
     __device__ __forceinline__ void term(float (*element)[N], int index, int r, float x,
                                          const float *y, bool wanted = true)
     {
         terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
-    /* Before a term: a new block begins with each 32nd. */
+    /* Must be called before each term: begins a new block at every 32nd. */
     __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
         if (!MIXED || index % GCKPTI_K_BLOCK || !index)
@@ -2846,7 +2844,7 @@ template <int R, int N, bool MIXED> struct Block {
         end(element);
         begin();
     }
-    /* If `plus`, a zero becomes +0. */
+    /* Ends the block. If `plus`, zeros become +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
@@ -2859,13 +2857,13 @@ template <int R, int N, bool MIXED> struct Block {
 };
 
 /* >>exact/products */
-/* A thread's elements of C. Blocks take 8 rows of tiles at a time, column after column, so that
- * concurrent blocks read the same lines of A and B from L2. Lane bits 0, 2, 4 number columns, 1 and
- * 3 rows: see above. */
+/* The position of a thread's elements of C. Blocks take 8 rows of tiles at a time, column after
+ * column, so that concurrent blocks read the same lines of A and B from L2. Bits 0, 2 and 4 of the
+ * lane number its column, bits 1 and 3 its row: see panel.cu. */
 template <int BM, int BN, int TM, int TN> struct TileCoords {
     enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
-    int row0, column0; /* of the warp, in the tile */
+    int row0, column0; /* first row and column of the warp in the tile */
     int row, column;   /* of the lane */
 
     __device__ __forceinline__ TileCoords(const gckpti_product &t, int thread, int block)
@@ -2881,7 +2879,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
         row = (lane >> 1 & 1) | (lane >> 2 & 2);
         column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
     }
-    /* Element (i,j) of the thread, in the tile. */
+    /* Return row and column, in the tile, of element (i,j) of the thread. */
     __device__ __forceinline__ int y(int i) const { return row0 + elem_of<TM, ROW_LANES>(row, i); }
     __device__ __forceinline__ int x(int j) const
     {
@@ -2902,7 +2900,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     }
 };
 
-/* Where chains begin: at C's old value, at the bias, or at +0 (gckpti_mixed_start). */
+/* Initialises chains: with C's old value, the bias or +0 (as gckpti_mixed_start). */
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
@@ -2938,7 +2936,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
                 write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
             continue;
         }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_vec 7 registers more */
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* write_vec would take 7 more registers */
         {
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
@@ -2948,20 +2946,20 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* Returns the blocks per multiprocessor: 16 warps of 128 registers, or 12 if that is too few. */
+/* Returns blocks per multiprocessor: 16 warps of 128 registers; 12 warps if 128 are too few. */
 constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A product's terms go to a thread's elements; MIXED: in blocks (manual, 5l). If all are one chain
- * from the element on, that is the first chain of a block which they fill, and the other chain and
+/* Adds a product's terms to a thread's elements. MIXED: in blocks (manual, 5l). If all terms are
+ * one chain that starts at the element, they fill the first chain of one block; the other chain and
  * the element are -0, which changes no sum. */
 template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
-    bool one, odd;  /* one: a single chain; odd: the next term goes to the second chain */
-    int rest, left; /* terms until the end of the sample; of the block */
+    bool one, odd;  /* one: a single chain; odd: the second chain gets the next term */
+    int rest, left; /* terms left in the sample; in the block */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -2994,7 +2992,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
         left = min(rest, (int)GCKPTI_K_BLOCK);
     }
-    /* Lets the next term go to the first chain: the order of the two does not matter. */
+    /* Exchanges the chains, whose order does not matter: the next term goes to the first one. */
     __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
@@ -3007,9 +3005,9 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     }
 };
 
-/* A tile of BM x BN. ASYNCS: how many operands come by cp.async (one: B). A chain's last terms, if
- * they do not fill a stage, go one by one: padding by zeros would make a +0 of a -0; so do those of
- * a stage within which a block ends. */
+/* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
+ * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0;
+ * so are those of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -3031,7 +3029,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    int left = (int)t.k; /* remaining terms */
+    int left = (int)t.k; /* terms left */
     for (int s = 0; s < STAGES - 1; s++) {
         if (left > s * DEPTH) {
             a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
@@ -3046,7 +3044,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
         int unread = left - (STAGES - 1) * DEPTH;
         gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage has arrived, and the previous one is free */
+        __syncthreads(); /* this stage is complete; the previous one is free */
         fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
         fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
         if (unread > 0) {
@@ -3111,14 +3109,14 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three more slots for each fma, so that the rest does not count; an element has
+/* Flushing takes three more issue slots for each fma, so the rest does not count; an element takes
  * three registers. */
 const Tile MIXED_TILES[] = {
     { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
 };
 
-/* Returns the tile that finishes first on the busiest multiprocessor. Small gradients need small
+/* Returns the tile with which the busiest multiprocessor ends first. Small gradients need small
  * tiles: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 multiprocessors idle; 128 blocks
  * of 96 x 48 use 97 % of 132, as they do for 768 x 2304 and 768 x 3072. */
 const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
@@ -3150,7 +3148,7 @@ Product product_of(const gckpti_product *t, int mixed)
              t->n % 4 == 0 && aligned(t->c) };
 }
 
-/* A gckpti_product_fn. */
+/* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
@@ -3161,7 +3159,7 @@ void products(const gckpt_call *call, const gckpti_product *t)
 }
 
 /* >>exact/linear */
-/* The terms of x (rows,n), f32 or bf16. */
+/* The terms of sums over rows of x (rows,n), f32 or bf16. */
 struct RowTerms : Terms {
     Values x;
     int64_t n;
@@ -3190,21 +3188,21 @@ BOTH_PASSES(linear, linear_by)
 
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d and its transpose: products with a virtual matrix ---- m results (windows of all
- * rows; of dw taps and channels) of some columns are chains of k terms: taps and channels (of dw
- * windows), 0 outside the image. UP goes in phases (gckpti_run_conv), each of which is such a
- * product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+/* ---- conv2d and its transpose: products with a matrix that is not stored ---- m results (windows
+ * of all rows; for dw taps and channels) of some columns are chains of k terms: taps and channels
+ * (for dw windows), 0 outside the image. UP runs in phases (gckpti_run_conv), each of which is such
+ * a product. Axes are shorter than 2^31; addresses have 64 bits. */
 struct ConvGemm {
     gckpti_conv_sizes z;
     gckpti_axis_map r[2];
     const float *from, *w, *start;
     float *out;
     int64_t m, k;
-    int source, all;            /* channels of a pixel, of a result */
-    int depth, columns;         /* of a group: terms, results */
-    int term_step, column_step; /* in w */
+    int source, all;            /* channels of a pixel; channels of a result */
+    int depth, columns;         /* channels of a group: in terms; in results */
+    int term_step, column_step; /* steps in w */
     int accumulate;
-    bool up, aligned; /* aligned: results may be written 16 bytes at a time */
+    bool up, aligned; /* aligned: results can be written 16 bytes at a time */
 };
 
 ConvGemm conv_gemm_of(const gckpti_conv *s)
@@ -3221,12 +3219,12 @@ ConvGemm conv_gemm_of(const gckpti_conv *s)
     q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
     q.accumulate = s->accumulate, q.up = up;
     q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
-    if (terms == 0) /* no tap reads this phase */
+    if (terms == 0) /* no tap contributes to this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
-/* A result: its row, its position, its offset. */
+/* Coordinates of a result: row of the batch, position in the image; out() is its offset. */
 struct ConvCoords {
     int64_t row;
     int i, j;
@@ -3244,7 +3242,7 @@ struct ConvCoords {
     }
 };
 
-/* The source position of result i and tap k along an axis. */
+/* Returns the source position of result i and tap k along an axis. */
 __device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
     return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
@@ -3255,7 +3253,7 @@ __device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, 
     return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
-/* A channel of a pixel, or 0 beyond the image. */
+/* Returns a channel of a pixel, or 0 outside the image. */
 __device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
 {
     const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
@@ -3273,7 +3271,7 @@ __device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int 
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
-/* Groups of few columns: a thread per result, adjacent threads have channels of one position. */
+/* For groups of few columns: a thread has a result, adjacent threads channels of one position. */
 __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
@@ -3295,18 +3293,18 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
     }
 }
 
-/* All others: a block computes a tile of BM x BN, a thread TM x TN of it, each one chain in a
- * register. DEEP terms at a time go through registers to shared memory while the previous ones are
- * computed. Lanes that read the image have adjacent channels of one tap or window, and advance taps
- * or windows as they go. */
+/* For all others: a block computes a tile of BM x BN, a thread TM x TN elements of it, each as one
+ * chain in a register. CONV_K terms at a time go through registers to shared memory while the
+ * previous ones are computed. Lanes that read the image have adjacent channels of one tap or
+ * window, and advance to later taps or windows as they read. */
 enum { CONV_K = 16 };
 
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;            /* reads term p at rows r, ..; of dw terms p, .. at row r */
-    int channel, ky, kx; /* of the term */
-    int64_t at[ROWS];    /* of channel 0 at tap 0 */
+    int p, r;            /* reads term p of rows r, ..; for dw terms p, .. of row r */
+    int channel, ky, kx; /* channel and tap of the term */
+    int64_t at[ROWS];    /* offset of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];
     ConvCoords place;
 
@@ -3314,7 +3312,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
         : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
           place(s, DW ? p : 0)
     {
-        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 where nothing is written */
+        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 if the row is not written */
         const int tap = (int)(term / s.depth);
         channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
         ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
@@ -3326,7 +3324,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
             at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
-    /* The next n terms. */
+    /* Reads this thread's part of the next terms, of which `left` exist. */
     __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
         const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
@@ -3368,7 +3366,7 @@ __device__ __forceinline__ void outer_product(const float *x, const float *y, fl
         gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
-/* Chains of rows m.., columns n.. of a group begin, or are written. */
+/* Initialises the chains of rows m.., columns n.. of a group or (END) writes their results. */
 template <bool DW, bool END, int TM, int TN>
 __device__ __forceinline__ void init_or_store(const ConvGemm &s, int64_t m, int group, int n,
                                        float (*c)[TN])
@@ -3440,7 +3438,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     init_or_store<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
 }
 
-/* Large tiles where they fill the chip, small ones for few results of long chains. */
+/* Uses large tiles if they fill the chip, small ones for few results of long chains. */
 template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 {
     const int64_t groups = s.z.window.groups;
@@ -3457,7 +3455,7 @@ template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 #undef TILES
 }
 
-/* A gckpti_conv_fn. */
+/* Runs a convolution (a gckpti_conv_fn). */
 void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
 {
     const ConvGemm s = conv_gemm_of(conv);
@@ -3480,7 +3478,7 @@ BOTH_PASSES(conv2d, conv2d_by)
 
 /* >>exact/pools */
 #ifndef GCKPT_NO_IMAGES
-/* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
+/* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
 template <bool MAX>
 __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
                                     int64_t n)
@@ -3508,13 +3506,13 @@ __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *
     }
 }
 
-/* The first window along an axis that covers `at`, which counts from the padding on. */
+/* Returns the first window along an axis that covers position `at`, counted with the padding. */
 __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
-/* Windows that cover an element come in order. */
+/* Adds the gradients of the windows that cover an element, in the order of the windows. */
 template <bool MAX>
 __global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
                                      const uint16_t *tap, int64_t n, int accumulate)
@@ -3555,7 +3553,7 @@ BOTH_PASSES(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
-/* Rows taken from a table; for gather each sample has its own `table` rows. */
+/* Indices of rows read from a table; for gather, each sample has a table of `table` rows. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -3565,7 +3563,7 @@ struct RowIndex {
     }
 };
 
-/* embed, gather: elements of rows of n. */
+/* Copies n elements of a table row for each index (embed, gather). */
 struct EmbedRows {
     const float *table;
     RowIndex index;
@@ -3578,14 +3576,14 @@ struct EmbedRows {
     }
 };
 
-/* A table row's gradient adds rows of g in order. So these are first listed by their table row,
- * each list sorted. A list's position and initial order are arbitrary (integer atomics); the sorted
- * result is not. */
+/* The gradient of a table row adds rows of g in order. These rows are first listed by table row,
+ * and each list is sorted. Integer atomics make a list's place and initial order arbitrary, but not
+ * its sorted content. */
 struct Lists {
-    unsigned *count, *used; /* of each row of the table; elements of `list` in use */
-    unsigned *begin;        /* of each list */
-    unsigned *place;        /* of each row of g in its list; later the lists, sorted */
-    unsigned *list;         /* one list after the other */
+    unsigned *count, *used; /* rows of g by table row; used elements of `list` */
+    unsigned *begin;        /* begin of each list */
+    unsigned *place;        /* place of each row of g in its list; later the sorted lists */
+    unsigned *list;         /* all lists, one after the other */
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
@@ -3608,8 +3606,8 @@ __global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
-/* A row's position is the number of rows before it. Quadratic in a list's length, but parallel:
- * 65536 rows of one token take about a millisecond (not confirmed on a device). */
+/* A row's position in its sorted list is the number of smaller rows: quadratic, but parallel. 65536
+ * rows of one token take about a millisecond (not confirmed on a device). */
 __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
@@ -3620,7 +3618,7 @@ __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
     }
 }
 
-/* A block goes over rows of the table; a thread has a column and prefetches some rows of g. */
+/* A block loops over rows of the table; a thread has a column and prefetches some rows of g. */
 __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
                                       int64_t table, int64_t n, int accumulate)
 {
@@ -3674,10 +3672,10 @@ void embed_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(embed, embed_by)
 
 /* >>exact/softmax */
-/* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
- * and a row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
+/* A warp has a row; its lanes are the 32 of clause d. They read 128 bytes at a time, and a row that
+ * is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
 
-/* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
+/* Returns the maximum by gckpti_max's tree (of +0 and -0 it takes the first), in all lanes. */
 __device__ float warp_max(float lane)
 {
     for (int h = 16; h; h /= 2) {
@@ -3687,8 +3685,8 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Exponentials are computed twice rather than stored and read. LOG: classes in one step, as
- * gckpti_online takes them. y may be x. */
+/* Computes exponentials twice instead of storing and reading them. LOG: takes classes in one pass,
+ * as gckpti_online does. y may be x. */
 template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
@@ -3711,7 +3709,7 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
     }
 }
 
-/* d may be g: the lane that writes an element is the last to read it. */
+/* Computes dx; d may be g, since the lane that writes an element is the last to read it. */
 template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)
@@ -3782,7 +3780,7 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
     }
 }
 
-/* A row's values saved by the forward. */
+/* What the forward saved for a row. */
 struct Normed {
     float c, mean, rstd;
 };
@@ -3818,7 +3816,7 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* dgain (sums of g h) and dbias (of g). */
+/* Terms of dgain (sums of g h) and dbias (sums of g). */
 struct NormTerms : Terms {
     int center;
     const float *x, *saved, *g;
@@ -3856,12 +3854,12 @@ BOTH_PASSES(layernorm, layernorm_by)
 
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
-/* ---- groupnorm, batchnorm ---- A channel's sums go over an image's pixels in order (manual, 5e),
- * by one thread; few channels of many pixels do not fill the chip. Means of groups are a warp's. */
+/* ---- groupnorm, batchnorm ---- One thread adds up a channel of an image, pixels in order (manual,
+ * 5e): few channels of many pixels do not fill the chip. A warp computes a group's mean. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
-    float n; /* values of a group in an image */
+    float n; /* number of values of a group in an image */
     const float *mean, *variance, *gain, *bias, *a, *b;
     float *to;
     int accumulate;
@@ -3882,7 +3880,7 @@ Channels channels_of(const gckpt_call *call)
     return s;
 }
 
-/* x - mean (mean NULL means x - first), or its square; BACK: g, and g h where there is a mean. */
+/* Terms of a channel's sum: x - mean (without mean: x - first) or its square; BACK: g and g h. */
 template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
     struct Column {
@@ -3907,7 +3905,7 @@ template <bool BACK> struct ChannelTerms : Terms {
     }
 };
 
-/* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
+/* Computes means of `sums` or gain * sums by image and group, plus the first x if `from` is set. */
 __global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
@@ -3923,7 +3921,7 @@ __global__ void channel_means_kernel(Channels s, const float *sums, const float 
     }
 }
 
-/* y; BACK: dx, of a and b. A lane has a channel, warps split its pixels. */
+/* Computes y or (BACK) dx from a and b. A lane has a channel; warps split the pixels. */
 template <bool BACK>
 __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
@@ -3949,7 +3947,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
     }
 }
 
-/* Splits the pixels so that there are some 16 blocks for each processor of a large chip. */
+/* Splits the pixels so that there are about 16 blocks for each processor of a large chip. */
 template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
     const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
@@ -3964,8 +3962,8 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Adds sums of images to gradients of bias and gain; rows: the measured statistics, the variance by
- * `unbiased`, and times rows, to running statistics. */
+/* Terms of sums over images: for gradients of bias and gain or, if rows > 0, for running
+ * statistics: measured ones times rows (the variance also times `unbiased`). */
 struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;
@@ -4007,7 +4005,7 @@ void groupnorm_backward(const gckpt_call *call)
                                s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
-    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and saved may be NULL */
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
         s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
@@ -4021,7 +4019,7 @@ void groupnorm_backward(const gckpt_call *call)
     channel_each<true>(call, s);
 }
 
-/* Floats of scratch. */
+/* Returns the floats of workspace. */
 int64_t channel_workspace(const gckpt_call *call)
 {
     const Channels s = channels_of(call);
@@ -4031,18 +4029,18 @@ int64_t channel_workspace(const gckpt_call *call)
 
 /* >>exact/recurrent */
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
- * each row. A step is two kernels, in both directions; captured, they need no host. ---- */
+/* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
+ * of each row. A step is two kernels in either direction; captured, they need no host. ---- */
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
-    float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
-    float *d, *e, *da, *before; /* backward: from step t + 1; da of all steps; h of t - 1 */
+    float *h, *c, *a;           /* forward: states h, c (rows,units); chains a (rows,gates) */
+    float *d, *e, *da, *before; /* backward: d, e from step t + 1; da; h of step t - 1 */
     float *saved, *out, *dp;
     int accumulate;
 };
 
-/* A unit of a row at step t: its offsets in p (and da), saved, out and per-step buffers. */
+/* Offsets of a unit of a row at step t in p (and da), saved, out and per-step buffers. */
 template <int GATES> struct Unit {
     int64_t n, at, saved, out, before, chain;
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
@@ -4054,7 +4052,7 @@ template <int GATES> struct Unit {
     }
 };
 
-/* t < 0 selects the initial states. Chains of lstm begin at p. */
+/* Runs a step of the forward; t < 0 sets the initial states. Chains of lstm begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
@@ -4076,7 +4074,7 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
             h = v[3] * gckpti_tanh(c);
         }
         s.h[i] = h, s.c[i] = c;
-        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
             a[k * n] = p[(4 + k) * n];
         for (int k = 0; k < 4 && s.saved && s.t >= 0; k++)
             s.saved[u.saved + k * n] = v[k];
@@ -4175,7 +4173,7 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
                     q.gates);
 }
 
-/* Floats of scratch. */
+/* Returns the floats of workspace. */
 int64_t cells_workspace(const gckpt_call *call, int backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 1);
@@ -4198,8 +4196,8 @@ BOTH_PASSES(lstm, cells<4>)
 #endif
 
 /* >>exact/losses */
-/* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
- * registers. Elements after the last are -inf, whose exponential, +0, adds nothing. */
+/* Takes the next n <= 1024 classes of a row into max and sum, as gckpti_online without p; they stay
+ * in registers. Elements after the last are -inf, whose exponential, +0, adds nothing. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -4215,15 +4213,15 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
-/* Rows of a loss over classes, some of their classes. */
+/* Some rows and classes of a loss over classes. */
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
-    const int32_t *target;       /* (rows); of soft ones NULL */
-    const float *soft, *weights; /* NULL, or: targets (rows,n); one per `per_weight` rows */
-    float *saved;                  /* (rows,2): max, log(sum); forward: NULL if not required */
-    float *losses, *state; /* (rows); forward: (rows,3): max, sum, target's logit, so far */
+    const int32_t *target;       /* (rows); NULL for soft targets */
+    const float *soft, *weights; /* targets (rows,n) or NULL; a weight per `per_weight` rows */
+    float *saved;                  /* (rows,2): max, log(sum); NULL in a forward: not required */
+    float *losses, *state; /* (rows); (rows,3): max, sum, target's logit so far */
     int64_t rows, first, n, classes, per_weight;
-    float smoothing, cap; /* cap: of logits, which have it already; 0 means none */
+    float smoothing, cap; /* cap: the soft cap applied to the logits, or 0 */
 };
 
 Classes classes_of(const gckpt_call *call)
@@ -4242,8 +4240,8 @@ __device__ float weight_of(const Classes &l, int64_t r)
     return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* The loss of row r before its weight, as gckpti_loss_of_row; logit: its target's. A row left out
- * adds -0 to the sum of losses, which changes no sum. */
+/* Returns the loss of row r before weighting, as gckpti_loss_of_row; logit: its target's. A row
+ * with an ignored target gives -0, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
@@ -4291,7 +4289,7 @@ __global__ void loss_forward_kernel(Classes l)
     }
 }
 
-/* dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
+/* Computes gradients; dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
 template <bool SOFT>
 __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
                                      int x_accumulate, int t_accumulate)
@@ -4344,7 +4342,7 @@ __global__ void class_losses_kernel(Classes l)
     }
 }
 
-/* work, backward, where there are weights: a float a row and one a weight. */
+/* Workspace of a backward with weights: a float for each row and one for each weight. */
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
@@ -4368,13 +4366,13 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(cross_entropy, cross_entropy_by)
 
 /* >>exact/linear_loss */
-/* ---- linear_cross_entropy, on blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
+/* ---- linear_cross_entropy, in blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
  * H200's L2, and 512 tiles of 128 x 128 for its 132 multiprocessors. ---- */
 enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct LogitSizes {
-    int64_t rows, classes; /* at a time, at most */
-    /* in floats: offset in workspace of the forward's losses or the backward's dx; size */
+    int64_t rows, classes; /* most rows and classes at a time */
+    /* in floats: offset in workspace and size of the forward's losses or the backward's dx */
     int64_t offset, losses, size;
 };
 
@@ -4398,9 +4396,9 @@ __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
         x[i] = gckpti_softcap(x[i], times, cap);
 }
 
-/* A block of rows from `row` on; returns their number: logits = x w', the losses' rows; backward:
- * dx += d w, dw += d' x. In bf16 plans dx is in workspace, since it is rounded once, after the last
- * class. */
+/* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
+ * losses; backward: dx += d w, dw += d' x. In bf16 plans dx is in the workspace, since it is
+ * rounded once, after the last class. */
 int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -4458,23 +4456,23 @@ void linear_cross_entropy_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)
 
 /* >>exact/scores */
-/* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
- * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
- * eight rows is in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
- * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
- * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
- * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
- * A float4 of R rows and one of 4 give 16 R terms: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
- * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
- * MIXED: bf16 plans (5l); operands are rounded as they enter shared memory, terms flush and go by
- * blocks, of which a tile has whole ones. An element's three registers leave space for R 4. */
+/* A block takes 64 queries of a head (for dk and dv: 64 keys) through tiles of 64 keys (queries) in
+ * ascending order. Both are in shared memory, in rows that are WIDTH + 4 floats apart, so that the
+ * float4 of eight rows are in different banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 /
+ * R, .., and 4 of the 64 scores of each row, tx, tx + 16, ..: for the sum of a row's exponentials
+ * (5d), lanes tx and tx + 16 are in one thread, and the 16 threads of the row add their sums. A
+ * thread has N = WIDTH / 16 of the WIDTH columns of a result (if rows are keys, of rows R ty..).
+ * A float4 of R rows and of 4 rows give 16 R terms: with R = 8, 12 loads for 128 terms.
+ * Heads up to 64 use WIDTH 64 and R 8 (128 threads), larger ones WIDTH 128 and R 4 (256 threads).
+ * Beyond 128, a block has a slice of 128 columns of the result and computes all scores for it.
+ * MIXED: bf16 plans (5l). Operands are rounded when they enter shared memory; terms are flushed and
+ * added in blocks, which a tile never divides. As an element has three registers, R is 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* The visible keys (gckpti_visible_keys); of a cache at position 0; kernels add params'. */
+/* Visible keys (gckpti_visible_keys) at position 0 of a cache; kernels add params->position. */
 struct Keys {
     int count, ahead;
-    const StepParams *params; /* NULL means nothing */
+    const StepParams *params; /* NULL adds nothing */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -4495,20 +4493,20 @@ __device__ inline Keys at_position(const Keys &k)
 
 struct Attention {
     const float *q, *k, *v, *g;
-    float *out, *saved; /* backward: lse */
+    float *out, *saved; /* saved: log-sum-exp of rows */
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t c, kc;                     /* columns of all heads; of all key heads */
+    int64_t c, kc;                     /* columns of all heads; columns of all key heads */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
-    const int32_t *lengths; /* NULL means none */
+    const int32_t *lengths; /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* of gradients; after and before the cap (CAPS) */
+    float scale, after, times, cap; /* scale of gradients; factors after and before the cap */
     int window;
 };
 
-/* Returns a with the strides and heads of keys. */
+/* Returns a copy of `a` with the row length and the number of heads of keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -4524,13 +4522,13 @@ __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_
     return now;
 }
 
-/* A block's work: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
+/* What a block computes: a tile of a head in a row of the batch, columns from `slice` on. */
 struct HeadTile {
     int64_t row;
     int tile, head, slice;
 };
 
-/* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
+/* Converts the block's index. Queries run backwards, so that those with most keys come first. */
 __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
@@ -4544,8 +4542,8 @@ __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
     return p;
 }
 
-/* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
- * +0 without any. */
+/* Loads rows first..first+63 of x (which has `rows` rows), columns e0..e0+WIDTH-1 of the head's d;
+ * elements that do not exist become +0. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
@@ -4554,8 +4552,8 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-/* s: chains over n columns, from s on, of this thread's R rows of a and 4 of b. MIXED: up to 3
- * more, which are zeros: they change only signs of zeros, on which nothing depends. */
+/* Continues the chains s over n columns: this thread's R rows of a times 4 rows of b. MIXED: up to
+ * 3 more terms, which are zeros: they change only signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
@@ -4588,7 +4586,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     block.end(s);
 }
 
-/* Returns column n of a thread: four adjacent ones, the next four 64 columns later. */
+/* Returns a thread's column n: it has four adjacent columns, then four that are 64 further. */
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
 /* Loads this thread's columns of a row of x. */
@@ -4601,16 +4599,16 @@ template <int N> __device__ void load_columns(float (&y)[N], const float *x)
     }
 }
 
-/* Returns whether a query `late` rows after a key sees it. */
+/* Returns true if a query that is `lag` rows after a key sees it. */
 __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
-/* o: the next terms of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
- * none of keys beyond i + visible, or before the window that ends there. */
+/* Adds terms to chains over keys in o, for this thread's rows: p_j v_j, j = 0..keys-1. Row i has no
+ * terms of keys after i + visible, or before the window that ends there. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
                               int visible, int window)
 {
-    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd terms */
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even, odd terms */
     const int row = (int)threadIdx.x / 16;
     Block<R, N, MIXED> block;
     float y[N];
@@ -4646,8 +4644,8 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
     block.end(o, true);
 }
 
-/* o: the next terms of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; key j has none of queries before j - visible, or after its `window`. */
+/* Adds terms to chains over queries in o, for this thread's rows, which are keys: p_i g_i, i =
+ * 0..queries-1. Key j has no terms of queries before j - visible, or after its `window`. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int visible, int window)
@@ -4679,8 +4677,8 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
     block.end(o, true);
 }
 
-/* Loads the initial values of chains: this thread's part of a result x of `rows` rows, first, first
- * + STEP, .., columns from e0 on of the head. */
+/* Loads initial values of chains: this thread's rows first, first + STEP, .. of a result x of
+ * `rows` rows, columns from e0 on of the head. */
 template <int R, int N, int STEP, bool MIXED>
 __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
@@ -4693,7 +4691,7 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
     }
 }
 
-/* Stores this part. */
+/* Stores the elements that load_chains loads. */
 template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
@@ -4713,7 +4711,7 @@ template <int R, bool MIXED> __device__ void store_scores(float *to, const float
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Returns the maximum over the 16 threads of a row. */
+/* Returns the maximum of x over the 16 threads that share a row. */
 __device__ float row_max(float x)
 {
     for (int h = 8; h; h /= 2)
@@ -4722,9 +4720,9 @@ __device__ float row_max(float x)
 }
 
 /* >>exact/attention */
-/* A thread's next four scores of a row (before keys and end) become exponentials, and its maximum
- * and sum include them; returns the factor of all before. The maximum is fmaxf: of two zeros either
- * gives the same result. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
+/* Takes this thread's next four scores of a row (of keys before `keys` and `end`) into max and sum,
+ * and replaces them by exponentials; returns the factor for earlier ones. Of +0 and -0, fmaxf may
+ * take any. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
@@ -4745,8 +4743,8 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     return factor;
 }
 
-/* CAPS: raw products x become scores cap tanh(x times), one by one, in `room`, where each thread
- * has its own elements. */
+/* CAPS: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`, where
+ * each thread has separate elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
     store_scores<R, false>(scratch, x);
@@ -4760,8 +4758,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
-/* Masked keys add no terms (v may be inf). Exponentials replace k. On an H200 three blocks share a
- * multiprocessor; of bf16 plans two, or one if heads are wide. */
+/* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, three blocks
+ * share a multiprocessor; in bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
@@ -4805,7 +4803,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
                     o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
         store_scores<R, MIXED>(p, x);
-        __syncwarp(); /* a warp's rows of p are its own */
+        __syncwarp(); /* each warp reads only rows of p that it wrote */
         if (a.out)
             sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
@@ -4822,7 +4820,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
                              at.slice * WIDTH);
 }
 
-/* delta = dot(g, out) over a head's d of c columns, for each query of each head: a warp each. */
+/* Computes delta = dot(g, out) over d columns, for each query of each head, by a warp each. */
 __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
                                        int64_t t, int heads, int d, int64_t c)
 {
@@ -4838,7 +4836,7 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-/* CAPS: multiplies gradients of probabilities by the derivative of tanh, from y. */
+/* CAPS: multiplies y, gradients of probabilities less delta, by the derivative of tanh. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
@@ -4851,7 +4849,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Scores become probabilities; the first row is query `first` of the head. (CAPS: also y.) */
+/* Turns scores x into probabilities; the first row is query `first`. CAPS: also converts y. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int first, float *scratch)
@@ -4868,7 +4866,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     }
 }
 
-/* y, their gradients, becomes ds. */
+/* Turns y, gradients of the probabilities p, into gradients of scores, ds. */
 template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
@@ -4881,7 +4879,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     }
 }
 
-/* Rows of q and of g. */
+/* Loads a tile of q and one of g. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at, int first, int e0)
 {
@@ -4889,7 +4887,7 @@ __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at
     fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
 }
 
-/* dq of 64 queries: chains over keys ascending; ds replaces v. Queries without keys keep dq. */
+/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq stays. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -4935,14 +4933,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Keys from `there` on, which no query sees, have no terms. */
+/* Sets to 0 the rows of keys from `count` on, which no query sees: they have no terms. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
         o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
-/* dk and dv of 64 keys: chains over queries ascending, one head after the other. */
+/* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
@@ -4952,14 +4950,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     const Attention kv = as_keys(a);
     const HeadTile at = head_tile_of(kv, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE, slice = at.slice * WIDTH;
-    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* the thread's first row */
+    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* first row of the thread */
     const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
     const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
     float dk[R][N], dv[R][N];
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
     init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that sees a key */
+    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* first query that sees one */
     const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
     const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
@@ -5006,8 +5004,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys of each head; shared memory for `tiles` tiles of `width`
- * columns and `more` floats. */
+/* Launches a block for each `rows` queries or keys of each head, with shared memory for `tiles`
+ * tiles of `width` columns and `more` floats. */
 #define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
@@ -5017,7 +5015,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
                     bytes, a);                                                                     \
     } while (0)
 
-/* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
+/* In bf16 plans, dk and dv take 64 columns at a time, as registers are too few for more. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
@@ -5029,7 +5027,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Returns whether a block's shared memory fits tiles of 128 terms. Display chips have 99 KiB. */
+/* Returns true if a block's shared memory has space for tiles of 128 terms (99 KiB has not). */
 bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -5077,9 +5075,9 @@ BOTH_PASSES(attention, attention_by)
 
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
- * them. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
- * tokens are taken in groups of TOKENS, one group after the other, starting at the accumulator: so
- * the bits are the same wherever a batch is cut between groups, and for any tile. */
+ * these. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
+ * tokens are computed in groups of TOKENS, one group after the other, starting at the accumulator.
+ * So the bits do not depend on tiles, nor on where a batch is divided between groups. */
 namespace fast
 {
 enum { TOKENS = 16 };
@@ -5096,11 +5094,11 @@ enum { TOKENS = 16 };
         return y;                                                                                  \
     }
 #endif
-APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponents are taken to base 2 */
+APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponentials use base 2 */
 APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
-/* Two operands for an mma as a word, the first one in the lower half; subnormals may stay. */
+/* Packs two operands for an mma into a word, the first in the lower half. Keeps subnormals. */
 __device__ inline uint32_t bf16_pair(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
@@ -5115,8 +5113,8 @@ __device__ inline uint32_t bf16_pair(float first, float second)
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
-/* gelu's (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2), in a sixth of the
- * contract's instructions. */
+/* gelu: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2). This takes a sixth of the
+ * exact kernel's instructions. */
 #define C1 1.59576912f   /* 2 sqrt(2/pi) */
 #define C3 0.0713548163f /* 0.044715 C1 */
 __device__ inline float gelu_gate(float x)
@@ -5132,9 +5130,9 @@ __device__ inline float gelu_deriv_of(float x)
 #undef C1
 #undef C3
 
-/* A kernel's operands in the workspace, one by one: the same when planning and when running. */
+/* Allocates a kernel's operands in the workspace, in the same order for planning and running. */
 struct Workspace {
-    char *at; /* planning: NULL */
+    char *at; /* NULL when planning */
     size_t used;
 };
 
@@ -5145,9 +5143,9 @@ void *bump_alloc(Workspace &workspace, size_t bytes)
     return block;
 }
 
-/* x as bf16: in place, or a copy. Weights are binary32 and are converted by each op that multiplies
- * by them: 6 bytes moved per element, once for thousands of tokens; copies refreshed by updates
- * would need memory in addition to the plan's. */
+/* Returns x as bf16: in place, or a copy. Each op that multiplies by binary32 weights converts
+ * them: 6 bytes moved per element, once for thousands of tokens; copies refreshed by updates would
+ * need memory in addition to the plan's. */
 const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, int64_t n)
 {
     if (x.bf16)
@@ -5158,7 +5156,7 @@ const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, 
     return copy;
 }
 
-/* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
+/* Computes delta = dot(g, out) over a head's d columns; a thread has a head of a query. */
 __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
                                   int heads, int d, bool aligned)
 {
@@ -5178,25 +5176,25 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
 }
 
 /* >>fast/epilogue */
-/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from c's old value, or from 0 ---- Lines
- * of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line per
- * term). */
+/* ---- products: c (m,n) = a (m,k) b (k,n), added to the bias, to c's old value, or to 0 ---- Lines
+ * of a matrix are contiguous: along k (rows of a, columns of b) or across k (columns of a, rows of
+ * b: a line for each term). */
 
-/* The result stored instead of c for losses of rows. ROW_STATS: maximum and sum of exponentials of
- * each row's 64 columns (and the target's element). GRADIENTS: gradients, from saved and
- * loss_scale. */
+/* What the product stores: c (STORE), or for losses of rows: the maximum and the sum of
+ * exponentials of each row's 64 columns, and the target's logit (ROW_STATS); or gradients of
+ * logits, computed from saved and loss_scale (GRADIENTS). */
 enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
-    int first;        /* the class that is column 0 */
+    int first;        /* class of column 0 */
     float *parts;     /* (columns / 64, rows, 2) */
     RowLoss *state;   /* (rows) */
     const float *saved; /* (rows,2): max, log(sum) */
     const StepParams *params;
 };
-/* The elementwise op that follows, applied to c as stored (rounded), so that bits are those of the
- * separate op. c is also written, unless the op's results replace it. */
+/* An elementwise op fused with the product. It is applied to c as stored (rounded), so that its
+ * bits are those of the separate op. c is also written, unless the op's result replaces it. */
 enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
 struct Fusion {
     FusedOp op;
@@ -5209,8 +5207,8 @@ struct MmaProduct {
     Values bias;
     int accumulate;
     Results c;
-    int c_row; /* elements of a row */
-    bool aligned; /* elements are written 2, or 8, at a time */
+    int c_row; /* elements from row to row of c */
+    bool aligned; /* elements can be written 2 or 8 at a time */
     Loss loss;
     Fusion fusion;
 };
@@ -5222,10 +5220,10 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
              {},     {} };
 }
 
-enum { BK = 32 }; /* terms per stage in shared memory */
+enum { BK = 32 }; /* terms of a stage in shared memory */
 
-/* The initial values of a thread's elements: c's old value, the bias, or 0. Code that a tile runs
- * once is kept short: its instructions come from the L2. */
+/* Initialises a thread's elements: with c's old value, the bias, or 0. Code that runs once for each
+ * tile is short, since its instructions come from the L2. */
 template <int DOWN, int ACROSS>
 __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
@@ -5251,13 +5249,13 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
     }
 }
 
-/* A row's maximum, sum and target's logit so far. */
+/* A row's maximum, sum of exponentials and target's logit, over the classes so far. */
 struct RowLoss {
     float max, sum, logit;
 };
 
-/* Columns j, j+1, j+8, .. of row i are in two of the four elements of each c[x]; four lanes share a
- * row. */
+/* Finishes ROW_STATS of row i. Its columns j, j+1, j+8, .. are in two of the four elements of each
+ * c[x]; four lanes share the row. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
@@ -5289,7 +5287,7 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     }
 }
 
-/* Turns the same elements into gradients. */
+/* Converts such elements (logits) to gradients. */
 template <int across>
 __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
                                      int which)
@@ -5306,7 +5304,7 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     }
 }
 
-/* The tile of a block, the warp's quarter of it, and the position of this thread's elements. */
+/* Positions of a block's tile, of the warp's quarter in it, and of this thread's elements in c. */
 template <int size> struct MmaCoords {
     int i0, j0, row, column, i, j;
     __device__ MmaCoords(const MmaProduct &p, int block, int thread)
@@ -5323,8 +5321,8 @@ template <FusedOp op> __device__ inline float fused_value(float v, float other)
     return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
-/* A tile of bf16 is stored in runs of 8, four at once if all exist (WHOLE); the other operand's
- * tile follows it in shared memory. */
+/* Writes a tile of bf16 in runs of 8, four runs at once if all elements exist (WHOLE). The tile of
+ * `other` follows it in shared memory. */
 template <int size, bool WHOLE, FusedOp op>
 __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
@@ -5375,7 +5373,7 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
     }
 }
 
-/* Stores the elements; bf16 through the operands' shared memory, `tiles`. */
+/* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. */
 template <int size, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
                                     uint16_t *tiles)
@@ -5402,7 +5400,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         {
             uint16_t *to = tiles + at.j % 8 +
                            Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
-            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* 8 lines further chunks lie as here */
+            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* chunks repeat after 8 lines */
                 *(uint32_t *)(void *)(to + y * 8 * size) =
                     gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
         }
@@ -5428,7 +5426,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
 
 /* >>fast/products */
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* A tile of `size` lines along k, or of as many elements across it, terms first.. */
+/* Copies a tile of BK terms to shared memory: `size` lines along k, or BK lines across k. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
@@ -5439,9 +5437,9 @@ __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end
         stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* How a warp reads operands of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
- * columns, 16 from `line` on. `at`: where this thread begins; a step of 16 terms or lines is an
- * addition or, along a line of the tile, whose chunks are permuted, an exclusive or. */
+/* Reads a warp's mma operands from a tile with lines of LINE elements: rows of a or (B) columns of
+ * b, 16 from `line` on. `at`: where this thread begins. 16 terms or lines later is an addition or,
+ * along a line of the tile, whose chunks are permuted, an exclusive or. */
 template <int LINE, int along, bool B> struct Reader {
     int at;
     __device__ explicit Reader(int line)
@@ -5452,7 +5450,7 @@ template <int LINE, int along, bool B> struct Reader {
         else
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
-    /* The operands of 16 lines, `line` further, and 16 terms from `term` on. */
+    /* Reads operands of 16 lines, `line` further, and of 16 terms from `term` on. */
     __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
@@ -5462,7 +5460,7 @@ template <int LINE, int along, bool B> struct Reader {
     }
 };
 
-/* Brings tiles that are all there, one after the other. */
+/* Copies complete tiles to shared memory, one after the other along k. */
 template <int size, int along> struct TileLoader {
     enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
     const uint16_t *from;
@@ -5482,7 +5480,7 @@ template <int size, int along> struct TileLoader {
     }
 };
 
-/* A warp's operands of 16 terms: rows of a, columns of b. */
+/* A warp's operands for 16 terms: rows of a and columns of b. */
 template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
     template <class A, class B>
@@ -5502,9 +5500,9 @@ template <int DOWN, int ACROSS> struct Fragments {
     }
 };
 
-/* c += a tile's terms, in STAGES pieces of BK terms that are copied at once; while 16 terms are
- * multiplied, the next are read from shared memory. WHOLE: all pieces are complete, and the loop is
- * short: instructions that it skips would also come from the L2 again. */
+/* Adds all terms to c. Tiles of BK terms are copied STAGES - 1 ahead; while 16 terms are
+ * multiplied, the next 16 are read from shared memory. WHOLE: all tiles are complete, and the loop
+ * is short, as instructions that it skips would have to come from the L2 again. */
 template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
 __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
@@ -5514,7 +5512,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     const Reader<B_LINE, b_along, true> read_b(at.column);
     TileLoader<size, a_along> loader_a(p.a, at.i0);
     TileLoader<size, b_along> loader_b(p.b, at.j0);
-    Fragments<DOWN, ACROSS> first, second; /* 16 terms each */
+    Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
@@ -5527,7 +5525,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
         }
         gckpti_cp_async_commit();
     };
-    const auto wait_tile = [&](int step) { /* its first terms, when all threads' copies are done */
+    const auto wait_tile = [&](int step) { /* first terms, once all copies are done */
         const uint16_t *from = tiles + step % STAGES * 2 * TILE;
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -5554,10 +5552,10 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     }
 }
 
-/* A block of four warps computes size x size elements, a warp a quarter of them. A group of 16
- * terms is one mma: an element's sum is a chain of them, in order, in one register, whatever the
- * tile. 128 x 128: 64 KiB, two blocks an SM; where that leaves SMs idle, tiles are 64 x 64.
- * Adjacent blocks read the same rows of a, which stay in the L2. */
+/* A block of four warps computes size x size elements, each warp a quarter. 16 terms are one mma:
+ * an element's sum is a chain of these groups, in order, in one register, for any tile. 128 x 128
+ * takes 64 KiB, two blocks per SM; if that leaves SMs idle, tiles are 64 x 64. Adjacent blocks read
+ * the same rows of a, which stay in the L2. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
@@ -5584,14 +5582,14 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
                 128, bytes, p);
 }
 
-/* Tiles of size x size that the processor has which has most. */
+/* Returns the number of size x size tiles on the busiest processor. */
 int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
 {
     int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     return (tiles + sm_count(call) - 1) / sm_count(call);
 }
 
-/* Of small tiles three take as long as a large one (1.24 to 1.51 times for four, on an H200). */
+/* Three small tiles take as long as a large one (four: 1.24 to 1.51 times as long, on an H200). */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
     if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
@@ -5600,7 +5598,7 @@ template <int a_along, int b_along> void run_mma(const gckpt_call *call, const M
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
 }
 
-/* b's lines are along k where its `stride` is that of columns. */
+/* Runs a product. a_along, b_along: 1 if the lines of a, b are along k, 0 if across k. */
 void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
 {
     if (a_along && b_along)
@@ -5611,12 +5609,12 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<0, 0>(call, p);
 }
 
-/* ---- by device, a product waits: the next op may be folded into it; all else launches it ---- */
+/* ---- by device, a pending product: the next op may be fused with it; all else launches it ---- */
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* an operand of the pending twin, with as many elements as c has, or NULL */
+        *overlap_x; /* operand of a product that may still run; size of c; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -5633,7 +5631,7 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* A product that may overlap later calls until queue_end, as mma_defer's may; others flush. */
+/* Launches a product that overlaps later calls until queue_end, also a product of mma_defer. */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -5651,8 +5649,8 @@ bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
-/* Launches the deferred product with `op` fused, and returns true, if its result is `of` and out
- * overlaps neither operands that other blocks still read nor the rest of c. */
+/* Launches the pending product with `op` fused and returns true, if the product's result is `of`
+ * and `out` overlaps neither operands that other blocks still read nor the rest of c. */
 bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {
@@ -5676,15 +5674,15 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
 }
 
 /* >>fast/linear */
-/* ---- sums over tokens: of a bias, a gain ---- In two stages: sums of groups of TOKENS rows, by
- * all processors; then the groups are added to a column's sum one after the other, compensated. */
+/* ---- sums over tokens, for gradients of bias and gain ---- In two stages: all processors sum
+ * groups of TOKENS rows; then a column's groups are added one after the other, compensated. */
 struct ColSum {
-    float *parts; /* (groups,n), or NULL */
+    float *parts; /* (groups,n): sums of groups; or NULL */
     Sum to;
 };
 
-/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1 only for bf16, AHEAD
- * rows of which are on their way at once. */
+/* Sums g and, for a norm, g h over the rows of a group, for N columns from j on. N > 1 only for
+ * bf16, of which AHEAD rows are loaded at a time. */
 template <int N, bool NORM>
 __device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
@@ -5732,7 +5730,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* Of groups, of two sums. */
+/* Terms of sums over groups, for one sum or two. */
 struct GroupTerms : Terms {
     static constexpr bool FRESH = true;
     const float *parts[2];
@@ -5744,8 +5742,8 @@ struct GroupTerms : Terms {
     }
 };
 
-/* If a parameter's gradient and its compensation are pending fills of zeros, chains and sums start
- * from 0 instead. */
+/* If a parameter's gradient and its compensation are yet to be filled with zeros, drops these
+ * fills: the returned call starts from 0 instead of accumulating. */
 gckpt_call drop_zero_fills(const gckpt_call *call)
 {
     gckpt_call c = *call;
@@ -5762,14 +5760,14 @@ gckpt_call drop_zero_fills(const gckpt_call *call)
     return c;
 }
 
-/* Workspace for such a sum; arg: a parameter that may require one. */
+/* Allocates workspace for the sum that is arg's gradient, if that is required. */
 ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
     return { (float *)bump_alloc(workspace, bytes), sum_of(arg) };
 }
 
-/* To one sum or two; one of them may have no parts. */
+/* Adds the groups to one or two gradients; a or b may have no parts. */
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
@@ -5801,8 +5799,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw overlaps with the sums of the bias and dx, which also read g, if dw has so few tiles that many
- * processors would be idle at its end. */
+/* dw is launched so that it overlaps with the bias's sums and dx, which also read g, if dw has so
+ * few tiles that many processors would be idle at its end. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -5824,7 +5822,7 @@ void linear_backward(const gckpt_call *original)
         else
             mma_product(call, dw, 0, 0);
     }
-    Workspace sums = workspace; /* where w comes when these are done */
+    Workspace sums = workspace; /* w reuses this memory after the sums */
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[0])) {
@@ -5858,15 +5856,15 @@ gckpt_result linear_workspace(gckpt_call *call)
 }
 
 /* >>fast/attention */
-/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ---- A block
- * of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of them; the
- * other side comes in tiles that are copied while the previous one is computed. Scores and
- * exponentials stay in registers: as an mma leaves them they are operands of the next one. Maxima
- * and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again for dq
- * and for dk and dv, so that each sum has one owner and one order. */
+/* ---- attention (Dao 2023), with tiles of D = 64 or 128 columns of a head, the rest zeros ---- A
+ * block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; tiles of the keys (queries) are copied while the previous tile is used. Scores and
+ * exponentials stay in registers, since the result of an mma has the layout of an operand. Maxima
+ * and sums are binary32, over tiles of 64 keys in order. Scores are computed again for dq, and for
+ * dk and dv, so that one thread computes a sum, in one order. */
 struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, kc, group; /* as Attention's */
+    int t, s, c, d, heads, kc, group; /* as in Attention (exact/scores.cu) */
     const int32_t *lengths;
     bool aligned; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
@@ -5884,7 +5882,7 @@ __device__ inline MmaAttention as_keys(const MmaAttention &p)
     return k;
 }
 
-/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
+/* Copies n lines of a head, from line `first` of row b of a (B,lines,C) tensor, 0 after `end`. */
 template <int D, int n>
 __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
@@ -5894,7 +5892,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
     stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
-/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+/* Computes s (16 x 8 n): products of lines row.. of a and lines 0.. of b, along the head. */
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
@@ -5916,7 +5914,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     }
 }
 
-/* Returns whether one of these bf16, two per word, is infinite or NaN. */
+/* Returns true if one of these eight bf16 is infinite or NaN. */
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
@@ -5926,8 +5924,8 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Adds two products of a, which is 0 where masked, with a b that is not finite everywhere. Since 0
- * times infinity is NaN, omits masked terms; the sum is NaN if a row sees such an element. */
+/* Adds two products of a, which is 0 at masked terms, with b, which is not finite everywhere. Skips
+ * masked terms (0 times infinity is NaN); other infinities or NaNs of b make the sum NaN. */
 __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t mask[4])
 {
@@ -5937,7 +5935,7 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
     for (int i = 0; i < 4; i++) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
-        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
+        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 as bf16 */
     }
 #pragma unroll
     for (int x = 0; x < 2; x++) {
@@ -5949,8 +5947,8 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
     }
 }
 
-/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms to i + visible, or (FROM) from i -
- * visible on; beyond, s is 0. */
+/* Computes o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms up to i + visible or, with
+ * FROM, from i - visible on; at others, s is 0. */
 template <int D, int n, bool FROM>
 __device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
                                  int visible)
@@ -5960,7 +5958,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 #pragma unroll
     for (int term = 0; term < n / 2; term++) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
-        /* of the first row: its last term (FROM: its first one), as counted here */
+        /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
         if (FROM ? edge > 15 : edge < -15)
             continue;
@@ -5995,7 +5993,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
-/* Loads rows line + lane / 4 and 8 later of a head, multiplied by `times`. */
+/* Stores rows line + lane / 4 and line + lane / 4 + 8 of a head, multiplied by `times`. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
@@ -6023,7 +6021,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest blocks first */
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* blocks with most keys come first */
     const MmaAttention kv = as_keys(p);
     const Keys visible = keys_of_row(p.keys, p.lengths, b);
     int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
@@ -6088,7 +6086,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* Turns s into p = exp(s scale - saved), and d = dp into p (dp - delta) scale; 0 if not `here`. */
+/* Converts s to p = exp(s scale - saved), and d = dp to p (dp - delta) scale; to 0 if !here. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -6145,7 +6143,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
 }
 
-/* Rows line + lane / 4 and that + 8 are keys; those that no query sees are 0. */
+/* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
 #pragma unroll
@@ -6154,8 +6152,8 @@ template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line
             o[x / 4][x % 4] = 0.0f;
 }
 
-/* dk and dv, of 64 keys over all queries that see them, n at a time, one head after the other.
- * Scores are transposed: rows are keys. */
+/* Computes dk and dv of 64 keys over all queries that see them, n queries at a time, one head after
+ * the other. Scores are transposed: rows are keys. */
 template <int D, int n>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
@@ -6215,8 +6213,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* The operands, copied unless they are bf16 (backward: also the output's gradient), and the
- * results. */
+/* Returns the operands (copied if they are not bf16; for the backward with the output's gradient)
+ * and the results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -6255,7 +6253,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
 
 template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
-    enum { QUERIES = D == 64 ? 64 : 32 }; /* limited by registers */
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
     if (wanted(call->in[0]))
         HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
@@ -6297,7 +6295,7 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).extras) { /* not enough registers */
+    if (p.d > 128 || gckpti_attention_of(call).extras) { /* registers do not suffice */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
@@ -6309,13 +6307,13 @@ gckpt_result attention_workspace(gckpt_call *call)
 }
 
 /* >>fast/losses */
-/* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
- * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
- * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
- * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
-enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows */
+/* ---- linear_cross_entropy: logits (rows,V) = x w', which never exist whole ---- LOSS_CLASSES
+ * classes of LOSS_ROWS rows at a time. The forward stores no logits: where a tile is computed, it
+ * becomes a maximum and a sum for each row's 64 classes. In the backward, a tile becomes the
+ * gradient of its logits as bf16, an operand of the products dx and dw. */
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
-/* Adds the groups of a chunk of classes, one after the other, a thread a row. */
+/* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
                                  RowLoss *state, float *saved, float *losses, int64_t rows,
                                  int begin, int end)
@@ -6342,7 +6340,7 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
 }
 
 struct LossSizes {
-    int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
+    int64_t rows, c, v, block, chunk, row; /* block, chunk: most rows, classes; row: of d */
 };
 
 LossSizes loss_sizes(const gckpt_call *call, bool backward)
@@ -6353,10 +6351,10 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
     return { rows, gckpti_last(&call->in[0].shape), v, block, chunk, (chunk + 7) / 8 * 8 };
 }
 
-/* Pieces of the workspace. */
+/* The arrays in the workspace. */
 struct LossBuffers {
     const uint16_t *x;
-    uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
+    uint16_t *w, *d; /* w: a chunk, unless w is bf16; d: a block x a chunk */
     float *parts, *losses, *dx;
     RowLoss *state;
 };
@@ -6379,7 +6377,7 @@ LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool back
     return r;
 }
 
-/* Logits of `rows` rows from `row` and n classes from `first`. */
+/* Returns the product for the logits of `rows` rows from `row` on and n classes from `first` on. */
 MmaProduct loss_logits(const gckpt_call *call, const LossBuffers &r, const uint16_t *w, int64_t row,
                        int64_t rows, int64_t first, int64_t n)
 {
@@ -6476,14 +6474,13 @@ gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
 }
 
 /* >>fast/elementwise */
-/* ---- elementwise ----
- * As gckpti_put_product, but the product is rounded before it is added. */
+/* ---- elementwise ---- Like gckpti_put_product, but rounds the product before it is added. */
 __device__ inline void put_product(float *d, float a, float b, int accumulate)
 {
     gckpti_put(d, a * b, accumulate);
 }
 
-/* out = f(a, b), and input 0's gradient = f(at, grad_out). */
+/* Compute out = f(a, b); input 0's gradient = f(at, grad_out). */
 template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
     map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
@@ -6533,7 +6530,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* ---- sums and products of two tensors of one shape; products of other shapes are declined ---- */
+/* ---- sums and products of two tensors of the same shape; products of others are declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -6545,7 +6542,7 @@ template <auto F> struct Both {
     }
 };
 
-/* Computes input i's gradient: g, -g or other * g; it may share memory with g. */
+/* Computes input i's gradient: g, -g or other * g. It may be in the memory of g. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
@@ -6554,8 +6551,8 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
-/* A batch-invariant input has the shape of the other one if a micro-batch is one row; its gradient
- * is still a compensated sum over rows. */
+/* If a micro-batch is one row, a batch-invariant input may have the other's shape; its gradient is
+ * still a compensated sum over rows. */
 gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -6564,7 +6561,7 @@ gckpt_result same_shape_workspace(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* out = a + b, b of m elements being repeated. */
+/* out = a + b, where the m elements of b are repeated. */
 struct BroadcastAdd {
     Values a, b;
     Results out;
@@ -6612,7 +6609,7 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
 gckpt_result add_workspace(
-    gckpt_call *call) /* input 1 may have only the last axes of input 0 */
+    gckpt_call *call) /* input 1 may have just the last axes of input 0 */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
@@ -6623,9 +6620,9 @@ gckpt_result add_workspace(
 }
 constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
-/* ---- slice: a part of each block, to a tensor of parts or from one ---- */
-/* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
- * the parts; the rest of y becomes 0 unless it accumulates. */
+/* ---- slice: copies a part of each block to a tensor of parts, or back ---- */
+/* chunk: elements that are moved at once, 8 or 1; sizes count chunks. backward: x is the gradient
+ * of the parts; elements of y outside the parts become 0 unless y accumulates. */
 __global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
                              int accumulate)
 {
@@ -6664,8 +6661,8 @@ void slice_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(slice, slice_by)
 
 /* >>fast/norms */
-/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ---- As the contract's,
- * but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. saved is the same. */
+/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As
+ * exact, but the mean is c = x_0 + mean(x - x_0), uncorrected: x has 8 bits. `saved`: as exact. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)
@@ -6703,8 +6700,8 @@ __global__ void __launch_bounds__(256, 5)
     }
 }
 
-/* A block has TOKENS rows at a time, which stay near while they are read twice: for their columns'
- * sums, by which gradients of bias and gain grow (a thread has four), and for dx, a warp a row. */
+/* A block has TOKENS rows at a time, which stay in caches while they are read twice: for columns'
+ * sums, i.e. gradients of bias and gain (four columns a thread), and for dx (a row a warp). */
 __global__ void __launch_bounds__(32 * TOKENS, 2)
     fast_norm_backward_kernel(int center, Values x, Values gain, const float *saved, Values g,
                               Results dx, float *g_sums, float *gh_sums, int64_t rows, int64_t n,
@@ -6828,14 +6825,14 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* An op's function that may use pending launches. */
+/* Wraps an op's function that may fuse with or overlap launches that are still pending. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
     F(call);
 }
 
-/* An entry of the table: the functions of the op `name`. */
+/* If `op` is `name`, find() returns the forward or backward of `which`, under the device's lock. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
         return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
@@ -6861,7 +6858,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Lowerings of GCKPT_BF16_FAST: those that need workspace, tie splits or decline shapes; all. */
+/* Ops with kernels of GCKPT_BF16_FAST: those with a function for workspace or shapes; all. */
 #define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
@@ -6900,11 +6897,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a float per row: its loss */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a float per row, its loss */
         classes = classes || is_op(op, "cross_entropy");
         int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* and a float per weight: its losses */
+        if (call->inputs == 3) /* a float per weight: the sum of its losses */
             call->workspace_backward =
                 sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
@@ -6916,20 +6913,20 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* a float per query and head: delta */
+    if (is_op(op, "attention")) /* workspace for a float per query and head: delta */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }
 
 /* >>backend/self_test */
-/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test, and
- * detects compilation without -fmad=false or with -use_fast_math: a product and a sum fused into
- * one, a division or root that is not rounded correctly. */
+/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test and
+ * detects compilation without -fmad=false or with -use_fast_math: then a product and a sum are
+ * fused, or divisions and roots are not correctly rounded. */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     *broken = gckpti_self_test();
-    if (!*broken && base * base - squared != 0.0f) /* squared is rounded */
+    if (!*broken && base * base - squared != 0.0f) /* nonzero as an fma: squared is rounded */
         *broken = 5;
     for (int i = 0; i < 512; i++) {
         float a = base + (float)(i * 37 % 101), b = squared + (float)(i * 61 % 89);
@@ -6938,14 +6935,14 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     }
     if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
         *broken = 6;
-    /* 2^-126 - 1.5 2^-151 rounds, in 24 bits, to below 2^-126: flushed to zero */
+    /* with 24 bits, 2^-126 - 1.5 * 2^-151 rounds to below 2^-126: it must be flushed to zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
 
-/* Writes to `text` (TEXT bytes) how the device violates the numeric specification, if it does. */
+/* If the device violates the numeric specification, writes to `text` (TEXT bytes) how. */
 void self_test(Device *d, char *text)
 {
     static const char *const wrong[] = { "",
@@ -7017,7 +7014,7 @@ void device_close(Device *d)
     d->ready = 0;
 }
 
-/* Closes all devices at exit; memory that executors still hold ends with the process. */
+/* Closes all devices when the program exits. Memory of executors that still exist ends with it. */
 void close_all(void)
 {
     for (Device &d : devices)
@@ -7025,12 +7022,12 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Creates streams, slots and step parameters; destroys them all if anything fails. */
+/* Creates streams, slots and step parameters; if anything fails, destroys them again. */
 cudaError_t device_open(Device *d, int number)
 {
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
-    /* not blocked by the program's default stream */
+    /* does not wait for the program's default stream */
     each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);

@@ -168,7 +168,9 @@ dir=$1 edition=$2 parts=$3
     function stem(file,    at, is_layer_header) {
         split(file, at, /[\/.]/)
         is_layer_header = at[2] == at[1] && at[3] ~ /^(h|cuh)$/
-        return index(file, "/") && !is_layer_header && at[2] !~ /^(internal|config)$/ ? at[2] : ""
+        if (!index(file, "/") || is_layer_header || at[2] ~ /^(internal|config)$/)
+            return ""
+        return at[1] == part ? at[2] : at[1] "/" at[2] # of a module in this layer
     }
     function put(line) { text[++lines] = line; count[part]++ }
     function put_lines(several,    at, n, i) {
@@ -252,7 +254,7 @@ dir=$1 edition=$2 parts=$3
                 continue
             if (lines == line_count && stem(file) != "") {
                 if (!marked[part, stem(file)]++)
-                    put("/* >>" part "/" stem(file) " */")
+                    put("/* >>" (stem(file) ~ /\// ? "" : part "/") stem(file) " */")
                 if (index(files_of[part] " ", " " stem(file) " ") == 0)
                     files_of[part] = files_of[part] " " stem(file)
             }

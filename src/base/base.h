@@ -63,7 +63,7 @@ typedef struct {
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
-    gckpt_write_fn write; /* callback; NULL: bytes are only counted */
+    gckpt_write_fn write; /* callback, or NULL to only count bytes */
     void *user;
     size_t total, used;
     int failed;

@@ -163,7 +163,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 extern "C" {
 #endif
 
-/* Marks functions that gradckpt_cuda.cu compiles, too (there GCKPTI_FMA and GCKPTI_SQRT are 3). */
+/* Marks functions that gradckpt_cuda.cu also compiles (there GCKPTI_FMA and GCKPTI_SQRT are 3). */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
 #endif

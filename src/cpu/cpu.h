@@ -17,7 +17,7 @@
  * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- cpu/plain.c, cpu/convert.c ---- */
+/* ---- cpu/plain.c, bf16/convert.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #ifdef GCKPTI_SEPARATE_TU
 extern const gckpt_backend gckpti_backend_plain;
@@ -274,7 +274,7 @@ typedef struct {
     gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
 } gckpti_packed_product;
 
-/* ---- cpu/mixed.c ---- */
+/* ---- bf16/cpu.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
@@ -331,7 +331,7 @@ enum {
 /* clang-format on */
 #undef GCKPTI_KIND
 
-/* ---- cpu/images.c ---- */
+/* ---- images/cpu.c ---- */
 #ifndef GCKPT_NO_IMAGES
 /* A product of a convolution: operand a (DW: its transpose) is the virtual matrix of all windows,
  * with rows (image, i, j) and terms (tap, channel); in DW, t.m counts terms, t.k rows. Distances in

@@ -6,7 +6,7 @@
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */
 
-/* ---- cpu/convert.c ---- */
+/* ---- bf16/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #else
@@ -14,7 +14,7 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 #endif
 
 #if GCKPTI_HAS_FAST
-/* ---- cpu/mixed.c ---- */
+/* ---- bf16/cpu.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);

@@ -345,7 +345,7 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
     const struct {
-        const char *part, *has; /* has: what the plan uses of the part, or NULL */
+        const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
                   { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
                   { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },

@@ -113,7 +113,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character; 0: it is invalid */
+    int n = 1; /* bytes of the last character, or 0 if it is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);

@@ -53,7 +53,7 @@ typedef struct {
     gckpti_axis_order order;
     uint64_t updates;    /* as in gckpti_param */
     size_t param;        /* index in the store; SIZE_MAX until it is known */
-    unsigned char *dest; /* where data are read to; NULL: they are only compared */
+    unsigned char *dest; /* where data are read to, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -132,7 +132,7 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
 #endif
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- files/ranks_load.c ---- */
+/* ---- dist/load.c ---- */
 typedef struct {
     FILE *file; /* NULL if not open */
     const char *name;
@@ -154,7 +154,7 @@ typedef struct gckpti_rank_files {
     uint64_t hash;             /* hash of the shard up to pos */
 } gckpti_rank_files;
 
-/* ---- files/ranks_save.c ---- */
+/* ---- dist/save.c ---- */
 enum { GCKPTI_PART_NAME = 64 }; /* most bytes of a suffix such as ".7-0.safetensors" */
 
 typedef struct {
@@ -181,13 +181,13 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f);
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *load, const char *path,
                                         const gckpt_file_desc *desc);
-/* files/ranks_load.c */
+/* dist/load.c */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
                                 const char *path);
 GCKPTI_FN int gckpti_load_index(gckpti_loader *load);
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash);
-/* files/ranks_save.c */
+/* dist/save.c */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank);
 GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,
                                               const char *path);

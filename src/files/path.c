@@ -58,7 +58,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Replaces `path` (in `size` bytes) by its links' target, which may not exist. 0: see errno. */
+/* Replaces `path` (in `size` bytes) by its links' target, which may not exist; or 0 and errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
@@ -158,7 +158,7 @@ GCKPTI_FN int gckpti_remove_stale(const char *name)
 #endif
 }
 
-/* Creates and locks `name` (mode -1: umask's). NULL on errors; errno EEXIST: of another save. */
+/* Creates and locks `name` (mode -1 means umask's). NULL and errno, EEXIST if a save has it. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX

@@ -221,7 +221,7 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Sets entries' `dest`: in new arrays, else in `spare` (NULL: only counts). Returns its bytes. */
+/* Sets entries' `dest` in new arrays, else in `spare` (if NULL, only counts). Returns its bytes. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;

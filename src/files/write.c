@@ -10,7 +10,7 @@ GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
-/* Converts a name between store and file by desc.rename; NULL: the parameter is left out. */
+/* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
@@ -221,8 +221,8 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor. Quantised data are never permuted, even if desc.axes now asks for
- * it. Returns 0 if F16 cannot hold a value. */
+/* Writes the data of a tensor. Does not permute quantised data, whatever desc.axes returns now.
+ * Returns 0 if F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];

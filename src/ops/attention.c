@@ -15,7 +15,7 @@
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
  * Chains: dq += ds k_j over keys; dk_j += ds q and dv_j += p g over queries: first all queries of
  * the first head that reads k_j, then those of the next head.
- * In bf16 plans these chains are elements of matrix products (manual, 5l; ops/mixed.c) with
+ * In bf16 plans these chains are elements of matrix products (manual, 5l; bf16/ops.c) with
  * operands q, k, v, g, p and ds. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)

@@ -77,8 +77,8 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 }
 
 /* Sets all fields of t except a, b, k_period and k_offset. */
-GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch,
+                                  int64_t m, int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;

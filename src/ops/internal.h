@@ -72,7 +72,7 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
-/* ---- ops/mixed.c ---- */
+/* ---- bf16/ops.c ---- */
 /* Attention of bf16 plans: writes the scores of the query at element `at` and of keys first..end-1,
  * counted from element `key`; adds p times these keys' values to out; adds the gradients of one
  * head (dk and dv stay in scratch until the last head that reads the same keys is done). */
@@ -157,7 +157,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
-/* ---- ops/conv.c ---- */
+/* ---- images/conv.c ---- */
 #ifndef GCKPT_NO_IMAGES
 typedef struct {
     gckpt_window window;
@@ -165,7 +165,7 @@ typedef struct {
 } gckpti_conv2d;
 #endif
 
-/* ---- ops/recurrent.c ---- */
+/* ---- recurrent/ops.c ---- */
 enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
 
 typedef struct {
@@ -195,8 +195,8 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 
 /* ops/gemm.c */
-GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, float *c, uint16_t *c_bf16);
+GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch,
+                                  int64_t m, int64_t n, int64_t k, float *c, uint16_t *c_bf16);
 
 /* ops/products.c */
 GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
@@ -221,7 +221,7 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
 GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name);
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
 
-/* ops/conv.c */
+/* images/conv.c */
 #ifndef GCKPT_NO_IMAGES
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call);
 #endif

@@ -390,7 +390,7 @@ GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn ru
 /* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run);
 
-/* ---- ops/mixed.c ---- */
+/* ---- bf16/ops.c ---- */
 /* Returns whether `op` is built in and has `flag`. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
@@ -726,7 +726,7 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
                                                gckpti_loss_fn fn);
 
 #ifndef GCKPT_NO_IMAGES
-/* ---- ops/pools.c ---- */
+/* ---- images/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
@@ -761,7 +761,7 @@ GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
 GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
                                     int64_t *first, int64_t *end);
 
-/* ---- ops/upsample.c ---- */
+/* ---- images/upsample.c ---- */
 typedef struct {
     int size[2]; /* of the result: rows, columns */
     int mode;
@@ -789,7 +789,7 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
 GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add);
 
-/* ---- ops/channels.c ---- */
+/* ---- images/channels.c ---- */
 typedef struct {
     int groups;     /* 0 means batchnorm */
     int gain, bias; /* index of the input; 0 means none */
@@ -814,7 +814,7 @@ typedef struct {
 GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                                    const gckpti_channel_kernels *kernels);
 
-/* ---- ops/conv.c ---- */
+/* ---- images/conv.c ---- */
 typedef struct { /* index 0 means rows, index 1 columns */
     gckpt_window window;
     int64_t rows, image[2], windows[2], taps[2];
@@ -862,7 +862,7 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
                                gckpti_multiply_add multiply_add);
 #endif
 
-/* ---- ops/recurrent.c ---- */
+/* ---- recurrent/ops.c ---- */
 #ifndef GCKPT_NO_RECURRENT
 /* A row at step t. Pointers that are not required are NULL.
  * forward   reads p, a; updates state, h [and c], from step t - 1 to step t; writes saved

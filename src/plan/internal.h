@@ -42,7 +42,7 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
-/* ---- plan/mixed.c ---- */
+/* ---- bf16/plan.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
@@ -61,7 +61,7 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_weights(...)                ((void)0)
 #endif
 
-/* ---- plan/fused_op.c, plan/fuse.c ---- */
+/* ---- tiles/op.c, tiles/fuse.c ---- */
 #ifndef GCKPT_NO_TILES
 enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
 
@@ -135,7 +135,7 @@ GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p);
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
 
 #ifndef GCKPT_NO_TILES
-/* plan/fused_op.c */
+/* tiles/op.c */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r);
 GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n);
 #endif

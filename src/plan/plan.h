@@ -142,14 +142,14 @@ typedef struct {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (plan/mixed.c): input
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (bf16/plan.c): input
  * i's value [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
-/* Attributes of gckpti_op_fused (plan/fused_op.c), which replaces the last op of a fused group: ops
+/* Attributes of gckpti_op_fused (tiles/op.c), which replaces the last op of a fused group: ops
  * that run together, a tile of rows at a time. In memory, the steps, the edges and the last op's
  * own attributes follow this struct. The op's inputs are those of the group except parameters. */
 typedef struct {
@@ -521,7 +521,7 @@ enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
     GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
     GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (run/mixed.c) */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
     GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
     GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
 };
@@ -546,7 +546,7 @@ enum {
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
-/* ---- plan/mixed.c ---- */
+/* ---- bf16/plan.c ---- */
 /* Return whether a plan is a bf16 plan, and whether this build has a precision. */
 static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 {
@@ -604,7 +604,7 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 /* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/fused_op.c ---- */
+/* ---- tiles/op.c ---- */
 #ifndef GCKPT_NO_TILES
 /* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
@@ -717,7 +717,7 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
     return bytes;
 }
 
-/* ---- plan/time.c ---- */
+/* ---- offload/time.c ---- */
 /* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
@@ -758,7 +758,7 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- plan/prefetch.c ---- */
+/* ---- dist/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* For desc.overlap_communication: lets gathers of p->best begin early enough to finish before their
  * first readers, as far as the arena stays within `arena` bytes. */

@@ -4,7 +4,7 @@
 
 /* Declarations shared by the files of planner/; no other folder includes this file. */
 
-/* ---- planner/frontier.c ---- */
+/* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
@@ -55,6 +55,6 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
                                     size_t *least);
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);
 
-/* planner/fit.c */
+/* tools/fit.c */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered);
 #endif

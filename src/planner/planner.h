@@ -31,7 +31,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);
 
-/* ---- planner/fit.c ---- */
+/* ---- tools/fit.c ---- */
 #ifndef GCKPT_NO_FIT
 /* Runs gckpt_fit, which has the other six parameters, for micro-batches of at least least_rows. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,

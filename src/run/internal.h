@@ -24,7 +24,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
 /* Copies a parameter's newest values and state to where this executor reads them. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
-/* Nonzero if gckpt_forward refuses initial values unless desc.allow_initial is set. */
+/* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
 /* Runs an instruction. All instructions of a run share the call c; with GCKPT_SMALL it is NULL. */
@@ -51,7 +51,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 #define gckpti_count_step(...)    ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
+/* ---- dist/exchange.c, dist/group.c, dist/micro_batches.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* Returns 1 if the plan needs a process group. */
 static inline int gckpti_has_group(const gckpt_plan *p)
@@ -122,9 +122,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
  * this rank must not run it (invariant 1 of run.h). Must be called again after desc.progress. */
 GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Returns the end of the longest part of a micro-batch, from step.pc on, that can be replayed: no
- * collective starts or is due in it. Returns step.pc if there is none. *part is set to its
- * number. */
+/* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
+ * collective starts or is due in it; step.pc for an empty part. *part becomes its unique number. */
 GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part);
 
 /* Runs a REDUCE. The sum over ranks that it starts overlaps the instructions that follow. */
@@ -172,7 +171,7 @@ static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
-/* ---- run/offload.c ---- */
+/* ---- offload/copies.c ---- */
 #ifndef GCKPT_SMALL
 /* Waits for pending copies that are due at instruction x or before, and for those started before
  * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
@@ -185,7 +184,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, g
 #define gckpti_run_copies                ((gckpti_handler)0)
 #endif
 
-/* ---- run/fetches.c ---- */
+/* ---- fetch/run.c ---- */
 #ifndef GCKPT_NO_FETCH
 /* Allocates the table of fetches and, if the backend has own memory, gckpt_fetch's host copies. */
 GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump);
@@ -209,7 +208,7 @@ static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
 static inline void gckpti_sum_fetched_grads(gckpt_exec *e) { (void)e; }
 #endif
 
-/* ---- run/caches.c ---- */
+/* ---- cache/run.c ---- */
 #ifndef GCKPT_NO_CACHES
 /* Clears a new executor's caches, or checks and uses those of another one. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
@@ -241,7 +240,7 @@ static inline void gckpti_mark_written(const gckpt_exec *e) { (void)e; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
 #endif
 
-/* ---- run/mixed.c ---- */
+/* ---- bf16/run.c ---- */
 /* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
  * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
 static inline uint32_t gckpti_rng_stream(int id, int which)
@@ -292,7 +291,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 #define gckpti_run_strips(...)      ((void)0)
 #endif
 
-/* ---- run/fused_op.c ---- */
+/* ---- tiles/run.c ---- */
 #ifndef GCKPT_NO_TILES
 /* Runs a fused group. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
@@ -342,7 +341,7 @@ static inline void gckpti_end_capture(gckpt_exec *e) { (void)e; }
 /* Returns 1 if x is neither a NaN nor an infinity. */
 static inline int gckpti_is_finite(double x) { return x - x == 0; }
 
-/* ---- run/debug.c: no effect without a bit of desc.debug, except gckpti_check_recompute ---- */
+/* ---- tools/debug.c: no effect without a bit of desc.debug, except gckpti_check_recompute ---- */
 #ifndef GCKPT_NO_DEBUG
 /* RECOMPUTE: Allocates hashes of values. Checks that an instruction computed, or a reload loaded,
  * the same value as before. */
@@ -383,7 +382,7 @@ static inline gckpt_result gckpti_check_finite_params(gckpt_exec *e) { return (v
 #define gckpti_check_finite_feeds(...)    GCKPT_OK
 #endif
 
-/* ---- run/quant.c ---- */
+/* ---- quant/run.c ---- */
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
                                      const float *values, float *to, gckpt_call *c);
@@ -399,7 +398,7 @@ GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_n
  * before they are used. The comments are at the definitions. */
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c */
+/* dist/exchange.c */
 GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm);
 GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
                                void *receive, size_t recv_bytes);
@@ -409,7 +408,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending);
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context);
 GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending);
 
-/* run/group.c */
+/* dist/group.c */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e);
 #endif
 

@@ -38,7 +38,7 @@ GCKPTI_COLD_END /* begun by planner */
  * 3. Collectives run one after the other, in the order of their start. Each is complete before its
  *    instruction `due`; all are complete at a barrier.
  * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
- * The functions of group.c and micro_batches.c also work if e->group is NULL: callers do not check.
+ * The functions of group.c and micro_batches.c also work without a group: callers need no check.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
@@ -76,13 +76,13 @@ typedef struct { /* sum and count of a loss, to which its kernels add, in backen
     int64_t count;
 } gckpti_loss_total;
 
-/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
+/* ---- dist/exchange.c, dist/group.c, dist/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The first failure or, without one, numbers that ranks must agree on: the call (and, above its
  * lowest byte, agree_count), rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
 typedef struct {
-    int32_t result, rank; /* the rank that failed, or the lowest one merged; -1: numbers differ */
+    int32_t result, rank; /* the rank that failed, or the lowest merged; -1 if numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -99,8 +99,8 @@ typedef struct {
     gckpti_collective kind;
     float *x, *workspace;    /* n floats; received floats, which are added to x */
     float *shard;            /* as in gckpti_pending */
-    int64_t n, first, count; /* of these, this rank's part after this level of a sum, */
-    int bit;                 /* or before it in a gather; bit 1, 2, 4, ..; 0: no collective runs */
+    int64_t n, first, count; /* this rank's floats in x after a level of a sum (gather: before) */
+    int bit;                 /* 1, 2, 4, ..: the level; 0 if no collective is in progress */
 } gckpti_tree;
 
 /* A collective that a REDUCE or a gather started. */
@@ -120,7 +120,7 @@ typedef struct {
     int rank, ranks;
     int busy;         /* nonzero while an exchange is in progress */
     int peer;         /* the other rank of the last exchange; -1 means any rank */
-    int aborted;      /* an exchange failed: no other is started */
+    int aborted;      /* an exchange failed, so no other is started */
     int uses_queue;   /* exchanges of floats are enqueued in a queue of the backend */
     int in_flight;    /* exchanges were enqueued since the host last waited for them */
     int waiting;      /* the host waits for enqueued exchanges now */
@@ -141,21 +141,21 @@ typedef struct gckpti_process_group {
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
     int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
-    int padding;          /* this micro-batch has no rows here */
+    int padding;          /* this micro-batch has no rows on this rank */
     int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
-    int replicas_checked; /* values that every rank has whole were compared */
+    int replicas_checked; /* hashes of values that are not sharded were compared */
     int agree_count;      /* number of status barriers */
     int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
-    uint64_t exchange_hash; /* gckpti_hash_exchanges */
+    uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
     gckpti_loss_total *totals;
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 typedef struct {
-    gckpt_kernel forward, backward; /* of an op; if the backend has none (NULL), the host runs it */
+    gckpt_kernel forward, backward; /* kernels of an op; NULL if the host must run the op */
     const void *data; /* values of a parameter, input, constant or cache, in backend memory */
 } gckpti_exec_node;
 
@@ -167,8 +167,8 @@ typedef struct {
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
-    uint16_t *values; /* NULL if there is none */
-    uint32_t changes; /* `changes` of the parameter when it was copied; 0: never copied */
+    uint16_t *values; /* NULL without a copy */
+    uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
 
 typedef struct {
@@ -198,14 +198,14 @@ struct gckpt_exec {
     gckpt_exec_desc desc;
     struct { /* backend, open */
 #ifndef GCKPT_SMALL
-        gckpt_backend backend; /* all functions set */
+        gckpt_backend backend; /* desc.backend or a CPU backend, with all functions set */
 #endif
         gckpti_binding binding;
         const void *kernels; /* of device.isa, for the CPU backends */
         gckpti_runner runner;
         int in_call; /* a call is in progress */
         gckpt_isa isa;
-        int team; /* threads of a run */
+        int team; /* number of threads of a run */
     } device;
     struct {                           /* memory */
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
@@ -216,7 +216,7 @@ struct gckpt_exec {
     struct { /* memory, open; nodes[..].data: also step, feeds, caches */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
-        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL means the plan has none */
+        gckpti_bf16_copy *bf16_copies; /* one for each parameter, or NULL */
     } tables;
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when this step began */
@@ -237,26 +237,26 @@ struct gckpt_exec {
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
-        gckpti_loss_total *totals; /* by term and virtual rank */
+        gckpti_loss_total *totals; /* one for each loss term and virtual rank */
         unsigned char finalized;   /* counts are checked, or known: updates may begin */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2]; /* 1 - beta^bias_step */
+        double bias_correction[2]; /* 1 - beta1^bias_step, 1 - beta2^bias_step */
         uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend's flag: a square sum is not finite; NULL: host checks */
+        uint32_t *nonfinite; /* backend's flag of a bad square sum; if NULL, the host checks */
         unsigned char grads_cleared; /* this step's accumulators are cleared */
         unsigned char begun;         /* a parameter was changed, or gradients were divided */
         unsigned char writes_back;   /* divided gradients are stored */
     } update;
 #ifndef GCKPT_SMALL
     struct { /* capture: micro-batches, or parts of them, that the backend replays */
-        gckpt_loss_scale *scales; /* by term */
+        gckpt_loss_scale *scales; /* one for each loss term */
         unsigned char supported;  /* the backend can replay */
         unsigned char enabled;    /* captures are allowed: this run goes to the step's end */
         unsigned char active;     /* instructions begin to end are being captured */
@@ -267,14 +267,14 @@ struct gckpt_exec {
         unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
         int by_backend;      /* the backend copies */
         int async;           /* copies are started first and waited for later */
-        int *due;            /* by pending copy, oldest first: the instruction that waits for it */
+        int *due;            /* for each pending copy, oldest first: the waiting instruction */
         int pending_count;
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_process_group *group; /* NULL means one rank with one virtual rank */
 #endif
 #ifndef GCKPT_NO_FETCH
-    gckpti_exec_fetch *fetches; /* by fetch of the plan */
+    gckpti_exec_fetch *fetches; /* one for each fetch of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
@@ -287,7 +287,7 @@ struct gckpt_exec {
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
-        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, of the value and of saved */
+        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
         size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
         int poisoned_steps;
     } debug;
@@ -312,7 +312,7 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. Must be
+/* dist/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. Must be
  * called before the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 #else
@@ -421,7 +421,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
 /* Ends a run: waits for the backend, adds up the losses, counts the step, fills the report. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
-/* ---- run/group.c ---- */
+/* ---- dist/group.c ---- */
 /* Calls that all ranks make together. */
 typedef enum {
     GCKPTI_CALL_NONE,

@@ -154,7 +154,7 @@ GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort);
 /* search/chain.c */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most);
-/* search/hide_copies.c */
+/* offload/hide_copies.c */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit);
 /* search/levels.c */
 GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action);

@@ -23,8 +23,8 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* Returns the next parameter after q (NULL: the first) that matches the pattern. After the last one
- * returns NULL, with the error in *result if no parameter matched. */
+/* Returns the next parameter after q (if NULL, the first) that matches the pattern. After the last
+ * one returns NULL, with the error in *result if no parameter matched. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)
 {

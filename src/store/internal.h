@@ -3,7 +3,7 @@
 
 /* Declarations shared by the files of src/store/ only. */
 
-/* ---- store/quant.c, store/quant_copy.c ---- */
+/* ---- quant/rows.c, quant/copy.c ---- */
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
@@ -38,7 +38,7 @@ GCKPTI_FN void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, g
                                   gckpti_init_fn *init_fn);
 
 #ifndef GCKPT_NO_QUANT
-/* store/quant.c */
+/* quant/rows.c */
 GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n);
 GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);

@@ -25,7 +25,7 @@ typedef struct {
     unsigned char external;      /* values belong to the user */
     unsigned char locked;        /* external and not writable: stays frozen */
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
-    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0: none or unknown */
+    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
@@ -35,7 +35,7 @@ typedef struct {
 
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
-    const gckpt_backend *backend; /* NULL if there is none */
+    const gckpt_backend *backend; /* NULL without a mirror */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
@@ -44,7 +44,7 @@ enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
 /* An executor's entry in the list of its store. */
 typedef struct gckpti_binding {
-    gckpt_store *store;           /* NULL if there is none, or it was freed */
+    gckpt_store *store;           /* NULL before binding and after the store was freed */
     const gckpt_backend *backend; /* the executor's, if that has its own memory; else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
@@ -62,8 +62,8 @@ typedef struct gckpti_operand {
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
  * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
  * or at +0 if `initial` is NULL. In bf16 plans it is split into blocks of terms (manual, 5l).
- * Blocks begin again after each k_period terms (0: never); the first period began k_offset terms
- * before p = 0. If k_period is shorter than a block, all terms are one chain. */
+ * Blocks begin again after each k_period terms (never, if that is 0); the first period began
+ * k_offset terms before p = 0. If k_period is shorter than a block, all terms are one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast if one stride of each operand is 1 */
@@ -174,7 +174,7 @@ enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + G
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 
-/* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if there are none as floats. */
+/* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
@@ -277,7 +277,7 @@ GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* ---- store/quant.c ---- */
+/* ---- quant/rows.c ---- */
 /* Returns 1 if the gckpt_storage is quantised; if this build supports it. */
 static inline int gckpti_is_quantised(int storage)
 {
@@ -355,7 +355,7 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn);
 /* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
-/* ---- store/notes.c ---- */
+/* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 

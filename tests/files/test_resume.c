@@ -406,11 +406,11 @@ static void test_wrong_counts(void)
         const char *to, *text;
     } wrong[] = {
         { "\"b#updates\":\"1:7\",\"b#updates\":\"1:7\"", "twice" },
-        { "\"c#updates\":\"1:7\"", "\"c#updates\": without its parameter" },
+        { "\"c#updates\":\"1:7\"", "\"c#updates\": is without its parameter" },
         { "\"a#updates#updates\":\"1:7\"", "without its parameter, state" },
         { "\"b#state0#updates\":\"1:7\"", "the name ends like" },
         { "\"#updates\":\"1:7\"", "reserved" },
-        { "\"b#updates\":\"\"", "\"b#updates\": OPTIMISER:COUNT" },
+        { "\"b#updates\":\"\"", "\"b#updates\": must be \"OPTIMISER:COUNT\"" },
         { "\"b#updates\":\"7\"", "OPTIMISER:COUNT" },
         { "\"b#updates\":\":7\"", "OPTIMISER:COUNT" },
         { "\"b#updates\":\"1:\"", "OPTIMISER:COUNT" },

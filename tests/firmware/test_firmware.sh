@@ -204,7 +204,7 @@ if [ -n "$WIDE$ALL_PROGRAMS" ] && [ "$sections" != -Os ] && command -v nm > /dev
     check "device has all its constants in read-only memory" \
         sh -c "! grep -E '[^RrTt] (small|gckpti_(small|op)_[a-z_0-9]*)$' $work/symbols"
     check "device links nothing for ranks and virtual ranks" \
-        none_of "$work/symbols" none src/store/ranks.c src/run/group.c src/run/exchange.c src/run/micro_batches.c
+        none_of "$work/symbols" none src/dist/store.c src/dist/group.c src/dist/exchange.c src/dist/micro_batches.c
     check "device links no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 
@@ -232,7 +232,7 @@ check "three ops: device trains with GCKPT_SMALL within its memory" "$work/devic
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     nm "$work/device0" > "$work/symbols0"
     check "GCKPT_SMALL links nothing for other types, memories, backends and debugging" none_of "$work/symbols0" none \
-        src/cpu/convert.c src/run/debug.c src/run/host.c src/run/mixed.c src/run/profile.c src/run/quant.c src/store/quant.c
+        src/bf16/convert.c src/tools/debug.c src/run/host.c src/bf16/run.c src/tools/profile.c src/quant/run.c src/quant/rows.c
     check "GCKPT_SMALL links no texts, shape rules and operation counts" \
         sh -c "! grep -E ' [Tt] gckpti_(text|.*_shape|.*_flops|hash_)' \
         $work/symbols0 | grep -v -E ' gckpti_(node|same|planned)_shape'"

@@ -3,7 +3,7 @@
  *
  * The first 8 bytes choose the number of files, the store, the damage and the allocation that fails. The rest is
  * the "tensors" of the index, a header in JSON. This target writes an index and files for the header in the
- * library's format (src/files/ranks_load.c), with right data and checksums, so that as much as possible of any
+ * library's format (src/dist/load.c), with right data and checksums, so that as much as possible of any
  * header is read. For some inputs, the rest is the whole index instead, with a right or wrong checksum. The rules:
  * - No crash. An error is the call's result and the store's error, with a text without control characters. After an
  *   error the store is unchanged: parameters and their addresses, values, state, step.

@@ -1065,7 +1065,7 @@ static void wordings(void)
     begin();
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, -1, &p) == E_A);
-    ERROR_IS(s, E_A, "get: index -1; the store has 0 parameters");
+    ERROR_IS(s, E_A, "get: index -1 is not one of the store's 0 parameters");
     CHECK(gckpt_store_get(s, 0, NULL) == E_A);
     ERROR_IS(s, E_A, "get: index 0");
 }

@@ -8,7 +8,7 @@ work=build/layout
 check "src/ is in order" sh tests/layout/layout.sh src
 check "the words of names and prose" sh tests/layout/words.sh
 check "sentences and pages" sh tests/layout/prose.sh
-check "cycles among files do not grow" sh tests/layout/cycles.sh src
+check "files call only files above them" sh tests/layout/order.sh src
 check "src/cuda/ is in order" sh tests/layout/layout.sh src/cuda
 
 # broken NAME TEXT COMMAND...: checks that layout.sh prints TEXT in a copy of src (or $of) that the command changes
@@ -116,18 +116,19 @@ prosaic "a headless clause in the README" '^README: 81 hits' hit README.md 'It c
 prosaic "fragments in api.h" '^api.h: 81 hits' hit src/api.h '/* flag; 1: copy, else none */'
 prosaic "fragments in src" '^src: [0-9]* hits' hit src/plan/types.c '/* flag; 1: copy, else none */'
 prosaic "fragments in scripts" '^scripts: [0-9]* hits' hit Makefile '# 1: copy'
-prosaic "fragments in tests" '^tests: [0-9]* hits' hit tests/layout/cycles.sh '# 1: copy'
+prosaic "fragments in tests" '^tests: [0-9]* hits' hit tests/layout/order.sh '# 1: copy'
 prosaic "a page that is too long" '^docs/gpu.md: .* lines, 90 are allowed' hit docs/gpu.md 'It is fast.'
 prosaic "a page without a line" '^docs/new.md: this page has no line' cp README.md docs/new.md
 prosaic "a page that is gone" '^docs/gpu.md: there is no such page' rm docs/gpu.md
 
-knotted() # a new cycle of two files is reported
+knotted() # a call of a function in a later file is reported
 {
-    rm -rf "$work/src" && cp -r src "$work/src" && echo 'static void gckpti_knot(void) { gckpti_assign_offsets(0, 0); }' >> "$work/src/plan/types.c" &&
-        echo 'static void gckpti_knot_back(void) { gckpti_knot(); }' >> "$work/src/plan/place.c" &&
-        ! sh tests/layout/cycles.sh "$work/src" > "$work/cycles" && grep -q '^plan: 3 cycles of 6 files; 2 of 4 are allowed' "$work/cycles"
+    rm -rf "$work/src" && cp -r src "$work/src" &&
+        echo 'static void gckpti_knot(void) { gckpti_assign_offsets(0, 0); }' >> "$work/src/plan/types.c" &&
+        ! sh tests/layout/order.sh "$work/src" > "$work/order" &&
+        grep -q '^plan/types.c uses gckpti_assign_offsets of plan/place.c' "$work/order"
 }
-check "a new cycle" knotted
+check "a call of a later file" knotted
 
 drawn() # drawn DIR: make architecture would not change the page
 {
@@ -153,7 +154,7 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
 }
 stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
 redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
-gone() { change search/bound.c 's/which < GCKPTI_FULL - 1 ?/which + 1 < GCKPTI_FULL ?/' && rm plan/fused_op.c; }
+gone() { change search/bound.c 's/which < GCKPTI_FULL - 1 ?/which + 1 < GCKPTI_FULL ?/' && rm tiles/op.c; }
 forgotten() { ! python3 "$work/tests/mutants/mutants.py" --stale > "$work/forgotten" && grep -q "$1 $2" "$work/forgotten"; }
 less() { change DEPS 's/^files .*/files 23 base store/'; }
 
@@ -171,7 +172,7 @@ if python3 -c 'import fcntl' 2> "$work/python"; then
     check "each entry of tests/mutants/explained.txt is a mutant of src/" python3 tests/mutants/mutants.py --stale
     ! with_tries || { mkdir -p "$work/tests" && cp -r tests/mutants "$work/tests" && (cd "$work/src" && gone); }
     ! with_tries || check "an entry whose line is gone" forgotten search/bound.c gckpti_cuts
-    ! with_tries || check "an entry whose file is gone" forgotten plan/fused_op.c gckpti_find_row_ops
+    ! with_tries || check "an entry whose file is gone" forgotten tiles/op.c gckpti_find_row_ops
 else
     echo "skipped: mutants/explained.txt, which needs python3"
 fi

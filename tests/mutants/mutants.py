@@ -2,7 +2,7 @@
 """Measures whether the tests notice wrong code: makes mutants of src/, one small change each, and runs the tests.
 
     python3 tests/mutants/mutants.py --layer plan --count 20 --seed 1
-    python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
+    python3 tests/mutants/mutants.py --file src/bf16/kernels.c --count 10 --minutes 5
     python3 tests/mutants/mutants.py --count 600 --jobs 2    all layers, by WEIGHTS, two mutants at a time
     python3 tests/mutants/mutants.py --again --rest          survivors, by today's tests and those of other layers
     python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   one line, by one test
@@ -341,7 +341,7 @@ class Builder:
 
     def wanted(self):
         """(source, options, object of libsrc.a, or of a test): what a change in the file changes."""
-        if self.file == "src/kernels/amx.c":
+        if self.file == "src/bf16/amx.c":
             return [TEST_AMX]
         if self.file.startswith("src/kernels/"):
             return [of_kernels()]

@@ -8,7 +8,7 @@ __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const StepParams *params; /* for stochastic rounding; NULL: to nearest */
+    const StepParams *params; /* NULL rounds to nearest, else stochastically */
     template <int N> __device__ void at(int64_t i) const
     {
         Vec<float, N> x = {};

@@ -20,7 +20,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* Runs map_kernel with vectors of N elements if they are aligned. d may be NULL: not required. */
+/* Runs map_kernel with vectors of N elements if they are aligned. If d is NULL, does nothing. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {

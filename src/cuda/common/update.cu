@@ -142,7 +142,7 @@ void launch_pending(Device *d)
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* its kernels may read what is written next */
+    queue_join(d, &d->overlap, 0); /* its kernels may read memory that is written next */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);

@@ -34,7 +34,7 @@ struct StepParamSet {
 /* A micro-batch of `rows` rows, or a part of one, as a CUDA graph. The first micro-batch of a batch
  * (row 0) is a separate capture. */
 struct Capture {
-    const void *owner; /* NULL: the entry is free */
+    const void *owner; /* NULL if the entry is free */
     int64_t part, rows;
     int first, warmed_up;       /* warmed_up: ran once, so kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */

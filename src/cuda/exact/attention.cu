@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Sets the rows of keys from `count` on, which no query sees, to 0: they have no terms. */
+/* Sets to 0 the rows of keys from `count` on, which no query sees: they have no terms. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)

@@ -67,8 +67,7 @@ const float *condition_of(const gckpt_call *call)
     return x->index ? (const float *)(const void *)x->index : x->data;
 }
 
-/* Selects from a into b, or from b into a if only b is repeated; if both are, first expands b to
- * out. */
+/* Selects from a into b or, if only b is repeated, from b into a; if both are, expands b to out. */
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);

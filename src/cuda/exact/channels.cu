@@ -50,8 +50,7 @@ template <bool BACK> struct ChannelTerms : Terms {
     }
 };
 
-/* Computes means of `sums` or gain * sums by image and group, plus the group's first x in
- * `from`. */
+/* Computes means of `sums` or gain * sums by image and group, plus the first x if `from` is set. */
 __global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
@@ -108,8 +107,8 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Terms of sums over images: of the gradients of bias and gain or, if rows > 0, of running
- * statistics, to which measured ones are added times rows (the variance also times `unbiased`). */
+/* Terms of sums over images: for gradients of bias and gain or, if rows > 0, for running
+ * statistics: measured ones times rows (the variance also times `unbiased`). */
 struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;

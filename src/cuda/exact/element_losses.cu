@@ -59,8 +59,7 @@ struct ByLossScale {
     }
 };
 
-/* ---- losses of elements, with or without targets and weights; sum_loss backward has no data
- * ---- */
+/* ---- losses of elements, perhaps with targets and weights; sum_loss backward has no data ---- */
 __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
                                   const StepParams *params, int64_t n, int x_accumulate,
                                   int y_accumulate)

@@ -23,7 +23,7 @@ struct Classes {
     float *saved;                  /* (rows,2): max, log(sum); NULL in a forward: not required */
     float *losses, *state; /* (rows); (rows,3): max, sum, target's logit so far */
     int64_t rows, first, n, classes, per_weight;
-    float smoothing, cap; /* cap: the soft cap applied to the logits; 0: none */
+    float smoothing, cap; /* cap: the soft cap applied to the logits, or 0 */
 };
 
 Classes classes_of(const gckpt_call *call)

@@ -1,5 +1,5 @@
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
-/* Returns true if element k, of value v, is better than the best one, element `at` (< 0: none). */
+/* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)

@@ -162,8 +162,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but for all N at
- * once checks the rare case (the least normal number, which may have been rounded up to). */
+/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one check
+ * for all N of the rare case (the least normal number, which may have been rounded up to). */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {

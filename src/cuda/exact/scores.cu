@@ -1,9 +1,9 @@
 /* A block takes 64 queries of a head (for dk and dv: 64 keys) through tiles of 64 keys (queries) in
  * ascending order. Both are in shared memory, in rows that are WIDTH + 4 floats apart, so that the
  * float4 of eight rows are in different banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 /
- * R, .., and of each 4 of 64 scores, tx, tx + 16, ..: for the sum of a row of exponentials (5d),
- * lanes tx and tx + 16 are in one thread; then the 16 threads of the row add theirs up. Of a result
- * of WIDTH columns a thread has N = WIDTH / 16 (if rows are keys, of the R rows R ty..).
+ * R, .., and 4 of the 64 scores of each row, tx, tx + 16, ..: for the sum of a row's exponentials
+ * (5d), lanes tx and tx + 16 are in one thread, and the 16 threads of the row add their sums. A
+ * thread has N = WIDTH / 16 of the WIDTH columns of a result (if rows are keys, of rows R ty..).
  * A float4 of R rows and of 4 rows give 16 R terms: with R = 8, 12 loads for 128 terms.
  * Heads up to 64 use WIDTH 64 and R 8 (128 threads), larger ones WIDTH 128 and R 4 (256 threads).
  * Beyond 128, a block has a slice of 128 columns of the result and computes all scores for it.
@@ -11,10 +11,10 @@
  * added in blocks, which a tile never divides. As an element has three registers, R is 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* Visible keys (gckpti_visible_keys). With a cache, at position 0: kernels add params->position. */
+/* Visible keys (gckpti_visible_keys) at position 0 of a cache; kernels add params->position. */
 struct Keys {
     int count, ahead;
-    const StepParams *params; /* NULL: nothing is added */
+    const StepParams *params; /* NULL adds nothing */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -42,7 +42,7 @@ struct Attention {
     int64_t c, kc;                     /* columns of all heads; columns of all key heads */
     int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
-    const int32_t *lengths; /* NULL: all keys count */
+    const int32_t *lengths; /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
     float scale, after, times, cap; /* scale of gradients; factors after and before the cap */
     int window;

@@ -1,7 +1,7 @@
 /* Where a column's sum over rows, in their order (5e), begins and is stored. */
 struct Sum {
     Results at; /* empty: the sum is not required */
-    float *comp; /* NULL: no compensation */
+    float *comp; /* NULL if not compensated */
     int accumulate;
     float divisor = 1.0f;
 };
@@ -162,7 +162,7 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Sums g over `axes`: step[0] is for g, step[1] for the sum (0: summed), step[2] for `other`. */
+/* Sums g over `axes`: step[0] is for g, step[1] for the sum (0 if summed), step[2] for `other`. */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;

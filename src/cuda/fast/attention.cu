@@ -1,12 +1,12 @@
-/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ---- A block
- * of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of them; the
- * other side comes in tiles that are copied while the previous one is computed. Scores and
- * exponentials stay in registers: as an mma leaves them they are operands of the next one. Maxima
- * and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again for dq
- * and for dk and dv, so that each sum has one owner and one order. */
+/* ---- attention (Dao 2023), with tiles of D = 64 or 128 columns of a head, the rest zeros ---- A
+ * block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; tiles of the keys (queries) are copied while the previous tile is used. Scores and
+ * exponentials stay in registers, since the result of an mma has the layout of an operand. Maxima
+ * and sums are binary32, over tiles of 64 keys in order. Scores are computed again for dq, and for
+ * dk and dv, so that one thread computes a sum, in one order. */
 struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, kc, group; /* as Attention's */
+    int t, s, c, d, heads, kc, group; /* as in Attention (exact/scores.cu) */
     const int32_t *lengths;
     bool aligned; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
@@ -24,7 +24,7 @@ __device__ inline MmaAttention as_keys(const MmaAttention &p)
     return k;
 }
 
-/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
+/* Copies n lines of a head, from line `first` of row b of a (B,lines,C) tensor, 0 after `end`. */
 template <int D, int n>
 __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
@@ -34,7 +34,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
     stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
-/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+/* Computes s (16 x 8 n): products of lines row.. of a and lines 0.. of b, along the head. */
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
@@ -56,7 +56,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     }
 }
 
-/* Returns whether one of these bf16, two per word, is infinite or NaN. */
+/* Returns true if one of these eight bf16 is infinite or NaN. */
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
@@ -66,8 +66,8 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Adds two products of a, which is 0 where masked, with a b that is not finite everywhere. Since 0
- * times infinity is NaN, omits masked terms; the sum is NaN if a row sees such an element. */
+/* Adds two products of a, which is 0 at masked terms, with b, which is not finite everywhere. Skips
+ * masked terms (0 times infinity is NaN); other infinities or NaNs of b make the sum NaN. */
 __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t mask[4])
 {
@@ -77,7 +77,7 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
     for (int i = 0; i < 4; i++) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
-        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
+        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 as bf16 */
     }
 #pragma unroll
     for (int x = 0; x < 2; x++) {
@@ -89,8 +89,8 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
     }
 }
 
-/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms to i + visible, or (FROM) from i -
- * visible on; beyond, s is 0. */
+/* Computes o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms up to i + visible or, with
+ * FROM, from i - visible on; at others, s is 0. */
 template <int D, int n, bool FROM>
 __device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
                                  int visible)
@@ -100,7 +100,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 #pragma unroll
     for (int term = 0; term < n / 2; term++) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
-        /* of the first row: its last term (FROM: its first one), as counted here */
+        /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
         if (FROM ? edge > 15 : edge < -15)
             continue;
@@ -135,7 +135,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
-/* Loads rows line + lane / 4 and 8 later of a head, multiplied by `times`. */
+/* Stores rows line + lane / 4 and line + lane / 4 + 8 of a head, multiplied by `times`. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
@@ -163,7 +163,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest blocks first */
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* blocks with most keys come first */
     const MmaAttention kv = as_keys(p);
     const Keys visible = keys_of_row(p.keys, p.lengths, b);
     int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
@@ -228,7 +228,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* Turns s into p = exp(s scale - saved), and d = dp into p (dp - delta) scale; 0 if not `here`. */
+/* Converts s to p = exp(s scale - saved), and d = dp to p (dp - delta) scale; to 0 if !here. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
 }
 
-/* Rows line + lane / 4 and that + 8 are keys; those that no query sees are 0. */
+/* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
 #pragma unroll
@@ -294,8 +294,8 @@ template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line
             o[x / 4][x % 4] = 0.0f;
 }
 
-/* dk and dv, of 64 keys over all queries that see them, n at a time, one head after the other.
- * Scores are transposed: rows are keys. */
+/* Computes dk and dv of 64 keys over all queries that see them, n queries at a time, one head after
+ * the other. Scores are transposed: rows are keys. */
 template <int D, int n>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
@@ -355,8 +355,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* The operands, copied unless they are bf16 (backward: also the output's gradient), and the
- * results. */
+/* Returns the operands (copied if they are not bf16; for the backward with the output's gradient)
+ * and the results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -395,7 +395,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
 
 template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
-    enum { QUERIES = D == 64 ? 64 : 32 }; /* limited by registers */
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
     if (wanted(call->in[0]))
         HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
@@ -437,7 +437,7 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).extras) { /* not enough registers */
+    if (p.d > 128 || gckpti_attention_of(call).extras) { /* registers do not suffice */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }

@@ -1,11 +1,10 @@
-/* ---- elementwise ----
- * As gckpti_put_product, but the product is rounded before it is added. */
+/* ---- elementwise ---- Like gckpti_put_product, but rounds the product before it is added. */
 __device__ inline void put_product(float *d, float a, float b, int accumulate)
 {
     gckpti_put(d, a * b, accumulate);
 }
 
-/* out = f(a, b), and input 0's gradient = f(at, grad_out). */
+/* Compute out = f(a, b); input 0's gradient = f(at, grad_out). */
 template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
     map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
@@ -55,7 +54,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* ---- sums and products of two tensors of one shape; products of other shapes are declined ---- */
+/* ---- sums and products of two tensors of the same shape; products of others are declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -67,7 +66,7 @@ template <auto F> struct Both {
     }
 };
 
-/* Computes input i's gradient: g, -g or other * g; it may share memory with g. */
+/* Computes input i's gradient: g, -g or other * g. It may be in the memory of g. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
@@ -76,8 +75,8 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
-/* A batch-invariant input has the shape of the other one if a micro-batch is one row; its gradient
- * is still a compensated sum over rows. */
+/* If a micro-batch is one row, a batch-invariant input may have the other's shape; its gradient is
+ * still a compensated sum over rows. */
 gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -86,7 +85,7 @@ gckpt_result same_shape_workspace(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* out = a + b, b of m elements being repeated. */
+/* out = a + b, where the m elements of b are repeated. */
 struct BroadcastAdd {
     Values a, b;
     Results out;
@@ -134,7 +133,7 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
 gckpt_result add_workspace(
-    gckpt_call *call) /* input 1 may have only the last axes of input 0 */
+    gckpt_call *call) /* input 1 may have just the last axes of input 0 */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
@@ -145,9 +144,9 @@ gckpt_result add_workspace(
 }
 constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
-/* ---- slice: a part of each block, to a tensor of parts or from one ---- */
-/* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
- * the parts; the rest of y becomes 0 unless it accumulates. */
+/* ---- slice: copies a part of each block to a tensor of parts, or back ---- */
+/* chunk: elements that are moved at once, 8 or 1; sizes count chunks. backward: x is the gradient
+ * of the parts; elements of y outside the parts become 0 unless y accumulates. */
 __global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
                              int accumulate)
 {

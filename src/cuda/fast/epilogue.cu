@@ -1,22 +1,22 @@
-/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from c's old value, or from 0 ---- Lines
- * of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line per
- * term). */
+/* ---- products: c (m,n) = a (m,k) b (k,n), added to the bias, to c's old value, or to 0 ---- Lines
+ * of a matrix are contiguous: along k (rows of a, columns of b) or across k (columns of a, rows of
+ * b: a line for each term). */
 
-/* The result stored instead of c for losses of rows. ROW_STATS: maximum and sum of exponentials of
- * each row's 64 columns (and the target's element). GRADIENTS: gradients, from saved and
- * loss_scale. */
+/* What the product stores: c (STORE), or for losses of rows: the maximum and the sum of
+ * exponentials of each row's 64 columns, and the target's logit (ROW_STATS); or gradients of
+ * logits, computed from saved and loss_scale (GRADIENTS). */
 enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
-    int first;        /* the class that is column 0 */
+    int first;        /* class of column 0 */
     float *parts;     /* (columns / 64, rows, 2) */
     RowLoss *state;   /* (rows) */
     const float *saved; /* (rows,2): max, log(sum) */
     const StepParams *params;
 };
-/* The elementwise op that follows, applied to c as stored (rounded), so that bits are those of the
- * separate op. c is also written, unless the op's results replace it. */
+/* An elementwise op fused with the product. It is applied to c as stored (rounded), so that its
+ * bits are those of the separate op. c is also written, unless the op's result replaces it. */
 enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
 struct Fusion {
     FusedOp op;
@@ -29,8 +29,8 @@ struct MmaProduct {
     Values bias;
     int accumulate;
     Results c;
-    int c_row; /* elements of a row */
-    bool aligned; /* elements are written 2, or 8, at a time */
+    int c_row; /* elements from row to row of c */
+    bool aligned; /* elements can be written 2 or 8 at a time */
     Loss loss;
     Fusion fusion;
 };
@@ -42,10 +42,10 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
              {},     {} };
 }
 
-enum { BK = 32 }; /* terms per stage in shared memory */
+enum { BK = 32 }; /* terms of a stage in shared memory */
 
-/* The initial values of a thread's elements: c's old value, the bias, or 0. Code that a tile runs
- * once is kept short: its instructions come from the L2. */
+/* Initialises a thread's elements: with c's old value, the bias, or 0. Code that runs once for each
+ * tile is short, since its instructions come from the L2. */
 template <int DOWN, int ACROSS>
 __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
@@ -71,13 +71,13 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
     }
 }
 
-/* A row's maximum, sum and target's logit so far. */
+/* A row's maximum, sum of exponentials and target's logit, over the classes so far. */
 struct RowLoss {
     float max, sum, logit;
 };
 
-/* Columns j, j+1, j+8, .. of row i are in two of the four elements of each c[x]; four lanes share a
- * row. */
+/* Finishes ROW_STATS of row i. Its columns j, j+1, j+8, .. are in two of the four elements of each
+ * c[x]; four lanes share the row. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
@@ -109,7 +109,7 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     }
 }
 
-/* Turns the same elements into gradients. */
+/* Converts such elements (logits) to gradients. */
 template <int across>
 __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
                                      int which)
@@ -126,7 +126,7 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     }
 }
 
-/* The tile of a block, the warp's quarter of it, and the position of this thread's elements. */
+/* Positions of a block's tile, of the warp's quarter in it, and of this thread's elements in c. */
 template <int size> struct MmaCoords {
     int i0, j0, row, column, i, j;
     __device__ MmaCoords(const MmaProduct &p, int block, int thread)
@@ -143,8 +143,8 @@ template <FusedOp op> __device__ inline float fused_value(float v, float other)
     return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
-/* A tile of bf16 is stored in runs of 8, four at once if all exist (WHOLE); the other operand's
- * tile follows it in shared memory. */
+/* Writes a tile of bf16 in runs of 8, four runs at once if all elements exist (WHOLE). The tile of
+ * `other` follows it in shared memory. */
 template <int size, bool WHOLE, FusedOp op>
 __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
@@ -195,7 +195,7 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
     }
 }
 
-/* Stores the elements; bf16 through the operands' shared memory, `tiles`. */
+/* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. */
 template <int size, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
                                     uint16_t *tiles)
@@ -222,7 +222,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         {
             uint16_t *to = tiles + at.j % 8 +
                            Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
-            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* 8 lines further chunks lie as here */
+            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* chunks repeat after 8 lines */
                 *(uint32_t *)(void *)(to + y * 8 * size) =
                     gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
         }

@@ -1,8 +1,8 @@
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
- * them. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
- * tokens are taken in groups of TOKENS, one group after the other, starting at the accumulator: so
- * the bits are the same wherever a batch is cut between groups, and for any tile. */
+ * these. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
+ * tokens are computed in groups of TOKENS, one group after the other, starting at the accumulator.
+ * So the bits do not depend on tiles, nor on where a batch is divided between groups. */
 namespace fast
 {
 enum { TOKENS = 16 };
@@ -19,11 +19,11 @@ enum { TOKENS = 16 };
         return y;                                                                                  \
     }
 #endif
-APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponents are taken to base 2 */
+APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponentials use base 2 */
 APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
-/* Two operands for an mma as a word, the first one in the lower half; subnormals may stay. */
+/* Packs two operands for an mma into a word, the first in the lower half. Keeps subnormals. */
 __device__ inline uint32_t bf16_pair(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
@@ -38,8 +38,8 @@ __device__ inline uint32_t bf16_pair(float first, float second)
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
-/* gelu's (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2), in a sixth of the
- * contract's instructions. */
+/* gelu: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2). This takes a sixth of the
+ * exact kernel's instructions. */
 #define C1 1.59576912f   /* 2 sqrt(2/pi) */
 #define C3 0.0713548163f /* 0.044715 C1 */
 __device__ inline float gelu_gate(float x)
@@ -55,9 +55,9 @@ __device__ inline float gelu_deriv_of(float x)
 #undef C1
 #undef C3
 
-/* A kernel's operands in the workspace, one by one: the same when planning and when running. */
+/* Allocates a kernel's operands in the workspace, in the same order for planning and running. */
 struct Workspace {
-    char *at; /* planning: NULL */
+    char *at; /* NULL when planning */
     size_t used;
 };
 
@@ -68,9 +68,9 @@ void *bump_alloc(Workspace &workspace, size_t bytes)
     return block;
 }
 
-/* x as bf16: in place, or a copy. Weights are binary32 and are converted by each op that multiplies
- * by them: 6 bytes moved per element, once for thousands of tokens; copies refreshed by updates
- * would need memory in addition to the plan's. */
+/* Returns x as bf16: in place, or a copy. Each op that multiplies by binary32 weights converts
+ * them: 6 bytes moved per element, once for thousands of tokens; copies refreshed by updates would
+ * need memory in addition to the plan's. */
 const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, int64_t n)
 {
     if (x.bf16)
@@ -81,7 +81,7 @@ const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, 
     return copy;
 }
 
-/* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
+/* Computes delta = dot(g, out) over a head's d columns; a thread has a head of a query. */
 __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
                                   int heads, int d, bool aligned)
 {

@@ -1,12 +1,12 @@
-/* ---- sums over tokens: of a bias, a gain ---- In two stages: sums of groups of TOKENS rows, by
- * all processors; then the groups are added to a column's sum one after the other, compensated. */
+/* ---- sums over tokens, for gradients of bias and gain ---- In two stages: all processors sum
+ * groups of TOKENS rows; then a column's groups are added one after the other, compensated. */
 struct ColSum {
-    float *parts; /* (groups,n), or NULL */
+    float *parts; /* (groups,n): sums of groups; or NULL */
     Sum to;
 };
 
-/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1 only for bf16, AHEAD
- * rows of which are on their way at once. */
+/* Sums g and, for a norm, g h over the rows of a group, for N columns from j on. N > 1 only for
+ * bf16, of which AHEAD rows are loaded at a time. */
 template <int N, bool NORM>
 __device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* Of groups, of two sums. */
+/* Terms of sums over groups, for one sum or two. */
 struct GroupTerms : Terms {
     static constexpr bool FRESH = true;
     const float *parts[2];
@@ -66,8 +66,8 @@ struct GroupTerms : Terms {
     }
 };
 
-/* If a parameter's gradient and its compensation are pending fills of zeros, chains and sums start
- * from 0 instead. */
+/* If a parameter's gradient and its compensation are yet to be filled with zeros, drops these
+ * fills: the returned call starts from 0 instead of accumulating. */
 gckpt_call drop_zero_fills(const gckpt_call *call)
 {
     gckpt_call c = *call;
@@ -84,14 +84,14 @@ gckpt_call drop_zero_fills(const gckpt_call *call)
     return c;
 }
 
-/* Workspace for such a sum; arg: a parameter that may require one. */
+/* Allocates workspace for the sum that is arg's gradient, if that is required. */
 ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
     return { (float *)bump_alloc(workspace, bytes), sum_of(arg) };
 }
 
-/* To one sum or two; one of them may have no parts. */
+/* Adds the groups to one or two gradients; a or b may have no parts. */
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
@@ -123,8 +123,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw overlaps with the sums of the bias and dx, which also read g, if dw has so few tiles that many
- * processors would be idle at its end. */
+/* dw is launched so that it overlaps with the bias's sums and dx, which also read g, if dw has so
+ * few tiles that many processors would be idle at its end. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -146,7 +146,7 @@ void linear_backward(const gckpt_call *original)
         else
             mma_product(call, dw, 0, 0);
     }
-    Workspace sums = workspace; /* where w comes when these are done */
+    Workspace sums = workspace; /* w reuses this memory after the sums */
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[0])) {

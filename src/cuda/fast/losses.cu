@@ -1,10 +1,10 @@
-/* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
- * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
- * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
- * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
-enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows */
+/* ---- linear_cross_entropy: logits (rows,V) = x w', which never exist whole ---- LOSS_CLASSES
+ * classes of LOSS_ROWS rows at a time. The forward stores no logits: where a tile is computed, it
+ * becomes a maximum and a sum for each row's 64 classes. In the backward, a tile becomes the
+ * gradient of its logits as bf16, an operand of the products dx and dw. */
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
-/* Adds the groups of a chunk of classes, one after the other, a thread a row. */
+/* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
                                  RowLoss *state, float *saved, float *losses, int64_t rows,
                                  int begin, int end)
@@ -31,7 +31,7 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
 }
 
 struct LossSizes {
-    int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
+    int64_t rows, c, v, block, chunk, row; /* block, chunk: most rows, classes; row: of d */
 };
 
 LossSizes loss_sizes(const gckpt_call *call, bool backward)
@@ -42,10 +42,10 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
     return { rows, gckpti_last(&call->in[0].shape), v, block, chunk, (chunk + 7) / 8 * 8 };
 }
 
-/* Pieces of the workspace. */
+/* The arrays in the workspace. */
 struct LossBuffers {
     const uint16_t *x;
-    uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
+    uint16_t *w, *d; /* w: a chunk, unless w is bf16; d: a block x a chunk */
     float *parts, *losses, *dx;
     RowLoss *state;
 };
@@ -68,7 +68,7 @@ LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool back
     return r;
 }
 
-/* Logits of `rows` rows from `row` and n classes from `first`. */
+/* Returns the product for the logits of `rows` rows from `row` on and n classes from `first` on. */
 MmaProduct loss_logits(const gckpt_call *call, const LossBuffers &r, const uint16_t *w, int64_t row,
                        int64_t rows, int64_t first, int64_t n)
 {

@@ -1,5 +1,5 @@
-/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ---- As the contract's,
- * but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. saved is the same. */
+/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As
+ * exact, but the mean is c = x_0 + mean(x - x_0), uncorrected: x has 8 bits. `saved`: as exact. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(256, 5)
     }
 }
 
-/* A block has TOKENS rows at a time, which stay near while they are read twice: for their columns'
- * sums, by which gradients of bias and gain grow (a thread has four), and for dx, a warp a row. */
+/* A block has TOKENS rows at a time, which stay in caches while they are read twice: for columns'
+ * sums, i.e. gradients of bias and gain (four columns a thread), and for dx (a row a warp). */
 __global__ void __launch_bounds__(32 * TOKENS, 2)
     fast_norm_backward_kernel(int center, Values x, Values gain, const float *saved, Values g,
                               Results dx, float *g_sums, float *gh_sums, int64_t rows, int64_t n,

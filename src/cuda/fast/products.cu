@@ -1,5 +1,5 @@
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* A tile of `size` lines along k, or of as many elements across it, terms first.. */
+/* Copies a tile of BK terms to shared memory: `size` lines along k, or BK lines across k. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
@@ -10,9 +10,9 @@ __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end
         stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* How a warp reads operands of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
- * columns, 16 from `line` on. `at`: where this thread begins; a step of 16 terms or lines is an
- * addition or, along a line of the tile, whose chunks are permuted, an exclusive or. */
+/* Reads a warp's mma operands from a tile with lines of LINE elements: rows of a or (B) columns of
+ * b, 16 from `line` on. `at`: where this thread begins. 16 terms or lines later is an addition or,
+ * along a line of the tile, whose chunks are permuted, an exclusive or. */
 template <int LINE, int along, bool B> struct Reader {
     int at;
     __device__ explicit Reader(int line)
@@ -23,7 +23,7 @@ template <int LINE, int along, bool B> struct Reader {
         else
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
-    /* The operands of 16 lines, `line` further, and 16 terms from `term` on. */
+    /* Reads operands of 16 lines, `line` further, and of 16 terms from `term` on. */
     __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
@@ -33,7 +33,7 @@ template <int LINE, int along, bool B> struct Reader {
     }
 };
 
-/* Brings tiles that are all there, one after the other. */
+/* Copies complete tiles to shared memory, one after the other along k. */
 template <int size, int along> struct TileLoader {
     enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
     const uint16_t *from;
@@ -53,7 +53,7 @@ template <int size, int along> struct TileLoader {
     }
 };
 
-/* A warp's operands of 16 terms: rows of a, columns of b. */
+/* A warp's operands for 16 terms: rows of a and columns of b. */
 template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
     template <class A, class B>
@@ -73,9 +73,9 @@ template <int DOWN, int ACROSS> struct Fragments {
     }
 };
 
-/* c += a tile's terms, in STAGES pieces of BK terms that are copied at once; while 16 terms are
- * multiplied, the next are read from shared memory. WHOLE: all pieces are complete, and the loop is
- * short: instructions that it skips would also come from the L2 again. */
+/* Adds all terms to c. Tiles of BK terms are copied STAGES - 1 ahead; while 16 terms are
+ * multiplied, the next 16 are read from shared memory. WHOLE: all tiles are complete, and the loop
+ * is short, as instructions that it skips would have to come from the L2 again. */
 template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
 __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
@@ -85,7 +85,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     const Reader<B_LINE, b_along, true> read_b(at.column);
     TileLoader<size, a_along> loader_a(p.a, at.i0);
     TileLoader<size, b_along> loader_b(p.b, at.j0);
-    Fragments<DOWN, ACROSS> first, second; /* 16 terms each */
+    Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
         }
         gckpti_cp_async_commit();
     };
-    const auto wait_tile = [&](int step) { /* its first terms, when all threads' copies are done */
+    const auto wait_tile = [&](int step) { /* first terms, once all copies are done */
         const uint16_t *from = tiles + step % STAGES * 2 * TILE;
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -125,10 +125,10 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     }
 }
 
-/* A block of four warps computes size x size elements, a warp a quarter of them. A group of 16
- * terms is one mma: an element's sum is a chain of them, in order, in one register, whatever the
- * tile. 128 x 128: 64 KiB, two blocks an SM; where that leaves SMs idle, tiles are 64 x 64.
- * Adjacent blocks read the same rows of a, which stay in the L2. */
+/* A block of four warps computes size x size elements, each warp a quarter. 16 terms are one mma:
+ * an element's sum is a chain of these groups, in order, in one register, for any tile. 128 x 128
+ * takes 64 KiB, two blocks per SM; if that leaves SMs idle, tiles are 64 x 64. Adjacent blocks read
+ * the same rows of a, which stay in the L2. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
@@ -155,14 +155,14 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
                 128, bytes, p);
 }
 
-/* Tiles of size x size that the processor has which has most. */
+/* Returns the number of size x size tiles on the busiest processor. */
 int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
 {
     int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     return (tiles + sm_count(call) - 1) / sm_count(call);
 }
 
-/* Of small tiles three take as long as a large one (1.24 to 1.51 times for four, on an H200). */
+/* Three small tiles take as long as a large one (four: 1.24 to 1.51 times as long, on an H200). */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
     if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
@@ -171,7 +171,7 @@ template <int a_along, int b_along> void run_mma(const gckpt_call *call, const M
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
 }
 
-/* b's lines are along k where its `stride` is that of columns. */
+/* Runs a product. a_along, b_along: 1 if the lines of a, b are along k, 0 if across k. */
 void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
 {
     if (a_along && b_along)
@@ -182,12 +182,12 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<0, 0>(call, p);
 }
 
-/* ---- by device, a product waits: the next op may be folded into it; all else launches it ---- */
+/* ---- by device, a pending product: the next op may be fused with it; all else launches it ---- */
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* an operand of the pending twin, with as many elements as c has, or NULL */
+        *overlap_x; /* operand of a product that may still run; size of c; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -204,7 +204,7 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* A product that may overlap later calls until queue_end, as mma_defer's may; others flush. */
+/* Launches a product that overlaps later calls until queue_end, also a product of mma_defer. */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -222,8 +222,8 @@ bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
-/* Launches the deferred product with `op` fused, and returns true, if its result is `of` and out
- * overlaps neither operands that other blocks still read nor the rest of c. */
+/* Launches the pending product with `op` fused and returns true, if the product's result is `of`
+ * and `out` overlaps neither operands that other blocks still read nor the rest of c. */
 bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_QUANT
 #include "store/internal.h"
 
-/* Returns the bits of the row's greatest magnitude; copies the row to row_buf (NULL: nowhere). */
+/* Returns the bits of the greatest magnitude in the row; copies the row to row_buf unless NULL. */
 static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                    int64_t row, float *row_buf)
 {

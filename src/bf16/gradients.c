@@ -117,7 +117,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to the gradients that are not NULL, element by element (ops/mixed.c). */
+/* Adds the tile's terms to the gradients that are not NULL, element by element (bf16/ops.c). */
 static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;

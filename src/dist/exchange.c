@@ -129,7 +129,7 @@ static void gckpti_exchange_level(gckpti_comm *comm)
 {
     gckpti_tree *tree = &comm->tree;
     int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
-    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* 1: whole */
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* or all */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
     const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;

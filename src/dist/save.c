@@ -225,8 +225,8 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     const int64_t data = gckpti_sink_header(&out, &all, &tensors);
     if (out.total > GCKPTI_HEADER_MAX)
         return gckpti_error(save->store, GCKPT_E_DATA,
-                            "save: the index takes %z bytes, %z are allowed; use shorter names or "
-                            "notes", out.total, (size_t)GCKPTI_HEADER_MAX);
+                            "save: the index would take %z bytes, but %z are the most: use "
+                            "shorter names or notes", out.total, (size_t)GCKPTI_HEADER_MAX);
     memset(&out, 0, sizeof out);
     out.write = gckpti_hash_write;
     out.user = &hashing;
@@ -246,7 +246,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     return gckpti_ok(save->store);
 }
 
-/* On rank 0: replaces the index, then removes files of earlier saves, also of incomplete ones. */
+/* Replaces the index (rank 0), then removes files of earlier saves, also of incomplete ones. */
 GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
 {
     gckpti_content index = { save->store, &save->store->memory, gckpti_write_index, save, NULL, 0 };

@@ -5,23 +5,23 @@
 #include "base/test_hooks.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- by all ranks: an index, and a file of each rank in the same folder ----
+/* ---- checkpoints of all ranks: an index, and in the same folder a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
  *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
  *
- * in one line: version, number of the save, bytes of all tensors; bytes and hash of each file; the
- * header of a single file; the FNV-1a of the text before ,"check". A rank's file has its shard of
- * each tensor (gckpti_shard_range), even of replicated ones, in that order: with one axis unless it
- * is the complete tensor, and its begin as "NAME#first". Then follows __sums__, the FNV-1a of each
- * shard. A file's hash covers header and __sums__, so that changes and mixed saves are detected.
+ * The index is one line. "gckpt" has the version, the save's number and the bytes of all tensors;
+ * "files" the bytes and the hash of each file; "tensors" is the header of a single file; "check" is
+ * the FNV-1a of the text before it. A rank's file has the rank's shard of each tensor
+ * (gckpti_shard_range), in that order: with one axis unless it is the complete tensor, and with its
+ * begin as "NAME#first". Then follows __sums__, the FNV-1a of each shard. A file's hash covers its
+ * header and __sums__, so that changes and mixed saves are detected.
  *
- * A save takes the number after the existing index's, so it overwrites no file of that. Each rank
- * writes its file; then rank 0 replaces the index. A killed save leaves a complete index, and maybe
- * unused files. Once the new index survives a power cut, rank 0 removes the checkpoint's files that
- * it does not name: those with a rank's name and first bytes, and stale temporary files of these.
- * All other files are kept, and no save takes their number; after a damaged index no save takes the
- * number of any file, since the index may have named it.
+ * A save takes the number after that of the existing index, whose files it does not overwrite. Each
+ * rank writes its file; then rank 0 replaces the index. A killed save leaves a complete index, and
+ * maybe unused files. When the new index is safe from a power cut, rank 0 removes files that it
+ * does not name, if they have a rank's name and first bytes, and their stale temporary files. Other
+ * files are kept, and no save takes their number (after a damaged index, that of any file).
  * ============================================================================================== */
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
@@ -186,7 +186,7 @@ static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t r
     return shard;
 }
 
-/* Reads the shard's next n bytes to `out` (NULL: skips them); checks its hash at its end. */
+/* Reads the shard's next n bytes to `out` (if NULL, skips them); at its end checks its hash. */
 static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *parts = load->parts;

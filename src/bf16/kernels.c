@@ -50,7 +50,7 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* Converts elements first..end-1 with stochastic rounding (cpu/convert.c). */
+/* Converts elements first..end-1 with stochastic rounding (bf16/convert.c). */
 static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
                                               int64_t end)
 {

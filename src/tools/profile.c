@@ -25,7 +25,7 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckp
             x->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
-        c.in[i].grad = &c.loss_scale; /* not NULL: the gradient is computed */
+        c.in[i].grad = &c.loss_scale; /* any address: the gradient is computed */
         x->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
     x->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);

@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_TILES
-/* ---- a fused group of ops in row tiles (plan/fused_op.c) ---- */
+/* ---- a fused group of ops in row tiles (tiles/op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call; /* the group's call: inputs, output, workspace */
