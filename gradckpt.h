@@ -79,14 +79,14 @@
  *    of report.loss. Batch norm updates its running statistics once a step, and its bits depend on
  *    the split of the batch (gckpt_plan_split_exact reports this).
  *
- * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
+ * 4. Compile options, defined before the include: [I] in the implementation, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   creates the function bodies
  *    GCKPT_STATIC [A]              makes all functions static
  *    GCKPT_API [A]                 linkage of the functions; default extern
  *    GCKPT_REALLOC, GCKPT_FREE [I] (p,n) and (p), both or none; default realloc and free
  *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
  *    GCKPT_NO_STDIO [A]            no files by path; callbacks read and write
- *    GCKPT_NO_FAST [I]             no fast kernels; software fma if there is no instruction
+ *    GCKPT_NO_FAST [I]             no fast kernels; fma in software without an fma instruction
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8). Implies
  *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
@@ -99,9 +99,9 @@
  *    GCKPT_FORCE_SOFT_FMA [I]      software fma even if the processor has the instruction (tests)
  *    GRADCKPT_FILE [I]             the header's file name in quotes, if not "gradckpt.h": it
  *                                  includes itself for each instruction set
- *    Parts: define these in all files [A] to leave out parts of the library (docs/building.md).
- *    Calls of a missing part are not declared; a plan, file or desc that needs it is refused by its
- *    name. Dependent parts (in parentheses) are left out with it:
+ *    Parts: define these in all files [A] to leave out the parts listed (docs/building.md). Calls
+ *    of a missing part are not declared; a plan, file or desc that needs the part is refused with
+ *    an error that names it. An option also leaves out the parts of the options in parentheses:
  *    GCKPT_NO_TRAINING  modes except GCKPT_INFERENCE: gckpt_step, gckpt_gradients, gckpt_run_some;
  *                       random initial weights (and SEARCH, RANKS, CHECK)
  *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
@@ -140,9 +140,9 @@
  * 6. Bytes
  *    gckpt_plan_bytes = parameters as they are stored + optimiser state + caches + copies of
  *    parameters (desc.bf16_weights) + arena. The arena is one block for gradients, activations,
- *    saved values and workspace. Its size is the greatest offset + unpadded size; running touches
- *    exactly these bytes. A gradient that is a compensated sum (5e) needs a compensation of its
- *    size, for the step or one instruction. Not included are tables (gckpt_plan_kind_bytes with
+ *    saved values and workspace. It ends with its last buffer, without padding, and a step touches
+ *    exactly its bytes. A gradient that is a compensated sum (5e) needs its bytes a second time,
+ *    for the step or one instruction. Not included are tables (gckpt_plan_kind_bytes with
  *    GCKPT_BYTES_TABLES; an executor has a copy), libraries, the caller's feeds, and the stack.
  *    Compiled with optimisation, a thread needs less than 64 KiB of stack with the fast backend (96
  *    KiB in bf16 plans), 6 KiB without it, 3 KiB in firmware (GCKPT_SMALL, 4-byte pointers).
@@ -151,9 +151,9 @@
  *    The forward and the backward of an op have a cost (gckpt_cost), from a model that is the same
  *    on every machine, or measured in nanoseconds (gckpt_calibrate, then desc.costs).
  *    gckpt_plan_step_cost is the sum over all micro-batches, including recomputation. With measured
- *    costs a step takes about that + *update of gckpt_calibrate. The sum ignores caches, so
- *    gckpt_fit_timed times the most promising plans: the only choice that may differ between
- *    machines.
+ *    costs, a step takes about this sum + *update of gckpt_calibrate. The sum ignores the caches of
+ *    the processor, so gckpt_fit_timed times the most promising plans. Only its choice may differ
+ *    between machines.
  *
  * 8. Plans as data (docs/device.md)
  *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read) any machine
@@ -183,10 +183,10 @@
  *    within its bytes costs less than gckpt_plan_proven_cost, and none needs fewer bytes than
  *    gckpt_plan_proven_bytes. A plan never exceeds its budget, a larger budget never costs more,
  *    and a plan exists for the least budget that an error names. The planner obeys gckpt_keep and
- *    gckpt_recompute; segments are hints. With the same bits, AUTO, OPTIMAL, frontiers and
- *    gckpt_fit also choose lowerings of ops (unless desc.as_built: linear_cross_entropy computes
- *    its logits once, or twice in chunks), row tiles for ops that need no gradient, and copies to
- *    slower memory (desc.offload_bytes).
+ *    gckpt_recompute; segments are hints. Without changing a bit of any result, AUTO, OPTIMAL,
+ *    frontiers and gckpt_fit also choose lowerings of ops (linear_cross_entropy computes its logits
+ *    once, or twice in chunks) and row tiles for ops that need no gradient, unless desc.as_built,
+ *    and copies to slower memory (desc.offload_bytes).
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -199,14 +199,14 @@
  * 11. Backends (docs/gpu.md)
  *    An executor interprets a plan; a backend (gckpt_backend) is a table of functions that hold its
  *    memory and compute. The default is the processor. desc.backend selects another one, the same
- *    for plan and executor. If a backend has its own memory, arena, parameters and state are there,
- *    and its executors share them. The store knows which copy is newest: gckpt_store_get, saving,
- *    loading and hashing fetch new values. A pointer to values shows the copy of the last
- *    gckpt_store_pull; values written through it count after gckpt_store_push.
+ *    for plan and executor. A backend may have its own memory. It then holds the arena, and copies
+ *    of parameters and state that its executors share. The store knows which copy is newest:
+ *    gckpt_store_get, saving, loading and hashing fetch new values. A pointer to values shows those
+ *    of the last gckpt_store_pull; values written through it take effect by gckpt_store_push.
  *
  * 12. Fine-tuning, generating (docs/finetuning.md; examples/model.h, examples/generate.h)
  *    Build the model, freeze parameters that are not trained (gckpt_store_freeze), quantise them to
- *    save bytes (gckpt_store_quantise), then load a file, with its names (gckpt_store_load_as). Or
+ *    save bytes (gckpt_store_quantise), then load a file (gckpt_store_load_as renames tensors). Or
  *    call gckpt_store_map before building, to use weights in place. Frozen parameters have no
  *    gradient and no state, and the backward ends at the lowest tensor that needs a gradient. A
  *    quantised matrix is read in place if all its readers are linear, matmul, embed,
@@ -256,31 +256,31 @@
  *                 dist/store, calls, quant/calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        674
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5679
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5701
  *                 gemm, unary, broadcast, axis, cache/ops, embed, bf16/ops, products, norms,
  *                 attention, rotary, losses, weighted, linear_loss, images/pools,
  *                 images/upsample, images/channels, images/conv, recurrent/ops
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4815
- *                 types, tensors, bf16/plan, op_lowerings, gradients, order, place, tiles/op,
- *                 tiles/fuse, model, builders, schedule, offload/time, lowered, modes,
- *                 dist/prefetch, encode
- *     >>search    bounds that no schedule can beat; the least cost for every budget           3236
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4877
+ *                 types, plan, tensors, bf16/plan, op_lowerings, gradients, order, place,
+ *                 tiles/op, tiles/group, tiles/fuse, model, builders, schedule, offload/time,
+ *                 lowered, modes, dist/prefetch, encode
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           3239
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 offload/hide_copies, choose, open
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1772
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1787
  *                 getters, checks, planner, request, tools/frontier, tools/fit, tools/print,
  *                 tools/frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5503
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5509
  *                 call, memory, dist/exchange, backend, dist/group, params, host,
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
  *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
  *                 advance, layout, open, step, train, tools/profile
  *     >>check     gradients against finite differences; measured costs; timed trials           743
  *                 gradients, tools/calibrate, tools/trials
- *     >>files     safetensors                                                                 2642
+ *     >>files     safetensors                                                                 2643
  *                 axes, write, header, resolve, read, path, dist/load, dist/save
  *     >>export    plans and weights as files and as C constants                                959
  *                 file, c, weights
@@ -326,6 +326,12 @@
 #define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
 #define GCKPT_NO_BF16
+#undef GCKPT_NO_PRINT
+#define GCKPT_NO_PRINT
+#undef GCKPT_NO_EXPORT
+#define GCKPT_NO_EXPORT
+#undef GCKPT_NO_CHECK
+#define GCKPT_NO_CHECK
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts have 4 bytes in this file */
 #endif
@@ -1317,7 +1323,7 @@ GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* most rows of a st
  * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* if nonzero, it updates early */
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1 if it updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* the mode that AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* e.g. "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* number of instructions */
@@ -1356,7 +1362,7 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* number of buffers *
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op, as lowered */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* name of its op as it runs */
 #ifndef GCKPT_NO_PRINT
 /* Prints a header, then each instruction with its output and the live bytes. (examples/pictures.h
  * draws plans and frontiers.) Returns E_FILE, as the calls below, if the callback fails. */
@@ -4761,9 +4767,9 @@ typedef struct gckpti_operand {
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
  * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
- * or at +0 if `initial` is NULL. In bf16 plans it is split into blocks of terms (manual, 5l).
- * Blocks begin again after each k_period terms (never, if that is 0); the first period began
- * k_offset terms before p = 0. If k_period is shorter than a block, all terms are one chain. */
+ * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
+ * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
+ * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast if one stride of each operand is 1 */
@@ -8098,12 +8104,16 @@ GCKPTI_FLOPS(13)
 GCKPTI_FLOPS(20)
 #undef GCKPTI_FLOPS
 
-/* Types of the functions in an op descriptor that only the planner calls. */
+/* Types of functions in an op descriptor that are NULL in builds without a planner. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
-#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
+#ifndef GCKPT_SMALL
+#define GCKPTI_IF_PLANNER(type, function) (function)
+#else
+#define GCKPTI_IF_PLANNER(type, function) ((type)0)
+#endif
 
 /* Defines gckpti_op_<name>, the descriptor of a listed op, with kernels gckpti_<name>_forward and
  * _backward; the last arguments are what each input's gradient reads. */
@@ -8155,14 +8165,17 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- bf16/ops.c ---- */
-/* Attention of bf16 plans: writes the scores of the query at element `at` and of keys first..end-1,
- * counted from element `key`; adds p times these keys' values to out; adds the gradients of one
- * head (dk and dv stay in scratch until the last head that reads the same keys is done). */
 #ifndef GCKPT_NO_BF16
+/* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
+ * at: offset of the query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
                                    int64_t end, float *out);
+/* Adds to out[] p[j] times value j, for j = first..end-1 in bf16 attention. key: offset of value
+ * 0's head in in[2], in elements. */
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out);
+/* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
+ * scratch until the last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
 static inline void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
@@ -8229,7 +8242,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
 }
 
 #define GCKPTI_ELEMENT_LOSS(name, kind, flops, ...)                                                \
-    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    GCKPTI_UNUSED static gckpt_result gckpti_##name##_shape(gckpt_call *call)                      \
     {                                                                                              \
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
@@ -8410,13 +8423,19 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
-/* Defines the descriptor and the builder of an op without attributes. */
-#define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
-    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
+#ifndef GCKPTI_NO_GRAPH
+#define GCKPTI_UNARY_BUILDER(name)                                                                 \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
+#else
+#define GCKPTI_UNARY_BUILDER(name)
+#endif
+/* Defines the descriptor and the builder of an op without attributes. */
+#define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
+    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
+    GCKPTI_UNARY_BUILDER(name)
 /* Defines kernels from gckpti_value_<name> and gckpti_deriv_<name>, a function of x or y (`needs`);
  * rule: product, quotient or masked. */
 #define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
@@ -8743,11 +8762,11 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of a gradient d and the data it depends on. Without comp, d and `self` have steps of 1. */
+/* A run of n elements of a gradient d. `step` is that of d, comp and self; it is 1 without comp. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;
-    int64_t n, step, other_step;
+    int64_t n, step, other_step; /* the step of g is 1 */
     int accumulate;
 } gckpti_grad_span;
 
@@ -8826,6 +8845,15 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_iter_next(&it));
 }
 
+#ifndef GCKPTI_NO_GRAPH
+#define GCKPTI_BINARY_BUILDER(name)                                                                \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
+    {                                                                                              \
+        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
+    }
+#else
+#define GCKPTI_BINARY_BUILDER(name)
+#endif
 /* Defines a binary op; `first`, `second`: the inputs that the gradient of a, of b reads. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
     GCKPTI_OP_KERNELS(name,                                                                        \
@@ -8835,10 +8863,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
-    {                                                                                              \
-        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
-    }
+    GCKPTI_BINARY_BUILDER(name)
 
 /* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
  * div: y = a / b;  da = g / b, db = -g ((a / b) / b)
@@ -9204,7 +9229,10 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 }
 /* Defines gckpti_<op>_shape as `rule` with the op's name. */
 #define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
-    static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
+    GCKPTI_UNUSED static gckpt_result gckpti_##op##_shape(gckpt_call *call)                        \
+    {                                                                                              \
+        return rule(call, #op);                                                                    \
+    }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
 /* Sums the last axis by lanes, another axis row by row. */
@@ -10720,7 +10748,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(g, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           "(Tmax,C) with Tmax >= T + first and first >= 0; first is %I",
                            x, &x->shape, table, &table->shape, first);
     gckpt_tensor *t = gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
     int64_t rows_left = table->shape.d[0] - first;
@@ -12840,7 +12868,7 @@ GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
-/* If in[2] is h0 and not the bias, its gradient reads less than declared here. */
+/* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
@@ -13758,7 +13786,7 @@ static unsigned gckpti_ftz_begin(void) { return 0; }
 static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
-/* Returns the least nonzero biased exponent of n bf16 values, or 255 if all are zero. */
+/* Returns the least nonzero biased exponent of n bf16 values, or 255 if no exponent is nonzero. */
 static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;
@@ -15267,12 +15295,90 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Each extends a hash: by a tensor of a graph; by a node of a plan as it runs (plan->check); by the
- * number of virtual ranks, on which the bits of results depend. */
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+/* Each extends a hash: by a node of a plan as it runs (plan->check); by the number of virtual ranks,
+ * on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
+/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
+enum {
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
+    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
+};
+
+static inline gckpt_precision gckpti_precision_of(int rounding)
+{
+    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+}
+
+/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
+enum {
+    GCKPTI_STRIP_FLOATS = 2048,
+    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
+    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
+};
+
+/* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
+ * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
+ * accumulate): the sum continues through the step; its compensation follows the accumulator. */
+enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
+
+/* ---- bf16/plan.c ---- */
+/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
+static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+/* Returns the plan's bytes without the optional bf16 copies of parameters. */
+static inline size_t gckpti_required_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
+}
+#ifndef GCKPT_NO_BF16
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
+#endif
+
+/* ---- tiles/op.c ---- */
+#ifndef GCKPT_NO_TILES
+/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
+                                const gckpti_fused_edge *edges, gckpti_row_range *range,
+                                int32_t end);
+#endif
+
+/* ---- plan/plan.c ---- */
+/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
+ * be a block that overlaps the new one at a higher address. */
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
+
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
+#ifdef GCKPT_NO_FAST
+enum { GCKPTI_ALWAYS_PLAIN = 1 };
+#else
+enum { GCKPTI_ALWAYS_PLAIN = 0 };
+#endif
+GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+
+/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
+GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
+
+/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
+GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
+
+/* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
+GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
+
+#ifndef GCKPT_SMALL
 /* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
 /* A node. Nodes are in topological order, those of the prologue first. */
 typedef struct {
@@ -15453,67 +15559,13 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
-enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
-    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
-};
-
-static inline gckpt_precision gckpti_precision_of(int rounding)
-{
-    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
-}
-
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
-enum {
-    GCKPTI_STRIP_FLOATS = 2048,
-    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
-    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
-};
-
-/* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
- * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
- * accumulate): the sum continues through the step; its compensation follows the accumulator. */
-enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
-
-/* ---- bf16/plan.c ---- */
-/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
-static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
-{
-    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
-}
-static inline int gckpti_has_precision(gckpt_precision precision)
-{
-    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
-}
-/* Returns the plan's bytes without the optional bf16 copies of parameters. */
-static inline size_t gckpti_required_bytes(const gckpt_plan *p)
-{
-    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
-}
-#ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
-#endif
-
-/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 
 /* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
-
-/* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
-GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
 /* Returns the cost of an offload or a reload of these parts of a node. */
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
@@ -15540,14 +15592,6 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 
 /* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
-
-/* ---- tiles/op.c ---- */
-#ifndef GCKPT_NO_TILES
-/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
-                                const gckpti_fused_edge *edges, gckpti_row_range *range,
-                                int32_t end);
-#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* number of orders of backwards; 0 is reverse of creation */
@@ -15702,17 +15746,8 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #endif
 
 /* ---- plan/encode.c ---- */
-/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
- * be a block that overlaps the new one at a higher address. */
-GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
-
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
-#ifdef GCKPT_NO_FAST
-enum { GCKPTI_ALWAYS_PLAIN = 1 };
-#else
-enum { GCKPTI_ALWAYS_PLAIN = 0 };
-#endif
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+/* Extends a hash by a tensor of a graph. */
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
@@ -15724,12 +15759,12 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 /* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
-/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
-GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
-
 /* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
                                          gckpt_mode mode);
+#endif /* GCKPT_SMALL */
+
+#ifndef GCKPT_SMALL
 
 /* Declarations shared by the files of plan/; no other folder includes this file. */
 
@@ -15832,6 +15867,8 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
 #else
 static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
 #endif
+
+#endif /* GCKPT_SMALL */
 
 /* >>plan/types */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
@@ -15959,7 +15996,124 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
     return p ? end - begin : 0;
 }
 
+/* >>plan/plan */
+GCKPTI_COLD_BEGIN
+
+/* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
+GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
+                                      const gckpt_shape *shape, const void *attributes,
+                                      const char *name)
+{
+    const int field[6] = { q->kind, q->type, q->batch_invariant, q->base, q->inputs, shape->n };
+    for (int i = 0; i < 6; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)field[i]);
+    for (int i = 0; i < q->inputs; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
+    for (int i = 0; i < shape->n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
+    hash = gckpti_fnv_number(hash, q->saved_bytes);
+    hash = gckpti_fnv_number(hash, q->attribute_bytes);
+    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
+        size_t n = q->attribute_bytes - i;
+        uint32_t word = 0;
+        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
+        hash = gckpti_fnv_number(hash, word);
+    }
+    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
+        hash = gckpti_fnv_number(hash, q->op->needs[i]);
+    if (q->op) /* private flags (above the public ones) only serve the cost model */
+        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
+    name = q->op ? q->op->name : name;
+    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
+{
+    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
+{
+    gckpti_plan_node node = p->nodes[i], *q = &node;
+    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
+    if (q->kind == GCKPTI_PARAM)
+        name = p->names + p->params[q->index].name;
+    if (q->index < 0)
+        q->op = NULL;
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_hash_fields(hash, q, &shape, q->attribute_bytes ? p->words + q->attributes : NULL,
+                              q->kind == GCKPTI_VIEW ? NULL : name);
+}
+
+/* Copies n elements to a plan's block after its first *used bytes, and adds their bytes to *used.
+ * If `from` is NULL, only reserves the bytes; if block is NULL, only counts them. */
+static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
+{
+    size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
+    void *to = block ? (unsigned char *)block + offset : NULL;
+    *used = offset + n * size;
+    return to && from && n > 0 ? memmove(to, from, n * size) : to;
+}
+
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
+{
+    gckpt_plan p = *from;
+    size_t n = sizeof p;
+    p.block = block;
+#define GCKPTI_COPY(type, name, count, optional)                                                   \
+    p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
+    GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
+#undef GCKPTI_COPY
+    p.words = (uint32_t *)gckpti_copy_array(block, &n, p.words, p.word_count, sizeof *p.words);
+    p.names = (char *)gckpti_copy_array(block, &n, p.names, p.name_bytes, 1);
+    if (block)
+        memcpy(block, &p, sizeof p);
+    return n;
+}
+
+GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
+{
+    const char *name = backend ? backend->name : NULL;
+    if (!backend)
+        return plain ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU;
+    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    return 2 + (int)(hash & 0x3fffffff);
+}
+
+GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
+{
+    int i = (op->flags & GCKPTI_BUILTIN_OP ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_IS_ROWWISE .. */
+    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
+        i--;
+    return i;
+}
+
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
+{
+    if (!GCKPTI_RUNS_BUILT || !plan || !plan->block)
+        return;
+    gckpti_allocator a = plan->memory;
+    gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
+}
+
+GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
+
+GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
+{
+    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, mib = n >> 20, rest = n & 0xfffff;
+    if (n && (cost_per_mib > most >> 20 || (mib && cost_per_mib > most / mib)))
+        return most;
+    return mib * cost_per_mib + ((rest * cost_per_mib + 0xfffff) >> 20);
+}
+
+GCKPTI_COLD_END
+
 /* >>plan/tensors */
+#ifndef GCKPT_SMALL
+
 /* ---- properties of a tensor in a plan ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -16067,10 +16221,6 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 }
 
 /* ---- cost ---- */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
-{
-    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
-}
 
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end)
 {
@@ -16080,14 +16230,6 @@ GCKPTI_FN int gckpti_parts(int value_end, int saved_end)
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
 {
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
-}
-
-GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
-{
-    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, mib = n >> 20, rest = n & 0xfffff;
-    if (n && (cost_per_mib > most >> 20 || (mib && cost_per_mib > most / mib)))
-        return most;
-    return mib * cost_per_mib + ((rest * cost_per_mib + 0xfffff) >> 20);
 }
 
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
@@ -16102,6 +16244,7 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
         b = b / 2 + (b < 2);
     return x / b * a + x % b * a / b;
 }
+#endif
 
 /* >>bf16/plan */
 #ifndef GCKPT_NO_BF16
@@ -16264,6 +16407,8 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 #endif
 
 /* >>plan/op_lowerings */
+#ifndef GCKPT_SMALL
+
 GCKPTI_COLD_BEGIN
 
 /* ---- alternative lowerings of an op: the same bits, with other bytes and another cost ---- */
@@ -16362,8 +16507,11 @@ GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p
 }
 
 GCKPTI_COLD_END
+#endif
 
 /* >>plan/gradients */
+#ifndef GCKPT_SMALL
+
 /* ---- the model's gradients: their uses, sums and memory, for a fixed order of backwards ---- */
 /* Returns whether t's gradient is a sum over uses (manual, 5f): t is batch-invariant. Each use has
  * an accumulator in a plan that accumulates; in others each use after the first has scratch. */
@@ -16690,8 +16838,11 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
             gckpti_add_floats(&bytes, t->in[i]);
     return bytes;
 }
+#endif
 
 /* >>plan/order */
+#ifndef GCKPT_SMALL
+
 /* ---- the order of backwards ----
  * A backward comes after the backwards of all users of its result. Contributions to an activation's
  * gradient come in the contract's order (manual, 5f), since each one continues the sum as a chain
@@ -16904,8 +17055,11 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     for (int r = 0; r < p->backwards; r++)
         p->node[p->backward[r]].backward_index = r;
 }
+#endif
 
 /* >>plan/place */
+#ifndef GCKPT_SMALL
+
 /* ---- place: offsets ----
  * The tops of the buffers placed so far, over all instructions, form a skyline. A level is a range
  * of instructions of one height. A level that is lower than both neighbours gets the buffer of
@@ -17153,11 +17307,13 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     }
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.resident;
 }
+#endif
 
 /* >>tiles/op */
+#ifndef GCKPT_NO_TILES
+
 GCKPTI_COLD_BEGIN
 
-#ifndef GCKPT_NO_TILES
 /* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
  * Only the last op's result is read outside the group. When a step computes new rows, old rows that
  * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
@@ -17201,6 +17357,13 @@ GCKPTI_DATA const gckpt_op gckpti_op_fused = {
     NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL,
     NULL,    NULL
 };
+GCKPTI_COLD_END
+#endif
+
+/* >>tiles/group */
+#if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
+
+GCKPTI_COLD_BEGIN
 
 /* ---- which ops may be in a group ---- */
 /* Returns whether input k of an op has rows, or is the same for all rows of the output. */
@@ -17482,14 +17645,15 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
     gckpti_fused_simulate(r);
     return gckpti_fused_add_buffers(r);
 }
-#endif
 
 GCKPTI_COLD_END
+#endif
 
 /* >>tiles/fuse */
+#if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
+
 GCKPTI_COLD_BEGIN
 
-#ifndef GCKPT_NO_TILES
 /* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
 {
@@ -17650,11 +17814,13 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
     }
     gckpti_scratch_free(&temp);
 }
-#endif
 
 GCKPTI_COLD_END
+#endif
 
 /* >>plan/model */
+#ifndef GCKPT_SMALL
+
 /* ---- the model: which tensors get gradients, bytes and cost of ops, nodes and their edges ---- */
 /* Allocates the arrays of a planner of p->n tensors. Returns 0 if it is out of memory. */
 static int gckpti_model_memory(gckpti_planner *p)
@@ -18084,8 +18250,11 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
     p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_costs(p);
 }
+#endif
 
 /* >>plan/builders */
+#ifndef GCKPT_SMALL
+
 GCKPTI_COLD_BEGIN
 
 /* ---- builders: each writes the body of a schedule, p->entries ---- */
@@ -18263,8 +18432,11 @@ GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p)
 /* ---- modes: the lowered plans of all modes except a search; for SQRT the best of many ---- */
 
 GCKPTI_COLD_END
+#endif
 
 /* >>plan/schedule */
+#ifndef GCKPT_SMALL
+
 /* ---- live ranges: a scan of a schedule from its end, which meets a value's last use first ---- */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 {
@@ -18522,8 +18694,11 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
     }
     return GCKPT_OK;
 }
+#endif
 
 /* >>offload/time */
+#ifndef GCKPT_SMALL
+
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
  * A copy starts at its position, an offload right after its forward, once earlier copies are done.
  * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
@@ -18638,8 +18813,11 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
     }
     return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
 }
+#endif
 
 /* >>plan/lowered */
+#ifndef GCKPT_SMALL
+
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
@@ -18870,7 +19048,7 @@ static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int
     return count;
 }
 
-/* Appends the operands of a REDUCE; its receive buffer is live from the backward before it. */
+/* Appends a REDUCE's operands. Its receive buffer is live from the backward that it follows. */
 static void gckpti_add_reduce_operands(const gckpti_planner *p, gckpti_lowered *d, int x)
 {
     gckpti_ins *ins = &d->ins[x];
@@ -19066,8 +19244,11 @@ GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *
     gckpti_from_spans(spans, length, entry);
     return gckpti_lower_schedule(p, entry, length);
 }
+#endif
 
 /* >>plan/modes */
+#ifndef GCKPT_SMALL
+
 GCKPTI_COLD_BEGIN
 
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
@@ -19078,7 +19259,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
     if (p->failed || d->arena < SIZE_MAX)
         return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: no layout of %z live bytes fits this machine; use fewer rows",
+                        "plan: no layout of %z live bytes can be addressed here; use fewer rows",
                         d->peak);
 }
 
@@ -19177,6 +19358,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 }
 
 GCKPTI_COLD_END
+#endif
 
 /* >>dist/prefetch */
 #ifndef GCKPT_NO_RANKS
@@ -19309,36 +19491,11 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 #endif
 
 /* >>plan/encode */
+#ifndef GCKPT_SMALL
+
 GCKPTI_COLD_BEGIN
 
 /* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
-/* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
-static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
-                                   const gckpt_shape *shape, const void *attributes,
-                                   const char *name)
-{
-    const int field[6] = { q->kind, q->type, q->batch_invariant, q->base, q->inputs, shape->n };
-    for (int i = 0; i < 6; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)field[i]);
-    for (int i = 0; i < q->inputs; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < shape->n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
-    hash = gckpti_fnv_number(hash, q->saved_bytes);
-    hash = gckpti_fnv_number(hash, q->attribute_bytes);
-    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
-        size_t n = q->attribute_bytes - i;
-        uint32_t word = 0;
-        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
-        hash = gckpti_fnv_number(hash, word);
-    }
-    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
-        hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags (above the public ones) only serve the cost model */
-        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
-    name = q->op ? q->op->name : name;
-    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
-}
 
 /* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
@@ -19369,50 +19526,7 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
                                                        : t->name);
 }
 
-GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
-{
-    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
-{
-    gckpti_plan_node node = p->nodes[i], *q = &node;
-    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
-    if (q->kind == GCKPTI_PARAM)
-        name = p->names + p->params[q->index].name;
-    if (q->index < 0)
-        q->op = NULL;
-    const gckpt_shape shape = gckpti_planned_shape(p, q);
-    return gckpti_hash_fields(hash, q, &shape, q->attribute_bytes ? p->words + q->attributes : NULL,
-                              q->kind == GCKPTI_VIEW ? NULL : name);
-}
-
 /* ---- from lowered plan to plan; a plan's block ---- */
-/* Copies n elements to a plan's block after its first *used bytes, and adds their bytes to *used.
- * If `from` is NULL, only reserves the bytes; if block is NULL, only counts them. */
-static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
-{
-    size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
-    void *to = block ? (unsigned char *)block + offset : NULL;
-    *used = offset + n * size;
-    return to && from && n > 0 ? memmove(to, from, n * size) : to;
-}
-
-GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
-{
-    gckpt_plan p = *from;
-    size_t n = sizeof p;
-    p.block = block;
-#define GCKPTI_COPY(type, name, count, optional)                                                   \
-    p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
-    GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
-#undef GCKPTI_COPY
-    p.words = (uint32_t *)gckpti_copy_array(block, &n, p.words, p.word_count, sizeof *p.words);
-    p.names = (char *)gckpti_copy_array(block, &n, p.names, p.name_bytes, 1);
-    if (block)
-        memcpy(block, &p, sizeof p);
-    return n;
-}
 
 /* Returns, without const, an array in the block of a plan that is being written. */
 static void *gckpti_writable(gckpt_plan *plan, const void *part)
@@ -19610,15 +19724,6 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
     return order;
 }
 
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
-{
-    const char *name = backend ? backend->name : NULL;
-    if (!backend)
-        return plain ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU;
-    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
-    return 2 + (int)(hash & 0x3fffffff);
-}
-
 /* Sets the scalars of the plan that is made from a lowered plan. */
 static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
 {
@@ -19665,14 +19770,6 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->buffer_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident_bytes(p, plan->kind_bytes);
-}
-
-GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
-{
-    int i = (op->flags & GCKPTI_BUILTIN_OP ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_IS_ROWWISE .. */
-    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
-        i--;
-    return i;
 }
 
 /* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
@@ -19744,15 +19841,10 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered
     return plan;
 }
 
-GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
-{
-    if (!GCKPTI_RUNS_BUILT || !plan || !plan->block)
-        return;
-    gckpti_allocator a = plan->memory;
-    gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
-}
-
 GCKPTI_COLD_END
+#endif
+
+#ifndef GCKPT_SMALL
 
 /* =================================================================================================
  * >>search: proven bounds of any schedule; the schedule of least cost for every budget
@@ -19857,7 +19949,7 @@ typedef struct gckpti_candidate {
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int state, dominated;                   /* dominated: an initial has no more bytes and cost */
-    int dense;                              /* an initial close to another one: is not improved */
+    int dense;                              /* an initial that fills a gap: is not improved */
     struct gckpti_candidate *tight;  /* if a level's arena exceeds its limit: a smaller schedule */
     struct gckpti_candidate *hidden; /* this schedule with overlapped copies (gckpti_hide_copies) */
 } gckpti_candidate;
@@ -19983,6 +20075,7 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif
+#endif /* GCKPT_SMALL */
 
 /* Declarations shared by the files of search/; no other folder includes this file. */
 
@@ -23007,6 +23100,7 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
     return names[shard];
 }
 
+#ifndef GCKPT_SMALL
 /* ---- planner/planner.c ---- */
 /* Frees a planner and those of the variants after it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
@@ -23026,8 +23120,11 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);
 #endif
+#endif
 
 GCKPTI_COLD_BEGIN /* ends in run/run.h */
+
+#ifndef GCKPT_SMALL
 
 /* Declarations shared by the files of planner/; no other folder includes this file. */
 
@@ -23054,6 +23151,8 @@ struct gckpt_frontier {
 
 /* Returns the maximum cost of a fast step, whose bytes the error of a small budget names. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
+
+#endif /* GCKPT_SMALL */
 
 /* >>planner/getters */
 /* Returns (plan's cost - least) / plan's least cost. */
@@ -23198,6 +23297,8 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 }
 
 /* >>planner/checks */
+#ifndef GCKPT_SMALL
+
 /* Checks loss term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
@@ -23288,8 +23389,8 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
                             "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
-                            "out (GCKPT_NO_BF16)");
+                            "plan: desc.precision asks for bf16, which this build leaves out "
+                            "(GCKPT_NO_BF16)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
@@ -23337,8 +23438,8 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
-                                ? "plan: with stochastic rounding calls with caches do not have "
-                                  "the bits of one call; use GCKPT_BF16"
+                                ? "plan: with stochastic rounding, calls with caches would not "
+                                  "give the bits of one call over all positions; use GCKPT_BF16"
                                 : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
                                   "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
@@ -23428,8 +23529,11 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
     }
     return GCKPT_OK;
 }
+#endif
 
 /* >>planner/planner */
+#ifndef GCKPT_SMALL
+
 /* Initialises the lowered plans of a planner. */
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
 {
@@ -23648,8 +23752,11 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     if (fast > least)
         gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", fast);
 }
+#endif
 
 /* >>planner/request */
+#ifndef GCKPT_SMALL
+
 /* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
  * if the resident bytes alone exceed the budget. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
@@ -23812,6 +23919,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         gckpti_budget_error(&p, d.budget, least, fast);
     return gckpti_plan_compact(plan);
 }
+#endif
 
 /* >>tools/frontier */
 #ifndef GCKPT_NO_FRONTIER
@@ -26948,8 +27056,8 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
             e->losses.terms[i].expected != e->losses.terms[i].total.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
-                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
-                "way can only be the first of a plan",
+                "step: loss %s #%i counted %I; its feeds say %I. A loss with a count of its own "
+                "must be the plan's only loss besides regularisers, without GCKPT_COUNT_FROM_FEEDS",
                 p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].total.count,
                 e->losses.terms[i].expected);
     return GCKPT_OK;
@@ -29440,15 +29548,16 @@ GCKPTI_COLD_END
 /* >>run/open */
 GCKPTI_COLD_BEGIN
 
-/* Refuses plans of another header version, of other ops, or that this build cannot run. */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+/* Refuses plans of another header version, of other ops, or that this build cannot run. Error texts
+ * begin with `call`, the name of the public call. */
+static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const char *call)
 {
     uint64_t hash = GCKPTI_FNV_START;
     if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: printed by another version of gradckpt.h (format %i, contract "
-                            "%i; here %i, %i): print it again with gckpt_plan_c",
-                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+                            "%s: the plan was printed by another version of gradckpt.h (format %i, "
+                            "contract %i; here %i, %i): print it again with gckpt_plan_c",
+                            call, p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
     for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
         hash = gckpti_hash_plan_node(hash, p, i);
     hash = gckpti_hash_vranks(hash, p->virtual_ranks);
@@ -29456,25 +29565,30 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
         (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
                                                                   p->virtual_ranks) != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: the graph's hash is not what it was made with: an op or the "
-                            "table was changed; print it again with gckpt_plan_c");
+                            "%s: the hash of the plan's graph is not what it was made with: an op "
+                            "or the table was changed; print it again with gckpt_plan_c",
+                            call);
     if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
         p->alignment & (p->alignment - 1))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: %i threads, alignment %z: the table is damaged; print it again "
-                            "with gckpt_plan_c",
-                            p->threads, p->alignment);
+                            "%s: the plan has %i threads, alignment %z: its table is damaged; "
+                            "print it again with gckpt_plan_c",
+                            call, p->threads, p->alignment);
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
+                            "%s: the plan trains; this build (GCKPT_NO_TRAINING) runs only "
+                            "GCKPT_INFERENCE",
+                            call);
     if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it has quantised parameters; this build has GCKPT_NO_QUANT");
+                            "%s: the plan has quantised parameters; this build has GCKPT_NO_QUANT",
+                            call);
     if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
-            "plan: its workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+            "%s: the plan's workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1",
+            call);
     return GCKPT_OK;
 }
 
@@ -29489,7 +29603,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                     { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    if (gckpti_check_plan(s, p) != GCKPT_OK)
+    if (gckpti_check_plan(s, p, "exec") != GCKPT_OK)
         return GCKPT_E_ARG;
     if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
         return gckpti_error(s, GCKPT_E_ARG,
@@ -29628,10 +29742,10 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
 {
     if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: the plan or the store is NULL");
+        return gckpti_error(store, GCKPT_E_ARG, "plan_params: the plan or the store is NULL");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan);
+    gckpt_result result = gckpti_check_plan(store, plan, "plan_params");
     size_t before = store->count;
     for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
         const gckpti_plan_param *next = NULL;
@@ -29653,13 +29767,13 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             q->p.frozen = next->storage != GCKPT_STORAGE_F32;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  "plan_params: the store has no memory for %I floats of \"%s\"",
                                   next->elements, name);
             gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
         } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
-                                  &store->params[index].p.shape);
+                                  "plan_params: \"%s\" is %S in the plan, %S in the store", name,
+                                  &shape, &store->params[index].p.shape);
         }
     }
     gckpti_store_shrink(store, before);
@@ -32543,7 +32657,7 @@ static void gckpti_load_undo(gckpti_loader *load)
     for (size_t i = load->count; i-- > 0;)
         if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
-    if (load->desc->partial) /* else allocated before the header and freed after it */
+    if (load->desc->partial) /* without it, gckpti_load_text frees the values after the header */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
     gckpti_notes_shrink(s, load->old_notes);
@@ -32554,9 +32668,10 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
 {
     const gckpti_source *source = load->source;
     gckpt_store *s = load->store;
+    /* values first: then a store in a block of memory gets the temporary memory back */
     for (size_t i = 0; i < s->count && !load->desc->partial; i++)
         if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(s); /* before the header, so that a block gets it all back */
+            gckpti_values_undo(s);
             return GCKPT_E_MEMORY;
         }
     const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* to free all of it */
@@ -32860,9 +32975,9 @@ static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
     gckpti_record_errno(file, !file->f);
 }
 
-/* Renames the flushed file so that it survives a power cut; truncates `target` to its folder.
- * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters are freed
- * before its entry is; the new file is synced after the folder, or it may have two names. */
+/* Renames the flushed file so that it survives a power cut; cuts the string `target` to its folder.
+ * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters would be
+ * freed before its entry; the new file is synced after the folder, or it could have two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
@@ -32934,7 +33049,7 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
                          "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
     if (!target)
         return gckpti_error(content->object, GCKPT_E_MEMORY,
-                            "save: no memory for names of %z bytes", 2 * size);
+                            "save: no memory for file names of %z bytes", 2 * size);
     memcpy(target, path, strlen(path));
     errno = 0;
     const int mode = gckpti_resolve_target(&file, target, size - 32, content->mode_of);
@@ -33497,7 +33612,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
         save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks,
                                                      sizeof *save->files);
     if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
-        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names and hashes");
     if (!found)
         return gckpti_error(s, GCKPT_E_FILE, "save: %s: \"%s\"", strerror(errno), path);
     if (!gckpti_is_utf8(save->old.path + save->old.name_offset))
@@ -34691,6 +34806,8 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_WEIGHTED_OP
 #undef GCKPTI_INPLACE_FLAGS
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_UNARY_BUILDER
+#undef GCKPTI_BINARY_BUILDER
 #undef GCKPTI_REDUCE_SHAPE
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_IF_QUANTISED

@@ -863,7 +863,8 @@ static inline const char *model_load_name(void *user, const char *name)
 
 #include "gguf_model.h"
 
-/* Maps a file into memory until model_close. Returns its bytes, or NULL with m->error. */
+/* Maps a file into memory until model_close. Returns its bytes, or NULL with m->error. Must not be
+ * called without MODEL_MMAP. */
 static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 {
 #if MODEL_MMAP

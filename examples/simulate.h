@@ -393,8 +393,8 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
     gckpt_usage usage;
     simulate_state s;
     int64_t blocks = 0;
-    /* body: index after the last instruction that runs in each micro-batch */
-    int body = 0, parameter;
+    int body = 0; /* index after the last instruction that runs in each micro-batch */
+    int parameter;
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;

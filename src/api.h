@@ -33,6 +33,12 @@
 #define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
 #define GCKPT_NO_BF16
+#undef GCKPT_NO_PRINT
+#define GCKPT_NO_PRINT
+#undef GCKPT_NO_EXPORT
+#define GCKPT_NO_EXPORT
+#undef GCKPT_NO_CHECK
+#define GCKPT_NO_CHECK
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts have 4 bytes in this file */
 #endif
@@ -1024,7 +1030,7 @@ GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* most rows of a st
  * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* if nonzero, it updates early */
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1 if it updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* the mode that AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* e.g. "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* number of instructions */
@@ -1063,7 +1069,7 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* number of buffers *
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op, as lowered */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* name of its op as it runs */
 #ifndef GCKPT_NO_PRINT
 /* Prints a header, then each instruction with its output and the live bytes. (examples/pictures.h
  * draws plans and frontiers.) Returns E_FILE, as the calls below, if the callback fails. */

@@ -497,8 +497,7 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     (void)plan;
 }
 
-/* Helpers to read the C constant: pc_seek moves to the place after the next `what`; the next one reads a number,
- * where SIZE_MAX means PC_NONE. */
+/* Moves to the place after the next `what` in the text of a plan's C constant. */
 static inline void pc_seek(pc_text *t, const char *what)
 {
     const char *at = strstr(t->bytes + t->at, what);
@@ -506,6 +505,8 @@ static inline void pc_seek(pc_text *t, const char *what)
     if (at)
         t->at = (size_t)(at - t->bytes) + strlen(what);
 }
+
+/* Reads the next number in the text of a plan's C constant. SIZE_MAX is read as PC_NONE. */
 static inline size_t pc_word(pc_text *t)
 {
     const char *at = t->bytes + t->at;

@@ -1,7 +1,8 @@
 /* mobilenet.c - trains an image network on the chip: MobileNetV2 (Sandler 2018) of width 0.35 for
- * 96 x 96 pixels, with norms folded into the convolutions. All weight matrices are frozen and stay
- * in flash, as bytes with a scale per row. The biases from block 8 on and the classifier are
- * trained. A step has one image, and each parameter is updated as soon as its gradient is complete.
+ * 96 x 96 pixels, with norms folded into the convolutions. Only the classifier and the biases from
+ * block 8 on are trained. All other parameters are frozen and stay in flash: the weights of 1 x 1
+ * convolutions and those of 3 x 3 convolutions from block 8 on as bytes with a scale per row, the
+ * rest as floats. A step has one image, and each parameter is updated as soon as its gradient is complete.
  * Images are fed as bytes; all arithmetic is in fp32. The weights are random and the images are
  * generated, since there are no pretrained weights here. The example therefore shows memory, time
  * and a falling loss with the same bits as on the host, but no accuracy. */

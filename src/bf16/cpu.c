@@ -23,7 +23,7 @@ static unsigned gckpti_ftz_begin(void) { return 0; }
 static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
-/* Returns the least nonzero biased exponent of n bf16 values, or 255 if all are zero. */
+/* Returns the least nonzero biased exponent of n bf16 values, or 255 if no exponent is nonzero. */
 static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;

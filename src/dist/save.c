@@ -157,7 +157,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
         save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks,
                                                      sizeof *save->files);
     if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
-        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names and hashes");
     if (!found)
         return gckpti_error(s, GCKPT_E_FILE, "save: %s: \"%s\"", strerror(errno), path);
     if (!gckpti_is_utf8(save->old.path + save->old.name_offset))

@@ -210,9 +210,9 @@ static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
     gckpti_record_errno(file, !file->f);
 }
 
-/* Renames the flushed file so that it survives a power cut; truncates `target` to its folder.
- * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters are freed
- * before its entry is; the new file is synced after the folder, or it may have two names. */
+/* Renames the flushed file so that it survives a power cut; cuts the string `target` to its folder.
+ * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters would be
+ * freed before its entry; the new file is synced after the folder, or it could have two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
@@ -284,7 +284,7 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
                          "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
     if (!target)
         return gckpti_error(content->object, GCKPT_E_MEMORY,
-                            "save: no memory for names of %z bytes", 2 * size);
+                            "save: no memory for file names of %z bytes", 2 * size);
     memcpy(target, path, strlen(path));
     errno = 0;
     const int mode = gckpti_resolve_target(&file, target, size - 32, content->mode_of);

@@ -224,7 +224,7 @@ static void gckpti_load_undo(gckpti_loader *load)
     for (size_t i = load->count; i-- > 0;)
         if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
-    if (load->desc->partial) /* else allocated before the header and freed after it */
+    if (load->desc->partial) /* without it, gckpti_load_text frees the values after the header */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
     gckpti_notes_shrink(s, load->old_notes);
@@ -235,9 +235,10 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
 {
     const gckpti_source *source = load->source;
     gckpt_store *s = load->store;
+    /* values first: then a store in a block of memory gets the temporary memory back */
     for (size_t i = 0; i < s->count && !load->desc->partial; i++)
         if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(s); /* before the header, so that a block gets it all back */
+            gckpti_values_undo(s);
             return GCKPT_E_MEMORY;
         }
     const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* to free all of it */

@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
@@ -114,3 +115,4 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
     }
     return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
 }
+#endif

@@ -233,7 +233,10 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 }
 /* Defines gckpti_<op>_shape as `rule` with the op's name. */
 #define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
-    static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
+    GCKPTI_UNUSED static gckpt_result gckpti_##op##_shape(gckpt_call *call)                        \
+    {                                                                                              \
+        return rule(call, #op);                                                                    \
+    }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
 /* Sums the last axis by lanes, another axis row by row. */

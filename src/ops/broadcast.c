@@ -78,11 +78,11 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of a gradient d and the data it depends on. Without comp, d and `self` have steps of 1. */
+/* A run of n elements of a gradient d. `step` is that of d, comp and self; it is 1 without comp. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;
-    int64_t n, step, other_step;
+    int64_t n, step, other_step; /* the step of g is 1 */
     int accumulate;
 } gckpti_grad_span;
 
@@ -161,6 +161,15 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_iter_next(&it));
 }
 
+#ifndef GCKPTI_NO_GRAPH
+#define GCKPTI_BINARY_BUILDER(name)                                                                \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
+    {                                                                                              \
+        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
+    }
+#else
+#define GCKPTI_BINARY_BUILDER(name)
+#endif
 /* Defines a binary op; `first`, `second`: the inputs that the gradient of a, of b reads. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
     GCKPTI_OP_KERNELS(name,                                                                        \
@@ -170,10 +179,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
-    {                                                                                              \
-        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
-    }
+    GCKPTI_BINARY_BUILDER(name)
 
 /* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
  * div: y = a / b;  da = g / b, db = -g ((a / b) / b)

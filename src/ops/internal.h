@@ -16,12 +16,16 @@ GCKPTI_FLOPS(13)
 GCKPTI_FLOPS(20)
 #undef GCKPTI_FLOPS
 
-/* Types of the functions in an op descriptor that only the planner calls. */
+/* Types of functions in an op descriptor that are NULL in builds without a planner. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
-#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
+#ifndef GCKPT_SMALL
+#define GCKPTI_IF_PLANNER(type, function) (function)
+#else
+#define GCKPTI_IF_PLANNER(type, function) ((type)0)
+#endif
 
 /* Defines gckpti_op_<name>, the descriptor of a listed op, with kernels gckpti_<name>_forward and
  * _backward; the last arguments are what each input's gradient reads. */
@@ -73,14 +77,17 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- bf16/ops.c ---- */
-/* Attention of bf16 plans: writes the scores of the query at element `at` and of keys first..end-1,
- * counted from element `key`; adds p times these keys' values to out; adds the gradients of one
- * head (dk and dv stay in scratch until the last head that reads the same keys is done). */
 #ifndef GCKPT_NO_BF16
+/* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
+ * at: offset of the query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
                                    int64_t end, float *out);
+/* Adds to out[] p[j] times value j, for j = first..end-1 in bf16 attention. key: offset of value
+ * 0's head in in[2], in elements. */
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out);
+/* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
+ * scratch until the last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
 static inline void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
@@ -147,7 +154,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
 }
 
 #define GCKPTI_ELEMENT_LOSS(name, kind, flops, ...)                                                \
-    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    GCKPTI_UNUSED static gckpt_result gckpti_##name##_shape(gckpt_call *call)                      \
     {                                                                                              \
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \

@@ -146,7 +146,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(g, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           "(Tmax,C) with Tmax >= T + first and first >= 0; first is %I",
                            x, &x->shape, table, &table->shape, first);
     gckpt_tensor *t = gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
     int64_t rows_left = table->shape.d[0] - first;

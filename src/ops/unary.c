@@ -31,13 +31,19 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
-/* Defines the descriptor and the builder of an op without attributes. */
-#define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
-    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
+#ifndef GCKPTI_NO_GRAPH
+#define GCKPTI_UNARY_BUILDER(name)                                                                 \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
+#else
+#define GCKPTI_UNARY_BUILDER(name)
+#endif
+/* Defines the descriptor and the builder of an op without attributes. */
+#define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
+    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
+    GCKPTI_UNARY_BUILDER(name)
 /* Defines kernels from gckpti_value_<name> and gckpti_deriv_<name>, a function of x or y (`needs`);
  * rule: product, quotient or masked. */
 #define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
@@ -223,7 +229,7 @@ static void gckpti_softmax_gradients(const gckpt_call *call, int log)
                 gckpti_put_product(&d[j], y[j], g[j] - sum, call->in[0].accumulate);
     }
 }
-static gckpt_result gckpti_softmax_shape(gckpt_call *call)
+GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 {
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);

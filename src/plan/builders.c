@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 
@@ -178,3 +179,4 @@ GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p)
 /* ---- modes: the lowered plans of all modes except a search; for SQRT the best of many ---- */
 
 GCKPTI_COLD_END
+#endif

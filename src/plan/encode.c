@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "num/num.h"
 #include "graph/graph.h"
@@ -6,33 +7,6 @@
 GCKPTI_COLD_BEGIN
 
 /* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
-/* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
-static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
-                                   const gckpt_shape *shape, const void *attributes,
-                                   const char *name)
-{
-    const int field[6] = { q->kind, q->type, q->batch_invariant, q->base, q->inputs, shape->n };
-    for (int i = 0; i < 6; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)field[i]);
-    for (int i = 0; i < q->inputs; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < shape->n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
-    hash = gckpti_fnv_number(hash, q->saved_bytes);
-    hash = gckpti_fnv_number(hash, q->attribute_bytes);
-    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
-        size_t n = q->attribute_bytes - i;
-        uint32_t word = 0;
-        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
-        hash = gckpti_fnv_number(hash, word);
-    }
-    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
-        hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags (above the public ones) only serve the cost model */
-        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
-    name = q->op ? q->op->name : name;
-    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
-}
 
 /* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
@@ -63,50 +37,7 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
                                                        : t->name);
 }
 
-GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
-{
-    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
-{
-    gckpti_plan_node node = p->nodes[i], *q = &node;
-    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
-    if (q->kind == GCKPTI_PARAM)
-        name = p->names + p->params[q->index].name;
-    if (q->index < 0)
-        q->op = NULL;
-    const gckpt_shape shape = gckpti_planned_shape(p, q);
-    return gckpti_hash_fields(hash, q, &shape, q->attribute_bytes ? p->words + q->attributes : NULL,
-                              q->kind == GCKPTI_VIEW ? NULL : name);
-}
-
 /* ---- from lowered plan to plan; a plan's block ---- */
-/* Copies n elements to a plan's block after its first *used bytes, and adds their bytes to *used.
- * If `from` is NULL, only reserves the bytes; if block is NULL, only counts them. */
-static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
-{
-    size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
-    void *to = block ? (unsigned char *)block + offset : NULL;
-    *used = offset + n * size;
-    return to && from && n > 0 ? memmove(to, from, n * size) : to;
-}
-
-GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
-{
-    gckpt_plan p = *from;
-    size_t n = sizeof p;
-    p.block = block;
-#define GCKPTI_COPY(type, name, count, optional)                                                   \
-    p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
-    GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
-#undef GCKPTI_COPY
-    p.words = (uint32_t *)gckpti_copy_array(block, &n, p.words, p.word_count, sizeof *p.words);
-    p.names = (char *)gckpti_copy_array(block, &n, p.names, p.name_bytes, 1);
-    if (block)
-        memcpy(block, &p, sizeof p);
-    return n;
-}
 
 /* Returns, without const, an array in the block of a plan that is being written. */
 static void *gckpti_writable(gckpt_plan *plan, const void *part)
@@ -304,15 +235,6 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
     return order;
 }
 
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
-{
-    const char *name = backend ? backend->name : NULL;
-    if (!backend)
-        return plain ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU;
-    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
-    return 2 + (int)(hash & 0x3fffffff);
-}
-
 /* Sets the scalars of the plan that is made from a lowered plan. */
 static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
 {
@@ -359,14 +281,6 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->buffer_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident_bytes(p, plan->kind_bytes);
-}
-
-GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
-{
-    int i = (op->flags & GCKPTI_BUILTIN_OP ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_IS_ROWWISE .. */
-    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
-        i--;
-    return i;
 }
 
 /* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
@@ -438,12 +352,5 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered
     return plan;
 }
 
-GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
-{
-    if (!GCKPTI_RUNS_BUILT || !plan || !plan->block)
-        return;
-    gckpti_allocator a = plan->memory;
-    gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
-}
-
 GCKPTI_COLD_END
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 
@@ -327,3 +328,4 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
             gckpti_add_floats(&bytes, t->in[i]);
     return bytes;
 }
+#endif

@@ -1,5 +1,6 @@
 #pragma once
 #include "plan/plan.h"
+#ifndef GCKPT_SMALL
 
 /* Declarations shared by the files of plan/; no other folder includes this file. */
 
@@ -106,6 +107,11 @@ static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files that tests compile separately; gradckpt.h defines functions before use. */
 
+/* plan/plan.c */
+GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
+                                      const gckpt_shape *shape, const void *attributes,
+                                      const char *name);
+
 /* plan/tensors.c */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t);
@@ -135,7 +141,7 @@ GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p);
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
 
 #ifndef GCKPT_NO_TILES
-/* tiles/op.c */
+/* tiles/group.c */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r);
 GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n);
 #endif
@@ -160,3 +166,4 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
                                        size_t alignment);
 #endif
+#endif /* GCKPT_SMALL */

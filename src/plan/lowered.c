@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 
@@ -231,7 +232,7 @@ static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int
     return count;
 }
 
-/* Appends the operands of a REDUCE; its receive buffer is live from the backward before it. */
+/* Appends a REDUCE's operands. Its receive buffer is live from the backward that it follows. */
 static void gckpti_add_reduce_operands(const gckpti_planner *p, gckpti_lowered *d, int x)
 {
     gckpti_ins *ins = &d->ins[x];
@@ -427,3 +428,4 @@ GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *
     gckpti_from_spans(spans, length, entry);
     return gckpti_lower_schedule(p, entry, length);
 }
+#endif

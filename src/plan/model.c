@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -431,3 +432,4 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
     p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_costs(p);
 }
+#endif

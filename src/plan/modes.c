@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 
@@ -11,7 +12,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
     if (p->failed || d->arena < SIZE_MAX)
         return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: no layout of %z live bytes fits this machine; use fewer rows",
+                        "plan: no layout of %z live bytes can be addressed here; use fewer rows",
                         d->peak);
 }
 
@@ -110,3 +111,4 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 }
 
 GCKPTI_COLD_END
+#endif

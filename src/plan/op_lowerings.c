@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -100,3 +101,4 @@ GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p
 }
 
 GCKPTI_COLD_END
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 
@@ -213,3 +214,4 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     for (int r = 0; r < p->backwards; r++)
         p->node[p->backward[r]].backward_index = r;
 }
+#endif

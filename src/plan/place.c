@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 
 /* ---- place: offsets ----
@@ -247,3 +248,4 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     }
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.resident;
 }
+#endif

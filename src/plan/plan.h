@@ -330,12 +330,93 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Each extends a hash: by a tensor of a graph; by a node of a plan as it runs (plan->check); by the
- * number of virtual ranks, on which the bits of results depend. */
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+/* Each extends a hash: by a node of a plan as it runs (plan->check); by the number of virtual ranks,
+ * on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
+/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
+enum {
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
+    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
+};
+
+static inline gckpt_precision gckpti_precision_of(int rounding)
+{
+    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+}
+
+/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
+enum {
+    GCKPTI_STRIP_FLOATS = 2048,
+    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
+    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
+};
+
+/* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
+ * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
+ * accumulate): the sum continues through the step; its compensation follows the accumulator. */
+enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
+
+/* ---- bf16/plan.c ---- */
+/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
+static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+/* Returns the plan's bytes without the optional bf16 copies of parameters. */
+static inline size_t gckpti_required_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
+}
+#ifndef GCKPT_NO_BF16
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
+#endif
+
+/* ---- tiles/op.c ---- */
+#ifndef GCKPT_NO_TILES
+/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
+                                const gckpti_fused_edge *edges, gckpti_row_range *range,
+                                int32_t end);
+#ifdef GCKPTI_SEPARATE_TU
+extern GCKPTI_DATA const gckpt_op gckpti_op_fused;
+#endif
+#endif
+
+/* ---- plan/plan.c ---- */
+/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
+ * be a block that overlaps the new one at a higher address. */
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
+
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
+#ifdef GCKPT_NO_FAST
+enum { GCKPTI_ALWAYS_PLAIN = 1 };
+#else
+enum { GCKPTI_ALWAYS_PLAIN = 0 };
+#endif
+GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+
+/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
+GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
+
+/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
+GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
+
+/* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
+GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
+
+#ifndef GCKPT_SMALL
 /* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
 /* A node. Nodes are in topological order, those of the prologue first. */
 typedef struct {
@@ -516,67 +597,13 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
-enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
-    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
-};
-
-static inline gckpt_precision gckpti_precision_of(int rounding)
-{
-    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
-}
-
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
-enum {
-    GCKPTI_STRIP_FLOATS = 2048,
-    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
-    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
-};
-
-/* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
- * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
- * accumulate): the sum continues through the step; its compensation follows the accumulator. */
-enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
-
-/* ---- bf16/plan.c ---- */
-/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
-static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
-{
-    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
-}
-static inline int gckpti_has_precision(gckpt_precision precision)
-{
-    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
-}
-/* Returns the plan's bytes without the optional bf16 copies of parameters. */
-static inline size_t gckpti_required_bytes(const gckpt_plan *p)
-{
-    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
-}
-#ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
-#endif
-
-/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 
 /* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
-
-/* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
-GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
 /* Returns the cost of an offload or a reload of these parts of a node. */
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
@@ -603,17 +630,6 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 
 /* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
-
-/* ---- tiles/op.c ---- */
-#ifndef GCKPT_NO_TILES
-/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
-                                const gckpti_fused_edge *edges, gckpti_row_range *range,
-                                int32_t end);
-#ifdef GCKPTI_SEPARATE_TU
-extern GCKPTI_DATA const gckpt_op gckpti_op_fused;
-#endif
-#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* number of orders of backwards; 0 is reverse of creation */
@@ -768,17 +784,8 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #endif
 
 /* ---- plan/encode.c ---- */
-/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
- * be a block that overlaps the new one at a higher address. */
-GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
-
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
-#ifdef GCKPT_NO_FAST
-enum { GCKPTI_ALWAYS_PLAIN = 1 };
-#else
-enum { GCKPTI_ALWAYS_PLAIN = 0 };
-#endif
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+/* Extends a hash by a tensor of a graph. */
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
@@ -790,9 +797,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 /* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
-/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
-GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
-
 /* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
                                          gckpt_mode mode);
+#endif /* GCKPT_SMALL */

@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -109,10 +110,6 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 }
 
 /* ---- cost ---- */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
-{
-    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
-}
 
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end)
 {
@@ -122,14 +119,6 @@ GCKPTI_FN int gckpti_parts(int value_end, int saved_end)
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
 {
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
-}
-
-GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
-{
-    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, mib = n >> 20, rest = n & 0xfffff;
-    if (n && (cost_per_mib > most >> 20 || (mib && cost_per_mib > most / mib)))
-        return most;
-    return mib * cost_per_mib + ((rest * cost_per_mib + 0xfffff) >> 20);
 }
 
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
@@ -144,3 +133,4 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
         b = b / 2 + (b < 2);
     return x / b * a + x % b * a / b;
 }
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "planner/internal.h"
 #include "store/store.h"
 #include "graph/graph.h"
@@ -92,8 +93,8 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
                             "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
-                            "out (GCKPT_NO_BF16)");
+                            "plan: desc.precision asks for bf16, which this build leaves out "
+                            "(GCKPT_NO_BF16)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
@@ -141,8 +142,8 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
-                                ? "plan: with stochastic rounding calls with caches do not have "
-                                  "the bits of one call; use GCKPT_BF16"
+                                ? "plan: with stochastic rounding, calls with caches would not "
+                                  "give the bits of one call over all positions; use GCKPT_BF16"
                                 : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
                                   "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
@@ -232,3 +233,4 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
     }
     return GCKPT_OK;
 }
+#endif

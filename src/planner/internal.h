@@ -1,6 +1,7 @@
 #pragma once
 #include "planner/planner.h"
 #include "search/search.h"
+#ifndef GCKPT_SMALL
 
 /* Declarations shared by the files of planner/; no other folder includes this file. */
 
@@ -58,3 +59,4 @@ GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gck
 /* tools/fit.c */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered);
 #endif
+#endif /* GCKPT_SMALL */

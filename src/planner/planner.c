@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "planner/internal.h"
 #include "graph/graph.h"
 
@@ -219,3 +220,4 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     if (fast > least)
         gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", fast);
 }
+#endif

@@ -19,6 +19,7 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
     return names[shard];
 }
 
+#ifndef GCKPT_SMALL
 /* ---- planner/planner.c ---- */
 /* Frees a planner and those of the variants after it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
@@ -37,6 +38,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);
+#endif
 #endif
 
 GCKPTI_COLD_BEGIN /* ends in run/run.h */

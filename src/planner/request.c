@@ -1,3 +1,4 @@
+#ifndef GCKPT_SMALL
 #include "planner/internal.h"
 #include "graph/graph.h"
 
@@ -163,3 +164,4 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         gckpti_budget_error(&p, d.budget, least, fast);
     return gckpti_plan_compact(plan);
 }
+#endif

@@ -317,7 +317,7 @@ GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
-/* If in[2] is h0 and not the bias, its gradient reads less than declared here. */
+/* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,

@@ -131,8 +131,8 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
             e->losses.terms[i].expected != e->losses.terms[i].total.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
-                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
-                "way can only be the first of a plan",
+                "step: loss %s #%i counted %I; its feeds say %I. A loss with a count of its own "
+                "must be the plan's only loss besides regularisers, without GCKPT_COUNT_FROM_FEEDS",
                 p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].total.count,
                 e->losses.terms[i].expected);
     return GCKPT_OK;

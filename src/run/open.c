@@ -5,15 +5,16 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Refuses plans of another header version, of other ops, or that this build cannot run. */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+/* Refuses plans of another header version, of other ops, or that this build cannot run. Error texts
+ * begin with `call`, the name of the public call. */
+static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const char *call)
 {
     uint64_t hash = GCKPTI_FNV_START;
     if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: printed by another version of gradckpt.h (format %i, contract "
-                            "%i; here %i, %i): print it again with gckpt_plan_c",
-                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+                            "%s: the plan was printed by another version of gradckpt.h (format %i, "
+                            "contract %i; here %i, %i): print it again with gckpt_plan_c",
+                            call, p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
     for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
         hash = gckpti_hash_plan_node(hash, p, i);
     hash = gckpti_hash_vranks(hash, p->virtual_ranks);
@@ -21,25 +22,30 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
         (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
                                                                   p->virtual_ranks) != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: the graph's hash is not what it was made with: an op or the "
-                            "table was changed; print it again with gckpt_plan_c");
+                            "%s: the hash of the plan's graph is not what it was made with: an op "
+                            "or the table was changed; print it again with gckpt_plan_c",
+                            call);
     if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
         p->alignment & (p->alignment - 1))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: %i threads, alignment %z: the table is damaged; print it again "
-                            "with gckpt_plan_c",
-                            p->threads, p->alignment);
+                            "%s: the plan has %i threads, alignment %z: its table is damaged; "
+                            "print it again with gckpt_plan_c",
+                            call, p->threads, p->alignment);
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
+                            "%s: the plan trains; this build (GCKPT_NO_TRAINING) runs only "
+                            "GCKPT_INFERENCE",
+                            call);
     if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it has quantised parameters; this build has GCKPT_NO_QUANT");
+                            "%s: the plan has quantised parameters; this build has GCKPT_NO_QUANT",
+                            call);
     if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
-            "plan: its workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+            "%s: the plan's workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1",
+            call);
     return GCKPT_OK;
 }
 
@@ -54,7 +60,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                     { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    if (gckpti_check_plan(s, p) != GCKPT_OK)
+    if (gckpti_check_plan(s, p, "exec") != GCKPT_OK)
         return GCKPT_E_ARG;
     if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
         return gckpti_error(s, GCKPT_E_ARG,
@@ -193,10 +199,10 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
 {
     if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: the plan or the store is NULL");
+        return gckpti_error(store, GCKPT_E_ARG, "plan_params: the plan or the store is NULL");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan);
+    gckpt_result result = gckpti_check_plan(store, plan, "plan_params");
     size_t before = store->count;
     for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
         const gckpti_plan_param *next = NULL;
@@ -218,13 +224,13 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             q->p.frozen = next->storage != GCKPT_STORAGE_F32;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  "plan_params: the store has no memory for %I floats of \"%s\"",
                                   next->elements, name);
             gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
         } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
-                                  &store->params[index].p.shape);
+                                  "plan_params: \"%s\" is %S in the plan, %S in the store", name,
+                                  &shape, &store->params[index].p.shape);
         }
     }
     gckpti_store_shrink(store, before);

@@ -1,6 +1,7 @@
 #pragma once
 #include "base/base.h"
 #include "plan/plan.h"
+#ifndef GCKPT_SMALL
 
 /* =================================================================================================
  * >>search: proven bounds of any schedule; the schedule of least cost for every budget
@@ -105,7 +106,7 @@ typedef struct gckpti_candidate {
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int state, dominated;                   /* dominated: an initial has no more bytes and cost */
-    int dense;                              /* an initial close to another one: is not improved */
+    int dense;                              /* an initial that fills a gap: is not improved */
     struct gckpti_candidate *tight;  /* if a level's arena exceeds its limit: a smaller schedule */
     struct gckpti_candidate *hidden; /* this schedule with overlapped copies (gckpti_hide_copies) */
 } gckpti_candidate;
@@ -231,3 +232,4 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif
+#endif /* GCKPT_SMALL */

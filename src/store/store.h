@@ -61,9 +61,9 @@ typedef struct gckpti_operand {
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
  * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
- * or at +0 if `initial` is NULL. In bf16 plans it is split into blocks of terms (manual, 5l).
- * Blocks begin again after each k_period terms (never, if that is 0); the first period began
- * k_offset terms before p = 0. If k_period is shorter than a block, all terms are one chain. */
+ * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
+ * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
+ * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast if one stride of each operand is 1 */

@@ -1,10 +1,10 @@
+#if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
 #include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
 
 GCKPTI_COLD_BEGIN
 
-#ifndef GCKPT_NO_TILES
 /* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
 {
@@ -165,6 +165,6 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
     }
     gckpti_scratch_free(&temp);
 }
-#endif
 
 GCKPTI_COLD_END
+#endif

@@ -6,9 +6,8 @@ from ops import OPS, Call
 
 VIEWS = ("reshape",)
 MOST_INPUTS = 8
-# Builders that make several ops; the graph's nodes then name their ops.
-INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "",
-         "gru": "", "lstm": ""}
+# Builders that make several ops. Each of their nodes is computed by the node's op, not by the builder's name.
+INNER = {"positions", "positions_at", "conv1d", "conv1d_transposed", "global_average_pool", "gru", "lstm"}
 
 
 def int_word(i):
@@ -155,7 +154,7 @@ class Again:
         if i not in self.by_id:
             return self.inner(i, batch)
         made = self.net.made[self.by_id[i]]
-        if INNER.get(made["builder"]) not in (None, node["op"]):
+        if made["builder"] in INNER:
             return self.inner(i, batch)
         x = [None if r < 0 else self.values[self.dump.ids[r]] for r in made["inputs"]]
         c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batch_invariant"], batch), self.half(i))

@@ -1383,10 +1383,11 @@ static void test_entries(void)
     }
 }
 
-/* Tests which rows of a batched product a b form one sample when the gradient of b is summed: all rows if b is shared
- * by the matrices of a, else the rows of one matrix. Numbers are so large that the sum cancels in the demanded order of
- * terms and overflows in any other order. Signs alternate from row to row where all terms form one chain (samples of
- * less than 32 rows), else from pair to pair. b is a single number. */
+/* Tests how the gradient of b in a batched product a b is summed over rows of a. A sample is all rows if the matrices
+ * of a share b, else the rows of one matrix. If a sample has less than 32 rows, the sum is one chain of all terms;
+ * otherwise even and odd terms of a block have a chain each. Terms are so large that they cancel in the demanded order
+ * and overflow in any other: their signs alternate from row to row for one chain, from pair to pair for two. Each
+ * matrix b is 1 x 1. */
 static void test_rows_of_entries(void)
 {
     static const int rows[3] = { 10, 20, 32 };
@@ -2014,7 +2015,7 @@ static void test_integers(void)
     for (int i = 0; i < ROWS * 3; i++)
         x[i] = (float)(i % 5 - 2) / 3;
     uint64_t want = 0;
-    for (int way = 0; way < 8; way++) { /* bits of `way`: i32 condition, plain kernels, two micro-batches */
+    for (int way = 0; way < 8; way++) { /* bits of `way`: 1: i32 condition; 2: desc.plain; 4: two micro-batches */
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         const int64_t rows = way / 4 ? ROWS / 2 : ROWS;

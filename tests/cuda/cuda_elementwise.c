@@ -79,7 +79,8 @@ static gckpt_call new_call(const void *attributes)
     return c;
 }
 
-/* Checks the shapes of a call and adds its operands: output, values, gradients. */
+/* Infers the shape of a call's output, then sets the call's rows and input values. forward() and backward() add the
+ * output and the gradients. */
 static void operands(const gckpt_op *op, gckpt_call *c)
 {
     start();
@@ -509,8 +510,9 @@ static void test_fills(void)
     }
 }
 
-/* Compares CUDA's update with gckpti_cpu_update. The gradient is compared only with write_back, since gckpti_cpu_update
- * always writes scaled gradients back. */
+/* Compares CUDA's update with gckpti_cpu_update. CUDA stores the gradient divided by the count only with write_back;
+ * gckpti_cpu_update always does. Without write_back, the test therefore replaces the processor's gradient by the
+ * undivided sum before it compares. */
 static void test_update(void)
 {
     static const int64_t sizes[] = { 1, 3, 4, 31, 33, 127, 1000, 4095, 4096, 4097, 4100, 8192, 9001 };

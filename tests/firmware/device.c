@@ -39,9 +39,12 @@ int main(void)
 #ifdef GCKPT_SMALL
     bind.debug = GCKPT_DEBUG_MEASURE; /* a build with GCKPT_SMALL has no debugging modes: this must fail */
     if (gckpt_exec_new(&PLAN, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
-        gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG) || gckpt_graph_new(s, NULL) ||
-        gckpt_error(s) != GCKPT_E_ARG)
+        gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG))
         return 7;
+#ifndef gckpt_graph_new /* edition mcu has no such function */
+    if (gckpt_graph_new(s, NULL) || gckpt_error(s) != GCKPT_E_ARG)
+        return 7;
+#endif
     bind.debug = 0;
 #else
     bind.debug = GCKPT_DEBUG_MEASURE;

@@ -2098,7 +2098,7 @@ static void user_losses(void)
             gckpt_result result = gckpt_step(e, feeds, 2, ROWS, &h, &report);
             CHECK_MSG(result == (wrong ? GCKPT_E_DATA : GCKPT_OK), "%s", gckpt_error_text(e));
             if (wrong)
-                ERROR_IS(e, GCKPT_E_DATA, "A loss that counts in its own way can only be the first");
+                ERROR_IS(e, GCKPT_E_DATA, "A loss with a count of its own must be the plan's only loss");
             else
                 CHECK(report.loss == report.loss && report.grad_norm == report.grad_norm &&
                       report.count == ROWS);

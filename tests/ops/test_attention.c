@@ -57,7 +57,7 @@ static gckpt_tensor *repeated(const problem *p, gckpt_tensor *x)
     return all;
 }
 
-/* Computes the attention's output `out`, and the gradients of q, k and v for the given gradient g of `out`. */
+/* Computes the attention's output `out`, and the gradients of q, k and v if a->x[G] is the gradient of `out`. */
 static void solve(const problem *p, const way *w, arrays *a)
 {
     gckpt_store *s = gckpt_store_new(NULL);

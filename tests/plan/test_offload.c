@@ -684,9 +684,9 @@ static void abandoned(void)
     util_free(NULL, p, net.g, net.s);
 }
 
-/* Tests a backend with separate memory but without functions for offloading. The library copies its values through
- * the host, and waits for each copy at once. A copy that fails is an error that changes nothing, and the next step is
- * as if the failed step had not run. */
+/* Tests a backend with separate memory but without functions for offloading. The library copies the backend's values
+ * through the host, and waits for each copy as soon as it has started the copy. If a copy fails, the step returns an
+ * error and changes nothing, and the next step has the results that it would have without the failed step. */
 static void by_the_host(void)
 {
     gckpt_feed feeds[NET_FEEDS];

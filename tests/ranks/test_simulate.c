@@ -43,8 +43,9 @@ static void test_shard_sums(int64_t elements, int ranks)
               (long long)all, (long long)sent[0], (long long)sent[1]);
 }
 
-/* Tests a sum of P bytes over N ranks. If blocks divide evenly, the sum takes log2(N) latencies and sends P (N - 1) /
- * N bytes. On several machines the first levels, which send most bytes, use the faster link within a machine. */
+/* Tests the time of a reduce-scatter of P bytes over N ranks: log2(N) latencies plus the time of P (N - 1) / N bytes if
+ * blocks divide evenly. An all-gather takes the same time. On several machines the first levels of the
+ * reduce-scatter, which send most bytes, use the faster link within a machine. */
 static void seconds(void)
 {
     const simulate_machine m = { 1, 1, 8, { 100, 0.5 }, { 10, 2 }, 0 };

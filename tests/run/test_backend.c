@@ -806,7 +806,8 @@ static void test_caches(void)
     gckpt_store_free(s);
 }
 
-/* Runs all test cases, which any two backends with separate memory must pass, and `count` random graphs. */
+/* Runs all test cases with the backends tested[0] and tested[1], and `count` random graphs. Any two backends with
+ * separate memory must pass them. */
 static void test_tested(unsigned first, unsigned count)
 {
     test_small();

@@ -96,8 +96,9 @@ static inline void promise_report(void)
         printf("%9ld asked %5ld broken: %s\n", promise_checked[i], promise_broken[i], texts[i]);
 }
 
-/* Returns the workspace that an op's shape function requests. In the instruction's workspace, it follows the
- * compensation terms of sums within the instruction (manual, 5e). */
+/* Returns the bytes of an instruction's workspace, or (size_t)-1 if the op's shape function fails. A forward has the
+ * bytes that the shape function requests. A backward has first the compensation terms of sums within the instruction
+ * (manual, 5e), then the bytes that the shape function requests. */
 static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &p->nodes[ins->id];

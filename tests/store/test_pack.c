@@ -342,8 +342,8 @@ static void test_blocks(void)
     memset(x, 0, sizeof x);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 33), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "multiple of 32"));
-    float odd[4]; /* a buffer for misaligned scales and 2-byte values */
-    const char *const at = (const char *)odd + 1;
+    float odd[4];
+    const char *const at = (const char *)odd + 1; /* a misaligned address, for scales and for 2-byte values */
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 4), GCKPT_STORAGE_I8, want,
                                          (const float *)(const void *)at) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "\"w\": values or scales are not aligned"));

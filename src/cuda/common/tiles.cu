@@ -33,7 +33,8 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* Copies 8 bf16, of which `valid` exist, by cp.async (complete after a wait); base: the matrix. */
+/* Copies 8 bf16; from element `valid` on, 0. ALIGNED: by cp.async, complete after a wait; if valid
+ * is 0, `base`, which must be a valid address, is passed instead of `from`, and nothing is read. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {

@@ -1,5 +1,4 @@
-/* Computes y = f(x), and dx from g and the derivative by a rule, all as gradckpt.h does. `at`: x,
- * or y if the derivative is a function of y. o: the N attributes. */
+/* Computes an element of y = F(x, o) as gradckpt.h does. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
@@ -12,6 +11,8 @@ template <auto F, int N = 0> struct Unary {
     }
 };
 
+/* Computes an element of dx by PUT from g and DERIV(at, o), where `at` is x, or y if DERIV is a
+ * function of y. o: the N attributes. */
 template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];

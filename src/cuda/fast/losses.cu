@@ -31,7 +31,9 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
 }
 
 struct LossSizes {
-    int64_t rows, c, v, block, chunk, row; /* block, chunk: most rows, classes; row: of d */
+    int64_t rows, c, v;
+    int64_t block, chunk; /* most rows, most classes at a time */
+    int64_t row; /* elements between rows of the logits' gradient: chunk, rounded up to 8 */
 };
 
 LossSizes loss_sizes(const gckpt_call *call, bool backward)
@@ -45,7 +47,7 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
 /* The arrays in the workspace. */
 struct LossBuffers {
     const uint16_t *x;
-    uint16_t *w, *d; /* w: a chunk, unless w is bf16; d: a block x a chunk */
+    uint16_t *w, *d; /* f32 weights of a chunk as bf16; logits' gradient (block x chunk) */
     float *parts, *losses, *dx;
     RowLoss *state;
 };

@@ -1,0 +1,518 @@
+# The program of header.sh. Input: "/ FILE" for each file present, "= LINE" of EDITIONS, "+ LINE" of MANIFEST.
+function fail(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
+# Chooses the parts of the edition, from the lines of EDITIONS.
+function choose_parts(    i, k, n, at, has, name) {
+    if (!(edition in parts_of))
+        fail("no edition is named " edition "; src/EDITIONS has: " edition_names)
+    n = split(parts_of[edition] " " wanted, at, " ")
+    for (i = 1; i <= n; i++) {
+        name = at[i]
+        sub(/^-/, "", name)
+        if (!(name in switches_of) && name != "all")
+            fail("no part is named " name "; src/EDITIONS has: " part_names)
+        has[at[i]] = 1
+    }
+    for (i = 1; i <= part_count; i++)
+        if (("-" part_name[i]) in has)
+            delete has[part_name[i]]
+        else if ("all" in has)
+            has[part_name[i]] = 1
+    for (i = 1; i <= part_count; i++)
+        if (part_name[i] in has)
+            present_parts = present_parts " " part_name[i]
+        else {
+            missing_parts = missing_parts " " part_name[i]
+            if (types_of[part_name[i]] != "") {
+                lacks_types = lacks_types " " types_of[part_name[i]]
+                lacks_part = part_name[i]
+            }
+            n = split(switches_of[part_name[i]], at, " ")
+            for (k = 1; k <= n; k++) {
+                undefined[at[k]] = part_name[i]
+                defines[++define_count] = at[k]
+            }
+        }
+}
+# Returns 1 or 0 if an operand of an #if is known in this edition, else "".
+function known(operand,    not, name) {
+    gsub(/ /, "", operand)
+    not = sub(/^!/, "", operand)
+    if (operand in undefined)
+        return not ? 1 : 0 # a macro that is 0 (GCKPTI_HAS_FAST)
+    if (operand !~ /^defined\([A-Z0-9_]+\)$/)
+        return ""
+    name = substr(operand, 9, length(operand) - 9)
+    return name in undefined ? (not ? 0 : 1) : ""
+}
+# Splits an expression at the operators && or || that no parentheses enclose; returns the number of operands.
+function operands(text, operator, list,    i, c, deep, n, at) {
+    for (i = at = 1; i <= length(text); i++) {
+        c = substr(text, i, 1)
+        deep += (c == "(") - (c == ")")
+        if (!deep && substr(text, i, 2) == operator) {
+            list[++n] = substr(text, at, i - at)
+            at = i += 2
+        }
+    }
+    list[++n] = substr(text, at)
+    return n
+}
+# Returns an #if expression without the operands that are known in this edition: 1, 0, or what is left.
+function simplified(text, operator,    list, n, i, value, left, decided) {
+    if (operator == "")
+        operator = "||"
+    decided = operator == "||"
+    n = operands(text, operator, list)
+    for (i = 1; i <= n; i++) {
+        value = operator == "||" ? simplified(list[i], "&&") : known(list[i])
+        if (value == "")
+            value = list[i]
+        if (value == decided && value ~ /^[01]$/)
+            return decided
+        gsub(/^ +| +$/, "", value)
+        if (value !~ /^[01]$/)
+            left = left (left == "" ? "" : " " operator " ") value
+    }
+    return left == "" ? !decided : left
+}
+# Returns 1 if the edition has this line. Resolves conditionals; changes `line` where part of a condition remains.
+function in_edition(    text, value) {
+    if (line !~ /^ *# *(if|elif|else|endif)/)
+        return !hidden
+    text = line
+    gsub(/^ *# *| *\/\*.*\*\/ *$/, "", text)
+    if (text ~ /^if/) {
+        outer[++nested] = hidden
+        if (text ~ /^ifn?def /)
+            text = (text ~ /^ifdef/ ? "if " : "if !") "defined(" substr(text, text ~ /^ifdef/ ? 7 : 8) ")"
+        text = substr(text, 4)
+        value = simplified(text)
+        kept[nested] = taken[nested] = 0
+        if (value ~ /^[01]$/) {
+            taken[nested] = value
+            if (!hidden && !value)
+                hidden_by = part_in(text)
+            hidden = hidden || !value
+            return 0
+        }
+        kept[nested] = 1
+        if (value != text)
+            line = "#if " value
+        return !hidden
+    }
+    if (text ~ /^elif/) {
+        value = simplified(substr(text, 6))
+        if (taken[nested] == 1 || value == "0") {
+            hidden = 1
+            return 0
+        }
+        hidden = outer[nested]
+        if (value == "1") {
+            taken[nested] = 1
+            line = "#else"
+            return kept[nested] && !hidden
+        }
+        if (value != substr(text, 6) || !kept[nested])
+            line = (kept[nested] ? "#elif " : "#if ") value
+        kept[nested] = 1
+        return !hidden
+    }
+    if (text ~ /^else/) {
+        hidden = outer[nested] || taken[nested] == 1
+        return kept[nested] && !hidden && taken[nested] != 1
+    }
+    hidden = outer[nested]
+    return kept[nested--] && !hidden
+}
+# Returns the first part that a condition mentions.
+function part_in(text,    name) {
+    while (match(text, /GCKPTI?_[A-Z0-9_]+/)) {
+        name = substr(text, RSTART, RLENGTH)
+        if (name in undefined)
+            return undefined[name]
+        text = substr(text, RSTART + RLENGTH)
+    }
+}
+# Notes a public function that the edition lacks, for the error that its use gets.
+function note_missing(text,    name) {
+    if (part != "" || text !~ /^GCKPT_API /)
+        return
+    name = substr(text, match(text, /gckpt_[a-z0-9_]+\(/), RLENGTH - 1)
+    if (name in missing_at)
+        return
+    missing_function[++missing_count] = name
+    missing_part[missing_count] = hidden_by
+    missing_at[name] = 1
+}
+# Returns the name that marks a file, or "" for a layer header (num/num.h), internal.h and config.h.
+function stem(file,    at, is_layer_header) {
+    split(file, at, /[\/.]/)
+    is_layer_header = at[2] == at[1] && at[3] ~ /^(h|cuh)$/
+    if (!index(file, "/") || is_layer_header || at[2] ~ /^(internal|config)$/)
+        return ""
+    return at[1] == part ? at[2] : at[1] "/" at[2] # of a module in this layer
+}
+function put(line) { text[++lines] = line; part_of[lines] = part; count[part]++ }
+function put_lines(several,    at, n, i) {
+    n = split(several, at, "\n")
+    for (i = 1; i <= n || i == 1; i++)
+        put(at[i])
+}
+# Records the private macros that a line defines or undefines, in order, and whether each is still defined.
+function note_macro(line,    word) {
+    gsub(/^ *# */, "", line)
+    if (part == "" || line !~ /^(define|undef) +(GCKPTI|gckpti)_/)
+        return
+    split(line, word, /[ (]+/)
+    is_defined[word[2]] = word[1] == "define"
+    if (is_defined[word[2]] && !listed_macro[word[2]]++)
+        macro[++macros] = word[2]
+}
+function put_undefs(    i) {
+    for (i = 1; i <= macros; i++)
+        if (is_defined[macro[i]] && macro[i] != "GCKPTI_TICKS_PER_RADIAN")
+            put("#undef " macro[i])
+}
+# Checks that no other file defines the name that a line defines (names that macros paste are not checked).
+function check_duplicate(line, file) {
+    if (line ~ /^(static|GCKPTI_FN|GCKPTI_DATA) [^=]*gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/) {
+        name = substr(line, match(line, /gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/))
+        sub(/[^a-z0-9_].*/, "", name)
+    }
+    if (name == "" || line !~ /;$|^\{|[{}]$/)
+        return
+    if (line !~ /;$/ && in_else)
+        ; # a stub for a part that is left out
+    else if (line !~ /;$/ && name in defined_in && defined_in[name] != file)
+        fail("static " name " is in " dir "/" defined_in[name] " and in " dir "/" file)
+    if (line !~ /;$/ && !in_else)
+        defined_in[name] = file
+    name = ""
+}
+# Appends a file; the mark of its name and its entry in the table of contents come with its first line.
+function place(file, condition,    line_count, separate, depth, blank, more) {
+    blank = 1 # leaves out blank lines at the beginning, and all but the first of several
+    name = ""
+    line_count = lines
+    while ((getline line < (dir "/" file)) > 0) {
+        as_written = line
+        while (edition != "" && line ~ /^ *# *(el)?if.*\\$/ && (getline more < (dir "/" file)) > 0) {
+            as_written = as_written "\n" more
+            sub(/ *\\$/, "", line)
+            sub(/^ */, " ", more)
+            joined = line = line more
+        }
+        if (condition != "" && line ~ /^#if/) {
+            if (line != condition)
+                fail(dir "/" file " does not begin with " condition ", as MANIFEST says")
+            condition = ""
+        }
+        if (line == "#ifdef GCKPTI_SEPARATE_TU" || line == "#ifndef GCKPTI_SEPARATE_TU") {
+            separate = line
+            depth = 0
+            continue
+        }
+        depth += (line ~ /^#if/) - (line ~ /^#endif/)
+        if (line ~ /^#if.*GCKPT_(NO_|SMALL)/)
+            part_at = depth
+        else if (line ~ /^#else/ && depth == part_at)
+            in_else = 1
+        else if (line ~ /^#endif/ && depth < part_at)
+            in_else = part_at = 0
+        if (separate != "" && depth < 0) {
+            separate = ""
+            continue
+        }
+        if (separate == "#ifdef GCKPTI_SEPARATE_TU" || (line ~ /^#include "|^#pragma once$/ && line != "#include \"gradckpt.h\""))
+            continue
+        if (edition != "" && !in_edition()) {
+            if (hidden)
+                note_missing(line)
+            continue
+        }
+        if (blank && line == "")
+            continue
+        if (lines == line_count && stem(file) != "") {
+            if (!marked[part, stem(file)]++)
+                put("/* >>" (stem(file) ~ /\// ? "" : part "/") stem(file) " */")
+            if (index(files_of[part] " ", " " stem(file) " ") == 0)
+                files_of[part] = files_of[part] " " stem(file)
+        }
+        check_duplicate(line, file)
+        note_macro(line)
+        if (line == "@undef@")
+            put_undefs()
+        else
+            put_lines(line == joined ? as_written : line)
+        blank = line == ""
+    }
+    if (condition != "")
+        fail(dir "/" file " does not begin with " condition ", as MANIFEST says")
+    if (!blank)
+        put("")
+    close(dir "/" file)
+}
+$1 == "=" && $2 == "part" {
+    part_name[++part_count] = $3
+    part_names = part_names " " $3
+    for (i = 4; i <= NF && $i != ":"; i++)
+        if (sub(/^[*]/, "", $i))
+            types_of[$3] = types_of[$3] " " $i
+        else
+            switches_of[$3] = switches_of[$3] " " $i
+    next
+}
+$1 == "=" && $2 == "edition" {
+    edition_names = edition_names " " $3
+    for (i = 4; i <= NF; i++)
+        parts_of[$3] = parts_of[$3] " " $i
+    next
+}
+$1 == "=" && $2 == "keep" { kept_by_name[$3] = 1 }
+$1 == "=" { next }
+$1 == "+" && edition != "" && !chosen++ { choose_parts() }
+$1 == "/" { present[$2] = 1; next }
+$2 ~ /^#/ || NF < 2 { next }
+$2 ~ /\/$/ {
+    folders[++n] = part = substr($2, 1, length($2) - 1)
+    words[part] = $0
+    sub(/^\+ *[^ ]+ */, "", words[part])
+    next
+}
+listed[$2]++ { fail(dir "/MANIFEST lists " $2 " twice"); next }
+!($2 in present) && system("test -f " dir "/" $2) { fail(dir "/MANIFEST lists " $2 ", which is not there"); next }
+$4 == "separate" || (part "/") in undefined { next }
+{
+    if (!index($2, "/"))
+        part = ""
+    condition = ""
+    for (i = 4; i <= NF && $4 != "-"; i++)
+        condition = condition (i > 4 ? " " : "") $i
+    place($2, condition)
+}
+# ---- an edition has no private function that nothing calls, and no public one whose prototype names a type that it lacks ----
+# Sets first_of, last_of and name_of for each function definition, from its comment on; prototype_of for each prototype.
+function find_functions(    i, k, name, head, begin) {
+    for (i = 1; i <= lines; i++) {
+        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPT_API|static )/)
+            continue
+        head = text[i]
+        for (k = i; head !~ /[;{=]/ && k < i + 8; k++)
+            head = head " " text[k + 1]
+        if (head !~ /^[^={]*[;{]/ || !match(head, /gckpti?_[a-z0-9_]+\)?\(/))
+            continue
+        name = substr(head, RSTART, RLENGTH - 1)
+        if (name == "gckpt_result") # gckpt_result(name)(..)
+            name = match(head, /\(gckpti?_[a-z0-9_]+\)/) ? substr(head, RSTART + 1, RLENGTH - 2) : ""
+        sub(/\)/, "", name)
+        begin = comment_before(i)
+        if (head ~ /^[^{]*;/) {
+            prototypes[name] = prototypes[name] " " i ":" k
+            while (i <= k)
+                in_prototype[i++] = 1
+            i = k
+            public_head[name] = head ~ /^GCKPT_API/ ? head : public_head[name]
+        } else {
+            while (text[k] !~ /}$/ || (text[k] != "}" && k > i && text[i] !~ /}$/))
+                k++
+            first_of[++functions] = begin
+            head_of[functions] = i
+            last_of[functions] = k
+            name_of[functions] = name
+            is_public[functions] = head ~ /^GCKPT_API/
+        }
+        i = k
+    }
+}
+# Returns the first line of the comment directly above line i, or i.
+function comment_before(i,    k) {
+    if (text[i - 1] !~ /\*\/$/ || text[i - 1] ~ /^\/\* (-----|>>)|---- \*\/$/)
+        return i
+    for (k = i - 1; text[k] !~ /^\/\*/; k--)
+        ;
+    return text[k] ~ /^\/\* ----/ ? i : k
+}
+# Notes what the lines from..to name, as used by unit u. A macro that pastes names uses every function of that form.
+function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
+    for (i = from; i <= to; i++) {
+        line = text[i]
+        if (i in in_prototype)
+            continue
+        gsub(/"([^"\\]|\\.)*"/, "", line)
+        if (in_comment && !sub(/^.*\*\//, "", line))
+            continue
+        in_comment = 0
+        gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line)
+        if (sub(/\/\*.*/, "", line))
+            in_comment = 1
+        if (line ~ /GCKPTI_DESC[A-Z_]*\(/ || in_desc) { # shape rules and costs, which only the planner calls
+            in_desc = line !~ /\);/ && line !~ /[^\\,(|]$/
+            if (lacks_types != "")
+                gsub(/gckpti_[a-z0-9_]+_(shape|flops|flops_backward|field)/, "", line)
+        }
+        while (match(line, /V\([a-z0-9_]+\)/)) # num/vectors.h
+            line = substr(line, 1, RSTART - 1) "gckpti_" substr(line, RSTART + 2, RLENGTH - 3) " " substr(line, RSTART + RLENGTH)
+        if (u == 0 && line ~ /^[A-Z_0-9]+\(|\\$/) # a word of a list can become a name by gckpti_##name
+            for (n = split(line, at, /[^a-z0-9_]+/); n > 0; n--)
+                uses[0] = uses[0] " gckpti_" at[n]
+        while (match(line, /gckpti_[a-z0-9_]*##[a-z]+(##[a-z0-9_]+)?/)) {
+            word = substr(line, RSTART, RLENGTH)
+            line = substr(line, RSTART + RLENGTH)
+            gsub(/##[a-z]+(##)?/, "[a-z0-9_]+", word)
+            if (word != "gckpti_[a-z0-9_]+" && (lacks_types == "" || word !~ /_shape$/))
+                pasted[word] = 1
+        }
+        while (match(line, /gckpti?_[a-z0-9_]+/)) {
+            word = substr(line, RSTART, RLENGTH)
+            line = substr(line, RSTART + RLENGTH)
+            uses[u] = uses[u] " " word
+        }
+    }
+}
+function keep_function(name) {
+    if ((name in index_of) && is_public[index_of[name]] >= 0 && !kept_function[name]++)
+        queue[++queued] = name
+}
+function drop_lines(from, to,    i) {
+    for (i = from; i <= to; i++)
+        if (!(i in dropped)) {
+            dropped[i] = 1
+            count[part_of[i]]--
+        }
+}
+function drop_prototypes(name,    n, i, at, span) {
+    n = split(prototypes[name], at, " ")
+    for (i = 1; i <= n; i++) {
+        split(at[i], span, ":")
+        drop_lines(comment_before(span[1]), span[2])
+    }
+}
+function miss_function(name) {
+    if (name in missing_at)
+        return
+    missing_at[name] = 1
+    missing_function[++missing_count] = name
+    missing_part[missing_count] = lacks_part
+}
+function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count) {
+    find_functions()
+    for (f = 1; f <= functions; f++) {
+        gone = 0
+        n = split(lacks_types, at, " ")
+        for (i = 1; i <= n && is_public[f]; i++)
+            gone += public_head[name_of[f]] ~ ("[^a-z_]" at[i] "[^a-z_]")
+        if (gone) {
+            is_public[f] = -1
+            miss_function(name_of[f])
+        }
+        index_of[name_of[f]] = f
+    }
+    for (name in public_head) {                    # of macros that define functions, or of files that are left out
+        gone = 0
+        n = split(lacks_types, at, " ")
+        for (i = 1; i <= n && !(name in index_of); i++)
+            gone += public_head[name] ~ ("[^a-z_]" at[i] "[^a-z_]")
+        if (gone)
+            gone_names[++gone_count] = name
+    }
+    for (i = 2; i <= gone_count; i++)              # in an order that does not depend on awk
+        for (k = i; k > 1 && gone_names[k - 1] > gone_names[k]; k--) {
+            name = gone_names[k]
+            gone_names[k] = gone_names[k - 1]
+            gone_names[k - 1] = name
+        }
+    for (k = 1; k <= gone_count; k++) {
+        miss_function(gone_names[k])
+        drop_prototypes(gone_names[k])
+    }
+    k = 1
+    for (f = 1; f <= functions; f++) {             # text between functions
+        note_uses(k, head_of[f] - 1, 0)
+        note_uses(head_of[f], last_of[f], f)
+        k = last_of[f] + 1
+    }
+    note_uses(k, lines, 0)
+    for (f = 1; f <= functions; f++) {
+        if (is_public[f] == 1 || name_of[f] in kept_by_name)
+            keep_function(name_of[f])
+        for (form in pasted)
+            if (name_of[f] ~ ("^" form "$") && (lacks_types == "" || name_of[f] !~ /_flops_backward$/))
+                keep_function(name_of[f])
+    }
+    n = split(uses[0], at, " ")
+    for (i = 1; i <= n; i++)
+        keep_function(at[i])
+    for (k = 1; k <= queued; k++) {
+        n = split(uses[index_of[queue[k]]], at, " ")
+        for (i = 1; i <= n; i++)
+            keep_function(at[i])
+    }
+    for (f = 1; f <= functions; f++) {
+        name = name_of[f]
+        if (kept_function[name])
+            continue
+        drop_lines(first_of[f], last_of[f])
+        drop_prototypes(name)
+    }
+}
+function contents(    i, k, m, row, file) {
+    for (i = 1; i <= n; i++) {
+        row = "     >>" folders[i]
+        printf " *%-16s %-74s%6d\n", row, words[folders[i]], count[folders[i]]
+        m = split(files_of[folders[i]], file, " ")
+        row = ""
+        for (k = 1; k <= m; k++) {
+            if (length(row) + length(file[k]) > 74) {
+                print " *                " row ","
+                row = ""
+            }
+            row = row (row == "" ? " " : ", ") file[k]
+        }
+        if (row != "")
+            print " *                " row
+    }
+}
+# The first lines of an edition.
+function edition_head(    i, version, at) {
+    for (i = 1; i <= lines; i++)
+        if (split(text[i], at, " ") > 2 && at[2] ~ /^GCKPT_VERSION_/)
+            version = version (version == "" ? "" : ".") at[3]
+    print "/* gradckpt.h, edition " edition ", version " version (commit == "" ? "" : ", commit " commit)
+    print " * has the parts:" present_parts
+    print " * lacks the parts:" missing_parts
+    print " * Another edition, in the source tree: make header EDITION=core PARTS=\"dist bf16\" */"
+}
+# Switches of the parts that the edition lacks, and their functions as macros that do not compile.
+function edition_macros(    i) {
+    for (i = 1; i <= define_count; i++)
+        if (defines[i] !~ /^GCKPTI|\/$/)
+            print "#undef " defines[i] "\n#define " defines[i]
+    if (missing_count)
+        print "/* Functions of parts that this edition lacks; a use of one does not compile. */"
+    for (i = 1; i <= missing_count; i++)
+        print "#define " missing_function[i] "(...) " missing_function[i] "_needs_part_" missing_part[i]
+}
+END {
+    for (file in present)
+        if (!listed[file])
+            fail(dir "/" file " is not in " dir "/MANIFEST")
+    while (text[lines] == "")
+        lines--
+    if (edition != "" && !bad) {
+        if (missing_parts != "")
+            drop_unused()
+        edition_head()
+    }
+    for (i = 1; i <= lines && !bad; i++) {
+        if (i in dropped || (edition != "" && text[i] == "" && blank))
+            continue
+        blank = text[i] == ""
+        if (text[i] == "@contents@")
+            contents()
+        else
+            print text[i]
+        if (edition != "" && text[i] == "#define GRADCKPT_H")
+            edition_macros()
+    }
+    exit bad
+}
