@@ -870,7 +870,7 @@ END
         rm -rf $B/$1-*.dump ;;
     layout)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, layer headers; <= 100 columns, no tabs
         sh tests/layout/layout.sh src gradckpt.h && sh tests/layout/layout.sh src/cuda gradckpt_cuda.cu &&
-            sh tests/layout/words.sh && sh tests/layout/prose.sh && sh tests/layout/order.sh src &&
+            sh tests/layout/words.sh && sh tests/layout/prose.sh && sh tests/layout/order.sh src && sh tests/layout/mentions.sh src &&
             ! grep -n -E '^.{101,}' gradckpt.h gradckpt_cuda.cu &&
             ! grep -n "$(printf '\t')" gradckpt.h gradckpt_cuda.cu || return 1
         [ -f build/libsrc.a ] || return 0    # after make test: an edit of one file compiles that file

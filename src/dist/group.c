@@ -76,7 +76,7 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     gckpti_comm *comm = &e->group->comm;
     if (comm->aborted) {
         e->group->call_ended = 1;
-        e->step.state = GCKPTI_IDLE;
+        gckpti_set_state(e, GCKPTI_IDLE);
         const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
                             "%s%i does not answer: it ended, hangs or cannot be reached; free "
@@ -153,7 +153,7 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
     if (agreed.result == GCKPT_OK)
         return GCKPT_OK;
     group->call_ended = 1;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     return agreed.rank < 0 ? gckpti_error(e, (gckpt_result)agreed.result, "%s", agreed.text)
                            : gckpti_error(e, (gckpt_result)agreed.result, "rank %i: %s",
                                           (int)agreed.rank, agreed.text);

@@ -330,8 +330,8 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Each extends a hash: by a node of a plan as it runs (plan->check); by the number of virtual ranks,
- * on which the bits of results depend. */
+/* Each extends a hash: by a node of a plan as it runs (plan->check), or by the number of virtual
+ * ranks, on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 

@@ -69,7 +69,8 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     gckpt_result result = GCKPT_OK;
     switch (gckpti_next_action(e, &result)) {
     case GCKPTI_ACTION_STOP:
-        e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
+        if (result != GCKPT_OK)
+            gckpti_set_state(e, GCKPTI_IDLE);
         return result;
     case GCKPTI_ACTION_REPLAYED: gckpti_collect_rows(e); return GCKPT_MORE;
     case GCKPTI_ACTION_RUN: result = gckpti_run_instruction(e, &e->plan->ins[e->step.pc], c); break;
@@ -85,7 +86,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         gckpti_collect_rows(e);
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
-        e->step.state = GCKPTI_IDLE;
+        gckpti_set_state(e, GCKPTI_IDLE);
     return result == GCKPT_OK ? GCKPT_MORE : result;
 }
 
@@ -114,7 +115,7 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
     waited = waited == *result ? GCKPT_OK : gckpti_defer_error(e, waited);
     if (waited == GCKPT_OK)
         return *result;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     return *result = waited;
 }
 
@@ -128,7 +129,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
                      "step: parameters were quantised during it, which ended it; begin it again");
         gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
         if (result != GCKPT_OK) {
-            e->step.state = GCKPTI_IDLE;
+            gckpti_set_state(e, GCKPTI_IDLE);
             e->device.in_call = 0;
             return result;
         }

@@ -16,10 +16,11 @@ GCKPTI_COLD_END /* begun by planner */
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
  *                       At the epilogue it jumps back to the body while there are rows.
- *   gckpti_run_forward  (advance), _backward: `call` sets shapes and addresses, `mixed` makes f32
- *                       copies of bf16 operands. The op's kernel runs, in strips if the plan says
- *                       so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (micro_batches) REDUCE.
+ *   gckpti_handlers     (instructions) by kind: the function that runs an instruction
+ *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
+ *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
+ *                       says so, or on host copies if the backend has no kernel for it (host).
+ *   gckpti_run_copies   (offload/copies) OFFLOAD, RELOAD; gckpti_run_reduce (dist/micro_batches).
  *   gckpti_run_update   (update) a pass over a parameter. Before the first one the losses' counts
  *                       are final; a step that clips finishes all gradients first.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
@@ -293,6 +294,16 @@ struct gckpt_exec {
     } debug;
 #endif
 };
+
+/* Changes the state of a step; GCKPT_ASSERT checks that the change is in the drawing above. */
+static inline void gckpti_set_state(gckpt_exec *e, int state)
+{
+    GCKPT_ASSERT(state == GCKPTI_IDLE || e->step.state == GCKPTI_IDLE ||
+                 (state == GCKPTI_RUNNING && e->step.state == GCKPTI_STREAMING));
+    GCKPT_ASSERT(state == GCKPTI_IDLE ||
+                 e->step.pc == (e->step.state == GCKPTI_IDLE ? 0 : e->plan->epilogue));
+    e->step.state = state;
+}
 
 /* Returns the backend, which has all functions set. */
 static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)

@@ -111,7 +111,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
     const int64_t all = goal == GCKPTI_GOAL_STREAM ? p->batch : rows;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     e->losses.valid = 0;
     e->step.goal = goal;
     if (inference != (p->mode == GCKPT_INFERENCE))
@@ -211,7 +211,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     gckpti_fill(e, e->losses.totals, 0,
                 e->plan->term_count * (size_t)gckpti_local_vranks(e->plan) *
                     sizeof *e->losses.totals);
-    e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
+    gckpti_set_state(e, streams ? GCKPTI_STREAMING : GCKPTI_RUNNING);
     if (!streams)
         gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
@@ -221,7 +221,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     if (GCKPTI_RUNS_TRAINING)
         gckpti_sum_fetched_grads(e);
     gckpt_result result = gckpti_sum_losses(e);

@@ -3,7 +3,7 @@
 
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report)
 {
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
     if (result == GCKPT_OK && gckpti_loss_count(e))
         result = gckpti_finish_gradients(e);
@@ -93,8 +93,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
-    exec->step.state = GCKPTI_RUNNING;
     exec->step.pc = exec->plan->epilogue;
+    gckpti_set_state(exec, GCKPTI_RUNNING);
     gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;

@@ -65,7 +65,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
         result = gckpti_run(e, INT64_MAX);
     if (result == GCKPT_OK)
         result = gckpti_wait_backend(e);
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     double end = gckpti_clock(r);
     *seconds = end > start ? end - start : 0;
     if (result != GCKPT_OK)

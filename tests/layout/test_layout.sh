@@ -9,6 +9,7 @@ check "src/ is in order" sh tests/layout/layout.sh src
 check "the words of names and prose" sh tests/layout/words.sh
 check "sentences and pages" sh tests/layout/prose.sh
 check "files call only files above them" sh tests/layout/order.sh src
+check "features outside their folders" sh tests/layout/mentions.sh src
 check "src/cuda/ is in order" sh tests/layout/layout.sh src/cuda
 
 # broken NAME TEXT COMMAND...: checks that layout.sh prints TEXT in a copy of src (or $of) that the command changes
@@ -129,6 +130,13 @@ knotted() # a call of a function in a later file is reported
         grep -q '^plan/types.c uses gckpti_assign_offsets of plan/place.c' "$work/order"
 }
 check "a call of a later file" knotted
+
+mentioned() # one more line that mentions a feature outside its folder
+{
+    rm -rf "$work/src" && cp -r src "$work/src" && echo '/* Ranks. */' >> "$work/src/num/sums.c" &&
+        ! sh tests/layout/mentions.sh "$work/src" > "$work/mentions" && grep -q '^dist: .* are allowed' "$work/mentions"
+}
+check "a feature mentioned elsewhere" mentioned
 
 drawn() # drawn DIR: make architecture would not change the page
 {
