@@ -245,7 +245,7 @@ coverage:
 SECONDS = 60
 # Many steps in runs of 50: build/long [STEPS], 20,000 by default.
 build/long: tests/long/long.c build/gradckpt.o
-	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Itests -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm -pthread
+	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Isrc -Itests -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm -pthread
 
 fuzz:
 	@sh tests/fuzz/fuzz.sh $(SECONDS)
@@ -472,7 +472,7 @@ build/api/gradckpt.h: src/api.h
 	@mkdir -p $(@D)
 	cp $< $@
 build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/options
-	$(LINKED) $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
+	$(LINKED) -Isrc $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
 # $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately.
 ISAS = 0 1 2 3
@@ -573,7 +573,7 @@ $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h 
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 # Programs compiled by mpicc.
-MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
+MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED
 build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/libsrc.a
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/libsrc.a
@@ -608,7 +608,7 @@ $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.
 	$(LINKED) -Ibuild/api -Iexamples $(BENCH_INCLUDES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
-build/o/ablate.o: BENCH_INCLUDES = -Itests
+build/o/ablate.o: BENCH_INCLUDES = -Isrc -Itests
 build/o/plans.o build/o/fits.o: BENCH_INCLUDES = -Isrc # they read fields of internal structs
 build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(OBJ_DIR)/options

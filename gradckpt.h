@@ -106,7 +106,7 @@
  *                       random initial weights (and SEARCH, RANKS, CHECK)
  *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
- *    GCKPT_NO_EXPORT    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
+ *    GCKPT_NO_EXPORT    plans and weights as C: gckpt_plan_c, gckpt_store_c
  *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
  *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; loading ignores the notes of a file
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
@@ -156,9 +156,7 @@
  *    between machines.
  *
  * 8. Plans as data (docs/device.md)
- *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read) any machine
- *    can read it for the same graph. As C (gckpt_plan_c) it is compiled into firmware, without
- *    graph or planner:
+ *    A plan printed as C (gckpt_plan_c) is compiled into firmware, without graph or planner:
  *
  *        host:    desc.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
  *                 gckpt_plan_c(p, "small", write_to_file, file);             -> small.h
@@ -263,17 +261,17 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4877
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4870
  *                 types, plan, tensors, bf16/plan, op_lowerings, gradients, order, place,
  *                 tiles/op, tiles/group, tiles/fuse, model, builders, schedule, offload/time,
  *                 lowered, modes, dist/prefetch, encode
  *     >>search    bounds that no schedule can beat; the least cost for every budget           3239
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 offload/hide_copies, choose, open
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1787
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1778
  *                 getters, checks, planner, request, tools/frontier, tools/fit, tools/print,
  *                 tools/frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5509
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5521
  *                 call, memory, dist/exchange, backend, dist/group, params, host,
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
  *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
@@ -282,8 +280,8 @@
  *                 gradients, tools/calibrate, tools/trials
  *     >>files     safetensors                                                                 2643
  *                 axes, write, header, resolve, read, path, dist/load, dist/save
- *     >>export    plans and weights as files and as C constants                                959
- *                 file, c, weights
+ *     >>export    plans and weights as C constants                                             535
+ *                 c, weights
  *     >>kernels   the loops of the fast kernels, for each instruction set                     3890
  *                 begin, vectors, products, gemv, quant/int4, quant/kernels, product_block,
  *                 math, elementwise, rowwise, random, bf16/kernels, bf16/avx512, column_sums,
@@ -306,7 +304,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      15 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      15 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -1377,16 +1375,6 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * and for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
-/* Write a plan as a file, the same bytes on every machine, and read such a file. Reading needs the
- * graph that the plan was made for (same hash, same parameters frozen and quantised). It refuses,
- * with the reason as the graph's error, another graph, another version of this header, a damaged
- * file, and a plan too large for this machine. The plan is valid whatever the file contains: it is
- * derived from the graph again, and the order of instructions and the offsets are checked; only
- * costs and bounds are taken as written. memory is as gckpt_plan_desc.memory (NULL selects the
- * heap). */
-GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
-                                      const gckpt_memory *memory);
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
  * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
@@ -8621,7 +8609,7 @@ static void gckpti_softmax_gradients(const gckpt_call *call, int log)
                 gckpti_put_product(&d[j], y[j], g[j] - sum, call->in[0].accumulate);
     }
 }
-static gckpt_result gckpti_softmax_shape(gckpt_call *call)
+GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 {
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
@@ -14974,7 +14962,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *   model        of one variant (lowering of ops, order of backwards) of a request (graph, loss
  *                terms, desc): its nodes, their cost, the memory of gradients; then read-only
  *   schedule     a list of entries (see below). Builders (store-all, memory-poor, segments, the
- *                user, a file, the search) write the body; gckpti_finish_schedule adds the other
+ *                user, the search) write the body; gckpti_finish_schedule adds the other
  *                parts and applies gckpt_keep (must_save) and gckpt_recompute (must_recompute).
  *   live ranges  gckpti_find_live_ranges scans a schedule once, from its end. It removes forwards
  *                whose results nobody reads, and finds live ranges, live bytes and cost.
@@ -15182,34 +15170,29 @@ typedef struct {
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
-/* The scalars of a plan, in the order of plans printed as C. The third argument is the greatest
- * value in a file (export/file.c), or 0 if files do not have it. A change of any type of this
- * section is a change of GCKPT_PLAN_FORMAT. */
+/* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
+ * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; hash of the ops that run */     \
-    X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
-    X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
-    X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
-    X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
-    X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
-    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)     \
-    X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
-    X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
-    X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
-    X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1 if no REDUCE */      \
-    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
-    X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
-    X(int, quantised, 0)                 /* nonzero if some parameter is quantised */              \
-    X(int, mixer, 0)                     /* a node that mixes rows, or -1 */                       \
-    X(int, body, 0) X(int, epilogue, 0)  /* first instruction of body, epilogue */                 \
-    X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
-    X(size_t, offloaded, PTRDIFF_MAX / 2) /* bytes of slower memory */                             \
-    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)   \
-    X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
-    X(size_t, operand_count, 0) X(size_t, fetch_count, 0) X(size_t, word_count, 0)                 \
-    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_hash; hash of the ops that run */           \
+    X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
+    X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
+    X(uint64_t, offload_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)            \
+    X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
+    X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
+    X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
+    X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
+    X(int, virtual_ranks) X(int, ranks) /* 1, 1 if no REDUCE */                                    \
+    X(gckpt_shard, shard) X(int, overlap_offload) X(int, accumulates)                              \
+    X(int, bf16_weights)         /* matrix products read bf16 copies of parameters */              \
+    X(int, quantised)            /* nonzero if some parameter is quantised */                      \
+    X(int, mixer)                /* a node that mixes rows, or -1 */                               \
+    X(int, body) X(int, epilogue) /* first instruction of body, epilogue */                        \
+    X(size_t, alignment) X(size_t, proven_bytes)                                                   \
+    X(size_t, offloaded) /* bytes of slower memory */                                              \
+    X(size_t, term_count) X(size_t, arena) X(size_t, peak) X(size_t, inputs)                       \
+    X(size_t, node_count) X(size_t, param_count) X(size_t, length) X(size_t, operand_count)        \
+    X(size_t, fetch_count) X(size_t, word_count) X(size_t, size_count) X(size_t, name_bytes)
 
 /* The arrays of a plan: type, name, length, and 1 if only reports read it (GCKPT_SMALL: NULL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
@@ -15238,7 +15221,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * 1. in[i] < id and base <= id: nodes are in topological order.
  * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
  * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
-#define GCKPTI_NUMBER(type, name, most)           type name;
+#define GCKPTI_NUMBER(type, name)                 type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {
     gckpti_object object;
@@ -15295,8 +15278,8 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Each extends a hash: by a node of a plan as it runs (plan->check); by the number of virtual ranks,
- * on which the bits of results depend. */
+/* Each extends a hash: by a node of a plan as it runs (plan->check), or by the number of virtual
+ * ranks, on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
@@ -15755,9 +15738,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
-
-/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
-GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
 /* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
@@ -19516,7 +19496,7 @@ static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
     return node;
 }
 
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_plan_node node = gckpti_plan_node_of(t);
@@ -19704,7 +19684,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
+/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
+static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 {
     size_t n = d->buffer_count;
     int *order = (int *)gckpti_scratch_alloc(&p->temp, n, sizeof *order);
@@ -23093,26 +23074,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
  * gckpt_fit does all of it for each micro-batch size. getters, print, frontier_print read plans.
  * ============================================================================================== */
 
-static inline const char *gckpti_shard_name(gckpt_shard shard)
-{
-    static const char *const names[] = { "nothing", "state", "state and gradients",
-                                         "state, gradients and values" };
-    return names[shard];
-}
-
 #ifndef GCKPT_SMALL
-/* ---- planner/planner.c ---- */
-/* Frees a planner and those of the variants after it. */
-GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
-
-/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
-GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p);
-
-/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
-GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                            gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d);
-
 /* ---- tools/fit.c ---- */
 #ifndef GCKPT_NO_FIT
 /* Runs gckpt_fit, which has the other six parameters, for micro-batches of at least least_rows. */
@@ -23553,6 +23515,7 @@ GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
     p->entry_capacity = 0;
 }
 
+/* Frees a planner and those of the variants after it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
     for (gckpti_planner *q = p, *next; q; q = next) {
@@ -23565,6 +23528,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
+/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
@@ -23600,6 +23564,7 @@ GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_gra
     return batch / vranks + (batch % vranks > 0);
 }
 
+/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)
@@ -24604,6 +24569,13 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_print(k, ", %z live\n", u.live);
 }
 
+static const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
+
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",
@@ -24882,10 +24854,11 @@ GCKPTI_COLD_END /* begun by planner */
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
  *                       At the epilogue it jumps back to the body while there are rows.
- *   gckpti_run_forward  (advance), _backward: `call` sets shapes and addresses, `mixed` makes f32
- *                       copies of bf16 operands. The op's kernel runs, in strips if the plan says
- *                       so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (micro_batches) REDUCE.
+ *   gckpti_handlers     (instructions) by kind: the function that runs an instruction
+ *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
+ *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
+ *                       says so, or on host copies if the backend has no kernel for it (host).
+ *   gckpti_run_copies   (offload/copies) OFFLOAD, RELOAD; gckpti_run_reduce (dist/micro_batches).
  *   gckpti_run_update   (update) a pass over a parameter. Before the first one the losses' counts
  *                       are final; a step that clips finishes all gradients first.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
@@ -25159,6 +25132,16 @@ struct gckpt_exec {
     } debug;
 #endif
 };
+
+/* Changes the state of a step; GCKPT_ASSERT checks that the change is in the drawing above. */
+static inline void gckpti_set_state(gckpt_exec *e, int state)
+{
+    GCKPT_ASSERT(state == GCKPTI_IDLE || e->step.state == GCKPTI_IDLE ||
+                 (state == GCKPTI_RUNNING && e->step.state == GCKPTI_STREAMING));
+    GCKPT_ASSERT(state == GCKPTI_IDLE ||
+                 e->step.pc == (e->step.state == GCKPTI_IDLE ? 0 : e->plan->epilogue));
+    e->step.state = state;
+}
 
 /* Returns the backend, which has all functions set. */
 static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
@@ -26348,7 +26331,7 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     gckpti_comm *comm = &e->group->comm;
     if (comm->aborted) {
         e->group->call_ended = 1;
-        e->step.state = GCKPTI_IDLE;
+        gckpti_set_state(e, GCKPTI_IDLE);
         const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
                             "%s%i does not answer: it ended, hangs or cannot be reached; free "
@@ -26425,7 +26408,7 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
     if (agreed.result == GCKPT_OK)
         return GCKPT_OK;
     group->call_ended = 1;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     return agreed.rank < 0 ? gckpti_error(e, (gckpt_result)agreed.result, "%s", agreed.text)
                            : gckpti_error(e, (gckpt_result)agreed.result, "rank %i: %s",
                                           (int)agreed.rank, agreed.text);
@@ -29205,7 +29188,8 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     gckpt_result result = GCKPT_OK;
     switch (gckpti_next_action(e, &result)) {
     case GCKPTI_ACTION_STOP:
-        e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
+        if (result != GCKPT_OK)
+            gckpti_set_state(e, GCKPTI_IDLE);
         return result;
     case GCKPTI_ACTION_REPLAYED: gckpti_collect_rows(e); return GCKPT_MORE;
     case GCKPTI_ACTION_RUN: result = gckpti_run_instruction(e, &e->plan->ins[e->step.pc], c); break;
@@ -29221,7 +29205,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         gckpti_collect_rows(e);
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
-        e->step.state = GCKPTI_IDLE;
+        gckpti_set_state(e, GCKPTI_IDLE);
     return result == GCKPT_OK ? GCKPT_MORE : result;
 }
 
@@ -29250,7 +29234,7 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
     waited = waited == *result ? GCKPT_OK : gckpti_defer_error(e, waited);
     if (waited == GCKPT_OK)
         return *result;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     return *result = waited;
 }
 
@@ -29264,7 +29248,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
                      "step: parameters were quantised during it, which ended it; begin it again");
         gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
         if (result != GCKPT_OK) {
-            e->step.state = GCKPTI_IDLE;
+            gckpti_set_state(e, GCKPTI_IDLE);
             e->device.in_call = 0;
             return result;
         }
@@ -29994,7 +29978,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
     const int64_t all = goal == GCKPTI_GOAL_STREAM ? p->batch : rows;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     e->losses.valid = 0;
     e->step.goal = goal;
     if (inference != (p->mode == GCKPT_INFERENCE))
@@ -30094,7 +30078,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     gckpti_fill(e, e->losses.totals, 0,
                 e->plan->term_count * (size_t)gckpti_local_vranks(e->plan) *
                     sizeof *e->losses.totals);
-    e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
+    gckpti_set_state(e, streams ? GCKPTI_STREAMING : GCKPTI_RUNNING);
     if (!streams)
         gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
@@ -30104,7 +30088,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     if (GCKPTI_RUNS_TRAINING)
         gckpti_sum_fetched_grads(e);
     gckpt_result result = gckpti_sum_losses(e);
@@ -30186,7 +30170,7 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
 
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report)
 {
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
     if (result == GCKPT_OK && gckpti_loss_count(e))
         result = gckpti_finish_gradients(e);
@@ -30276,8 +30260,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
-    exec->step.state = GCKPTI_RUNNING;
     exec->step.pc = exec->plan->epilogue;
+    gckpti_set_state(exec, GCKPTI_RUNNING);
     gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
@@ -31009,7 +30993,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
         result = gckpti_run(e, INT64_MAX);
     if (result == GCKPT_OK)
         result = gckpti_wait_backend(e);
-    e->step.state = GCKPTI_IDLE;
+    gckpti_set_state(e, GCKPTI_IDLE);
     double end = gckpti_clock(r);
     *seconds = end > start ? end - start : 0;
     if (result != GCKPT_OK)
@@ -33766,432 +33750,8 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 #endif
 
 /* =================================================================================================
- * >>export: plans as files and as C
- *
- * A file is a run of 64-bit numbers, little-endian:
- *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
- *     number of tensors; for each: the graph's hash up to it, forward cost, backward cost
- *     the numbers of GCKPTI_PLAN_NUMBERS that have a limit, in their order there
- *     for each loss term: id, bits of the weight, regulariser, forward and backward cost as built
- *     number of fetches; for each: id, gradient
- *     number of instructions; for each: 8 * id of the tensor + kind
- *     number of parameters; for each: 2 * storage + trained
- *     number of buffers; for each, by end: offset
- *     hash of all numbers before it
- * A file holds decisions only: the order of instructions and the place of each buffer. The planner
- * derives everything else from the graph.
+ * >>export: plans and weights as C constants
  * ============================================================================================== */
-
-/* >>export/file */
-#ifndef GCKPT_NO_EXPORT
-#define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
-
-/* Writes numbers, and adds them to *check, the hash of all numbers written. */
-static void gckpti_write_numbers(gckpti_sink *out, uint64_t *check, const uint64_t *numbers, int n)
-{
-    for (int i = 0; i < n; i++) {
-        *check = gckpti_fnv_number(*check, numbers[i]);
-        gckpti_sink_number(out, numbers[i], 8);
-    }
-}
-
-static void gckpti_write_number(gckpti_sink *out, uint64_t *check, uint64_t number)
-{
-    gckpti_write_numbers(out, check, &number, 1);
-}
-
-GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    uint64_t check = GCKPTI_FNV_START;
-    gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
-    gckpt_instruction in;
-    if (!plan || !plan->info || !write || plan->backend_id > GCKPTI_BACKEND_PLAIN)
-        return GCKPT_E_ARG;
-    const uint64_t header[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
-                              plan->node_count };
-    gckpti_write_numbers(&out, &check, header, 4);
-    for (size_t i = 0; i < plan->node_count; i++) {
-        const gckpt_cost *cost = &plan->info[i].cost;
-        const uint64_t tensor[] = { plan->info[i].hash, cost->forward, cost->backward };
-        gckpti_write_numbers(&out, &check, tensor, 3);
-    }
-#define GCKPTI_SAVE(type, name, most)                                                              \
-    if ((uint64_t)(most) > 0)                                                                      \
-        gckpti_write_number(&out, &check, (uint64_t)plan->name);
-    GCKPTI_PLAN_NUMBERS(GCKPTI_SAVE)
-#undef GCKPTI_SAVE
-    for (size_t i = 0; i < plan->term_count; i++) {
-        const gckpti_plan_term *t = &plan->terms[i];
-        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0,
-                                  t->built_cost.forward, t->built_cost.backward };
-        gckpti_write_numbers(&out, &check, term, 5);
-    }
-    gckpti_write_number(&out, &check, plan->fetch_count);
-    for (size_t i = 0; i < plan->fetch_count; i++) {
-        const uint64_t fetch[] = { (uint64_t)plan->fetches[i].id, plan->fetches[i].gradient != 0 };
-        gckpti_write_numbers(&out, &check, fetch, 2);
-    }
-    gckpti_write_number(&out, &check, plan->length);
-    for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
-        gckpti_write_number(&out, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
-    gckpti_write_number(&out, &check, plan->param_count);
-    for (size_t i = 0; i < plan->param_count; i++)
-        gckpti_write_number(&out, &check,
-                            2 * (uint64_t)plan->params[i].storage +
-                                (uint64_t)gckpti_has_update(&plan->params[i]));
-    gckpti_write_number(&out, &check, plan->buffer_count);
-    for (size_t i = 0; i < plan->buffer_count; i++)
-        gckpti_write_number(&out, &check, plan->buffers[i].offset);
-    gckpti_write_number(&out, &check, check);
-    return gckpti_sink_flush(&out);
-}
-/* ---- reading ---- */
-typedef struct {
-    gckpt_read_fn read;
-    void *user;
-    uint64_t check, schedule_hash;
-    size_t bytes_read;
-    int truncated; /* read() returned too few bytes */
-    int invalid;   /* a number was out of range */
-    gckpti_planner planner;
-    gckpt_plan meta; /* receives the numbers of GCKPTI_PLAN_NUMBERS */
-    gckpt_plan_desc desc;
-    gckpt_cost *costs, *built;
-    gckpt_term *terms;
-    gckpt_fetch_spec *fetches;
-    gckpt_instruction *schedule;
-    gckpti_scratch scratch; /* memory of the arrays above */
-} gckpti_plan_reader;
-
-static uint64_t gckpti_read_number(gckpti_plan_reader *r)
-{
-    unsigned char little[8];
-    uint64_t value = 0;
-    if (r->truncated || r->invalid || r->read(r->user, little, 8) != 8) {
-        r->truncated = r->truncated || !r->invalid;
-        return 0;
-    }
-    for (int i = 8; i-- > 0;)
-        value = value << 8 | little[i];
-    r->check = gckpti_fnv_number(r->check, value);
-    r->bytes_read += 8;
-    return value;
-}
-
-/* Reads a number from 0 to `most`; sets `invalid` and returns 0 if it is greater. */
-static uint64_t gckpti_read_up_to(gckpti_plan_reader *r, uint64_t most)
-{
-    uint64_t value = gckpti_read_number(r);
-    r->invalid = r->invalid || value > most;
-    return value > most ? 0 : value;
-}
-
-/* Returns GCKPT_OK, or the error of reading: memory, a number out of range, the file's end. */
-static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
-{
-    if (r->planner.failed)
-        return gckpti_error(r->planner.g, GCKPT_E_MEMORY, "load plan: no memory for the plan");
-    if (r->invalid)
-        return gckpti_error(r->planner.g, GCKPT_E_DATA,
-                            "load plan: the number at byte %z is out of range: the file is damaged",
-                            r->bytes_read - 8);
-    if (r->truncated)
-        return gckpti_error(r->planner.g, GCKPT_E_FILE,
-                            "load plan: it ends, or cannot be read, after %z bytes", r->bytes_read);
-    return GCKPT_OK;
-}
-
-/* Checks that the file is a plan of this version and of this graph. */
-static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
-{
-    gckpt_graph *g = r->planner.g;
-    uint64_t hash = GCKPTI_FNV_START;
-    if (gckpti_read_number(r) != GCKPTI_PLAN_MAGIC && !r->truncated)
-        return gckpti_error(g, GCKPT_E_DATA, "load plan: this is not a plan of gradckpt.h");
-    int format = (int)gckpti_read_up_to(r, INT32_MAX),
-        contract = (int)gckpti_read_up_to(r, INT32_MAX);
-    uint64_t tensors = gckpti_read_number(r);
-    if (gckpti_reader_result(r) != GCKPT_OK)
-        return gckpt_error(g);
-    if (format != GCKPT_PLAN_FORMAT || contract != GCKPT_CONTRACT)
-        return gckpti_error(g, GCKPT_E_DATA,
-                            "load plan: saved by another version of gradckpt.h (format %i, "
-                            "contract %i; here %i, %i); make it again",
-                            format, contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < g->count && i < tensors; i++) {
-        hash = gckpti_hash_tensor(hash, g->tensors[i]);
-        uint64_t saved = gckpti_read_number(r);
-        r->costs[i].forward = gckpti_read_number(r);
-        r->costs[i].backward = gckpti_read_number(r);
-        if (gckpti_reader_result(r) != GCKPT_OK)
-            return gckpt_error(g);
-        if (saved != hash)
-            return gckpti_error(g, GCKPT_E_ARG,
-                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
-                                "attributes, shape, type, inputs or name",
-                                g->tensors[i], &g->tensors[i]->shape, (int)i);
-    }
-    return tensors == g->count
-               ? GCKPT_OK
-               : gckpti_error(g, GCKPT_E_ARG,
-                              "load plan: made for a graph of %u tensors; this one has %z", tensors,
-                              g->count);
-}
-
-/* Reads the schedule. Skips instructions that the planner adds to every schedule. */
-static void gckpti_read_schedule(gckpti_plan_reader *r)
-{
-    const gckpt_graph *g = r->planner.g;
-    int length = (int)gckpti_read_up_to(r, INT32_MAX);
-    r->schedule_hash = GCKPTI_FNV_START;
-    for (int x = 0; x < length && !r->planner.failed; x++) {
-        int word = (int)gckpti_read_up_to(r, 8 * g->count - 1);
-        gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
-        r->schedule_hash = gckpti_fnv_number(r->schedule_hash, (uint64_t)word);
-        if (r->truncated || r->invalid || !g->count)
-            break; /* `word` was not read */
-        const gckpt_tensor *t = g->tensors[in.id];
-        if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
-            (t->batch_invariant && t->kind == GCKPTI_OP))
-            continue;
-        r->desc.stage_parameters = r->desc.stage_parameters ||
-                                   (t->kind == GCKPTI_PARAM && !gckpti_is_staged(&r->planner, t));
-        if (gckpti_reserve(&r->scratch, &r->schedule, (size_t)x + 1, sizeof *r->schedule))
-            r->schedule[r->desc.instructions++] = in;
-    }
-}
-
-/* Reads the fields of r->desc and the schedule, and checks the range of each. */
-static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
-{
-    gckpt_graph *g = r->planner.g;
-    gckpt_plan_desc *d = &r->desc;
-    size_t n = g->count;
-    gckpt_plan *meta = &r->meta;
-#define GCKPTI_LOAD(type, name, most)                                                              \
-    if ((uint64_t)(most) > 0)                                                                      \
-        meta->name = (type)gckpti_read_up_to(r, (uint64_t)(most));
-    GCKPTI_PLAN_NUMBERS(GCKPTI_LOAD)
-#undef GCKPTI_LOAD
-    r->invalid = r->invalid || (!r->truncated && (!meta->alignment || meta->term_count > n));
-    if (gckpti_reader_result(r) != GCKPT_OK)
-        return gckpt_error(g);
-    if (meta->fused && !GCKPTI_RUNS_FUSED)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: it has fused groups of ops, which this build leaves out "
-                            "(GCKPT_NO_TILES)");
-    d->mode = meta->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
-    d->optimiser = meta->optimiser;
-    d->custom_state = meta->state_slots;
-    d->update_in_backward = meta->update_in_backward;
-    d->threads = meta->threads;
-    d->alignment = meta->alignment;
-    d->batch = meta->batch;
-    d->plain = meta->backend_id;
-    d->precision = meta->precision;
-    d->bf16_weights = meta->bf16_weights;
-    d->offload_bytes = meta->offloaded;
-    d->offload_cost = meta->offload_cost;
-    d->overlap_offload = meta->overlap_offload;
-    d->virtual_ranks = meta->virtual_ranks; /* link_cost stays 0: `costs` include it */
-    r->planner.term_count = (int)meta->term_count;
-    for (int i = 0; i < r->planner.term_count; i++) {
-        int id = (int)gckpti_read_up_to(r, n - 1);
-        r->terms[i].loss = g->tensors[id];
-        r->terms[i].weight = gckpti_float((uint32_t)gckpti_read_number(r));
-        r->terms[i].regulariser = (int)gckpti_read_up_to(r, 1);
-        r->built[id].forward = gckpti_read_number(r);
-        r->built[id].backward = gckpti_read_number(r);
-    }
-    d->fetches = (int)gckpti_read_up_to(r, 2 * n);
-    for (int i = 0; i < d->fetches; i++) {
-        r->fetches[i].tensor = g->tensors[gckpti_read_up_to(r, n - 1)];
-        r->fetches[i].gradient = (int)gckpti_read_up_to(r, 1);
-    }
-    r->planner.desc = d;
-    gckpti_read_schedule(r);
-    if (gckpti_reader_result(r) != GCKPT_OK)
-        return gckpt_error(g);
-    if (meta->ranks != g->store->ranks || meta->shard != g->store->shard)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: made for %i ranks that shard %s; the store is for %i that "
-                            "shard %s (%s)",
-                            meta->ranks, gckpti_shard_name(meta->shard), g->store->ranks,
-                            gckpti_shard_name(g->store->shard),
-                            GCKPTI_RUNS_RANKS ? "gckpt_store_ranks"
-                                              : "this build leaves out ranks: GCKPT_NO_RANKS");
-    if (GCKPTI_ALWAYS_PLAIN && !d->plain)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: its workspace is that of the fast kernels, which this "
-                            "build (GCKPT_NO_FAST) does not have; make it with "
-                            "gckpt_plan_desc.plain = 1");
-    d->costs = r->costs;
-    d->cost_count = (int)n;
-    d->fetch = r->fetches;
-    d->schedule = r->schedule;
-    return GCKPT_OK;
-}
-
-/* Checks that graph and file train the same parameters, whose gradients the schedule has. */
-static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
-{
-    const gckpt_graph *g = r->planner.g;
-    uint64_t count = gckpti_read_number(r), seen = 0;
-    for (size_t i = 0; i < g->count; i++) {
-        if (g->tensors[i]->kind != GCKPTI_PARAM)
-            continue;
-        seen++;
-        int word = (int)gckpti_read_up_to(r, 2 * GCKPT_STORAGE_I4 + 1), trained = word & 1;
-        gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
-        if (r->invalid || r->truncated)
-            break;
-        if (!gckpti_has_storage(word / 2))
-            return gckpti_error(r->planner.g, GCKPT_E_ARG,
-                                "load plan: %T was stored as %s, which this build leaves out "
-                                "(GCKPT_NO_QUANT)",
-                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)));
-        if (trained != gckpti_is_updated(&r->planner, (int)i))
-            return gckpti_error(r->planner.g, GCKPT_E_ARG,
-                                "load plan: %T was %s when the plan was made: freeze the same "
-                                "parameters, or make it again",
-                                g->tensors[i], trained ? "trained" : "not trained");
-        if (word / 2 != (int)storage)
-            return gckpti_error(r->planner.g, GCKPT_E_ARG,
-                                "load plan: %T was stored as %s when the plan was made, now as %s: "
-                                "quantise it so, or make it again",
-                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
-                                gckpti_storage_name(storage));
-    }
-    r->invalid = r->invalid || (!r->truncated && count != seen);
-    return gckpti_reader_result(r);
-}
-
-/* Adds buffer `number` to `live`, sorted by offset; returns 1 if it overlaps no live buffer. */
-static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, size_t *count)
-{
-    const gckpt_buffer *b = &all[number];
-    size_t kept = 0, at = 0, n = *count;
-    for (size_t out = 0; out < n; out++)
-        if (all[live[out]].end >= b->start)
-            live[kept++] = live[out];
-    while (at < kept && all[live[at]].offset < b->offset)
-        at++;
-    const gckpt_buffer *below = at > 0 ? &all[live[at - 1]] : NULL;
-    int disjoint = (!below || below->offset + below->size <= b->offset) &&
-                   (at == kept || all[live[at]].offset >= b->offset + b->size);
-    memmove(live + at + 1, live + at, (kept - at) * sizeof *live);
-    live[at] = number;
-    *count = kept + 1;
-    return disjoint;
-}
-
-/* Reads the buffers' offsets; checks that they are aligned, addressable and never overlap. */
-static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
-{
-    gckpti_planner *p = &r->planner;
-    gckpti_lowered *d = &p->lowered;
-    uint64_t hash = GCKPTI_FNV_START;
-    size_t n = d->buffer_count, count = 0;
-    for (size_t x = 0; x < d->length; x++)
-        hash = gckpti_fnv_number(hash, 8 * (uint64_t)d->ins[x].id + d->ins[x].kind);
-    uint64_t saved = gckpti_read_number(r);
-    if (gckpti_reader_result(r) != GCKPT_OK)
-        return gckpt_error(p->g);
-    if (r->schedule_hash != hash || saved != n)
-        return gckpti_error(p->g, GCKPT_E_DATA,
-                            "load plan: this graph keeps or recomputes other tensors "
-                            "(gckpt_keep, gckpt_recompute) than the plan, or the file is damaged; "
-                            "make it again");
-    const int *order = gckpti_buffers_by_end(p, d);
-    for (size_t i = 0; i < n && order; i++) {
-        gckpt_buffer *b = &d->buffers[order[i]];
-        uint64_t offset = gckpti_read_number(r);
-        if (offset > (uint64_t)GCKPTI_ARENA_MAX - b->size)
-            return gckpti_error(p->g, GCKPT_E_DATA,
-                                "load plan: a buffer at %u is beyond what this machine addresses",
-                                offset);
-        r->invalid = r->invalid || offset % r->desc.alignment;
-        b->offset = (size_t)offset;
-        d->arena = b->offset + b->size > d->arena ? b->offset + b->size : d->arena;
-    }
-    uint64_t check = r->check;
-    if (gckpti_read_number(r) != check && !r->invalid && !r->truncated)
-        return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
-    int *live = (int *)gckpti_scratch_alloc(&d->scratch, n + 1, sizeof(int)); /* sorted by offset */
-    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++)
-        r->invalid = r->invalid || !gckpti_is_disjoint(d->buffers, (int)i, live, &count);
-    return gckpti_reader_result(r);
-}
-
-/* Makes the plan by the file's decisions. Returns NULL on errors, with the graph's error. */
-static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
-{
-    gckpti_planner *p = &r->planner;
-    size_t n = p->g->count;
-    r->costs = (gckpt_cost *)gckpti_scratch_alloc(&r->scratch, n, sizeof *r->costs);
-    r->built = (gckpt_cost *)gckpti_scratch_alloc(&r->scratch, n + 1, sizeof *r->built);
-    r->terms = (gckpt_term *)gckpti_scratch_alloc(&r->scratch, n, sizeof *r->terms);
-    r->fetches = (gckpt_fetch_spec *)gckpti_scratch_alloc(&r->scratch, 2 * n, sizeof *r->fetches);
-    if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
-        return NULL;
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->desc) != GCKPT_OK)
-        return NULL;
-    p->variant.lowering = r->meta.lowering;
-    p->variant.fused = r->meta.fused;
-    if (gckpti_build_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
-        return NULL;
-    r->invalid = !gckpti_variant_applies(p) || r->meta.least_cost > p->least_cost ||
-                 !r->meta.least_cost != !p->least_cost;
-    p->least_cost = r->meta.least_cost;
-    for (int i = 0; i < p->n; i++) /* nodes that never run: their cost */
-        r->built[i] = p->node_of[i] < 0 ? p->cost[i] : r->built[i];
-    p->built_cost = r->built;
-    if (gckpti_reader_result(r) != GCKPT_OK ||
-        gckpti_lower_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
-        return NULL;
-    gckpt_plan *plan = gckpti_encode_plan(p, &p->lowered, r->meta.mode);
-    r->invalid =
-        plan && (r->meta.proven_cost > plan->cost || r->meta.proven_bytes > gckpt_plan_bytes(plan));
-    if (plan) {
-        plan->proven_cost = r->meta.proven_cost;
-        plan->proven_bytes = r->meta.proven_bytes;
-        plan->comm_cost = r->meta.comm_cost;
-    }
-    if (gckpti_reader_result(r) == GCKPT_OK)
-        return plan;
-    gckpt_plan_free(plan);
-    return NULL;
-}
-
-GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
-                                      const gckpt_memory *memory)
-{
-    gckpti_plan_reader r;
-    gckpti_allocator a = gckpti_allocator_of(memory);
-    if (!graph || graph->object.sticky != GCKPT_OK)
-        return NULL;
-    if (!read) {
-        gckpti_error(graph, GCKPT_E_ARG, "load plan: the callback is NULL");
-        return NULL;
-    }
-    memset(&r, 0, sizeof r);
-    r.read = read;
-    r.user = user;
-    r.check = GCKPTI_FNV_START;
-    r.planner.g = graph;
-    r.planner.memory = &a;
-    r.scratch = gckpti_scratch_new(&a, &r.planner.failed);
-    gckpti_ok(graph);
-    gckpt_plan *plan = gckpti_read_plan(&r);
-    gckpti_planner_free(&r.planner);
-    gckpti_scratch_free(&r.scratch);
-    if (!plan && (r.planner.failed || graph->object.last == GCKPT_OK)) {
-        gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for the plan");
-        gckpti_hint_block(graph, "plan", &a, 0);
-    }
-    return gckpti_plan_compact(plan);
-}
-#endif
 
 /* >>export/c */
 #ifndef GCKPT_NO_EXPORT
@@ -34479,7 +34039,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
                  "NULL,\n",
                  name, name, (size_t)GCKPTI_MAGIC);
-#define GCKPTI_PRINTED(type, field, most) gckpti_c_number(out, #type, #field, (uint64_t)p->field);
+#define GCKPTI_PRINTED(type, field) gckpti_c_number(out, #type, #field, (uint64_t)p->field);
     GCKPTI_PLAN_NUMBERS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
     gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);
@@ -34867,7 +34427,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_PERMUTE_NONE
 #undef GCKPTI_PERMUTE_ROWS
 #undef GCKPTI_LEAVE_OUT
-#undef GCKPTI_PLAN_MAGIC
 #undef gckpt_fail
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      15 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      15 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -1084,16 +1084,6 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * and for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
-/* Write a plan as a file, the same bytes on every machine, and read such a file. Reading needs the
- * graph that the plan was made for (same hash, same parameters frozen and quantised). It refuses,
- * with the reason as the graph's error, another graph, another version of this header, a damaged
- * file, and a plan too large for this machine. The plan is valid whatever the file contains: it is
- * derived from the graph again, and the order of instructions and the offsets are checked; only
- * costs and bounds are taken as written. memory is as gckpt_plan_desc.memory (NULL selects the
- * heap). */
-GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
-                                      const gckpt_memory *memory);
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
  * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes

@@ -129,7 +129,7 @@ linked()
 {
     program=$B/$1
     shift
-    plain_object && $plain -DGRADCKPT_IMPLEMENTED -I. -Itests -Iexamples "$@" "$object" -lm -lpthread -o "$program"
+    plain_object && $plain -DGRADCKPT_IMPLEMENTED -I. -Isrc -Itests -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
 openmp()                # openmp OUTPUT source options...: the same with OpenMP
@@ -197,7 +197,7 @@ tests_with()
     (
         ! have flock || flock 9
         [ "$plan_check" -nt gradckpt.h ] ||
-            { "$@" -O0 -I. -DGRADCKPT_IMPLEMENTED -DPLAN_CHECK_LINKED -c tests/compile/plan_check.c -o "$plan_check.$$" &&
+            { "$@" -O0 -I. -Isrc -DGRADCKPT_IMPLEMENTED -DPLAN_CHECK_LINKED -c tests/compile/plan_check.c -o "$plan_check.$$" &&
                 mv "$plan_check.$$" "$plan_check"; }
     ) 9> "$plan_check.lock" || return 1
     for test in $tests; do
@@ -317,7 +317,7 @@ run_check()
             text=$(size "$object" | awk 'NR == 2 { print $1 }')
             echo "$text bytes"
             [ "$text" -le 1500000 ] || { echo "more than 1,500,000"; return 1; }
-            $plain -O0 -no-pie -I. -Itests -DGRADCKPT_IMPLEMENTED tests/integration/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
+            $plain -O0 -no-pie -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED tests/integration/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
                 return 1
             [ "$(uname -m)" = x86_64 ] || continue
             have=               # every instruction set of the processor: one with wrong bits would be missing
@@ -401,7 +401,7 @@ run_check()
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged with
     # this machine ----
-    cross-* | wide-cross-*)     # the hash, save and load, a plan as C and as a file; wide-cross-*: more tests, and NEON's
+    cross-* | wide-cross-*)     # the hash, save and load, a plan as C; wide-cross-*: more tests, and NEON's
         machine=${1#*cross-}    # kernels
         emulator=qemu-${machine%%-*}
         options=
@@ -494,7 +494,7 @@ END
         ${CC:-cc} -O1 -I. tests/compile/static_a.c tests/compile/static_b.c -o $B/$1 && $B/$1 ;;
     include-c-and-cxx)      # the implementation in C, its users in C++
         need "${CXX:-c++}"
-        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/integration/test_hash.c \
+        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/integration/test_hash.c \
             -x none "$object" -o $B/$1 && $B/$1 ;;
     include-renamed)        # the header includes itself: under another name it needs GRADCKPT_FILE
         rm -rf $B/$1
@@ -671,10 +671,10 @@ END
             have $c || continue
             for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_transport.c \
                 tests/ranks/mpi_predict.c tests/bench/scaling.c; do
-                OMPI_CC=$c mpicc -std=gnu99 $W -Itests -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
+                OMPI_CC=$c mpicc -std=gnu99 $W -Isrc -Itests -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done
-        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_transport.c || return 1
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Isrc -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_transport.c || return 1
         one_make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
@@ -815,7 +815,7 @@ END
         [ "$1" = cuda-asan-wide ] || return 0
         g++ -std=c++17 -O1 $a -DGCKPT_CUDA_SHIM -I. -Itests/cuda -include tests/cuda/cuda_shim.h -c tests/cuda/nccl_transport.cpp \
             -o $B/$1-e.o &&
-            gcc $asan -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Itests -c tests/cuda/nccl_ranks.c -o $B/$1-t.o &&
+            gcc $asan -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c tests/cuda/nccl_ranks.c -o $B/$1-t.o &&
             g++ $a $B/$1-t.o $B/$1-e.o $B/$1.o "$libsrc" -lm -lpthread -o $B/$1-nccl &&
             ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_LAZY=1 $B/$1-nccl ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend

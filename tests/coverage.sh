@@ -324,7 +324,7 @@ tail -n 1 $B/coverage.txt
 if [ -n "$mcdc" ]; then # of numerics, layout, readers of files
     # shellcheck disable=SC2086
     "$cov" report -show-mcdc-summary -show-region-summary=false -instr-profile $B/all.profdata $objects \
-        $(find $B/tree/src/num $B/tree/src/files -name '*.[ch]') $B/tree/src/plan/place.c $B/tree/src/export/file.c \
+        $(find $B/tree/src/num $B/tree/src/files -name '*.[ch]') $B/tree/src/plan/place.c \
         > $B/mcdc.txt 2>> $B/show.err
     sed -n '1p;$p' $B/mcdc.txt
 fi

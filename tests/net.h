@@ -133,23 +133,6 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
     return NET_FEEDS;
 }
 
-/* ---- writes a plan to a file and reads it back; the copy, written again, must be the same file ---- */
-static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
-{
-    file f = { 0 }, rewritten = { 0 };
-    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-    gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_write(q, file_write, &rewritten) == GCKPT_OK && same_file(&f, &rewritten) &&
-                  gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
-                  gckpt_plan_peak(q) == gckpt_plan_peak(p) &&
-                  gckpt_plan_cost(q) == gckpt_plan_cost(p),
-              "%s: through a file: %s", what, gckpt_error_text(net.g));
-    free(f.bytes);
-    free(rewritten.bytes);
-    gckpt_plan_free(p);
-    return q;
-}
-
 /* ---- user-defined ops ---- */
 static inline gckpt_result net_saving_shape(gckpt_call *call)
 {

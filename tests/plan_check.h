@@ -3,15 +3,15 @@
  *                                                        instruction, valid until the next call
  *
  * Tests check every plan that they make. If gradckpt.h and this file are included (check.h includes this file),
- * then gckpt_plan_new, _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check returned
+ * then gckpt_plan_new, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check returned
  * plans; a problem counts as a failed check. Printing the operands of a plan takes about 10 times as long as all
  * other checks, so operands are checked only for a test's first 32 plans and for every 8th plan after these, or as
  * the test defines PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose defines PLAN_CHECK_OFF "why" before
  * its includes.
  *
  * The checker shares no code with the planner. It reads the graph through gckpt_graph_node, and the plan through its
- * public getters, its file (gckpt_plan_write) and, if the plan can be printed, its C constant (gckpt_plan_c), which has
- * the operands that the executor uses. A table below lists the inputs that ops read. Macros record the op descriptors
+ * public getters, its numbers (struct gckpt_plan) and, if the plan can be printed, its C constant (gckpt_plan_c), which
+ * has the operands that the executor uses. A table below lists the inputs that ops read. Macros record the op descriptors
  * and policies that tests pass. With these facts and the manual (3, 5f, 6), all instructions are checked in one pass:
  *   - Each instruction is in its part of the list. Each input that an instruction reads is the current definition, in a
  *     live buffer. Every forward has a reader.
@@ -112,7 +112,7 @@ typedef struct {
 PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
                               const gckpt_plan_desc *desc);
 /* The steps of plan_check, for tests that change facts between them. The terms and the fetches of desc are needed
- * only if the plan cannot be written to a file (the plan of a backend). */
+ * only for the plan of a backend. */
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
 PC_API void pc_graph_free(pc_graph *g);
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
@@ -128,6 +128,12 @@ PC_API void pc_reset_graph(const gckpt_graph *graph);
 PC_API const pc_op *pc_find_op(const char *name); /* returns NULL if the library has no op with this name */
 
 #if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
+#ifndef GRADCKPT_IMPLEMENTATION
+#include "plan/plan.h"
+#ifdef __cplusplus
+} /* of the extern "C" that base/config.h begins */
+#endif
+#endif
 /* ---- table of the library's ops: the inputs that the backward reads, and results that may share bytes ---- */
 enum {
     PC_0 = GCKPT_IN(0),
@@ -345,7 +351,7 @@ PC_API void pc_graph_free(pc_graph *g)
     free(g);
 }
 
-/* ---- reading a plan: from its file and from its C code ---- */
+/* ---- reading a plan: from its fields and from its C code ---- */
 typedef struct {
     char *bytes;
     size_t count, capacity, at;
@@ -365,24 +371,6 @@ static inline size_t pc_write(void *user, const void *bytes, size_t size)
     t->count += size;
     t->bytes[t->count] = 0;
     return size;
-}
-
-/* Reads the next number of a file. */
-static inline uint64_t pc_number(pc_text *t)
-{
-    uint64_t n = 0;
-    t->truncated = t->truncated || t->count - t->at < 8;
-    for (int i = 8; i-- > 0 && !t->truncated;)
-        n = n << 8 | (unsigned char)t->bytes[t->at + (size_t)i];
-    t->at += 8;
-    return n;
-}
-/* Reads the next number, which must be less than `limit`; otherwise reports a problem. */
-static inline int pc_below(pc_text *t, int64_t limit)
-{
-    uint64_t n = pc_number(t);
-    t->truncated = t->truncated || n >= (uint64_t)limit;
-    return t->truncated ? 0 : (int)n;
 }
 
 static inline void pc_read_error(plan_facts *f, const char *format, ...)
@@ -409,92 +397,50 @@ static inline size_t pc_copy(const plan_facts *f, int i)
     return 0;
 }
 
-/* Reads the plan's file in the order in which src/export/export.h describes it. Facts that the plan's getters report
- * as well must be equal. */
-static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
+/* Reads from the plan's fields what no getter reports. */
+static inline void pc_read_fields(plan_facts *f, const gckpt_plan *plan)
 {
-    int params = 0, tensors;
+    size_t params = 0, copies = 0;
+    const int copied = plan->bf16_weights;
     f->cost = (gckpt_cost *)pc_alloc((size_t)f->count, sizeof *f->cost);
-    for (int i = 0; i < 3; i++)
-        pc_number(t);
-    if ((tensors = pc_below(t, INT32_MAX)) != f->count)
-        pc_read_error(f, "its file has %d tensors, the graph %d", tensors, f->count);
-    for (int i = 0; i < f->count; i++) {
-        pc_number(t);
-        f->cost[i].forward = pc_number(t);
-        f->cost[i].backward = pc_number(t);
+    if (plan->node_count != (size_t)f->count) {
+        pc_read_error(f, "it has %lu tensors, the graph %d", (unsigned long)plan->node_count, f->count);
+        return;
     }
-    f->least = pc_number(t);
-    f->proven_work = pc_number(t);
-    f->offload_work = pc_number(t);
-    pc_number(t);
-    f->batch = (int64_t)pc_number(t);
-    f->mode = (gckpt_mode)pc_below(t, GCKPT_INFERENCE + 1);
-    for (int i = 0; i < 2; i++)
-        pc_number(t);
-    f->in_backward = pc_below(t, 2);
-    for (int i = 0; i < 2; i++)
-        pc_number(t);
-    f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
-    pc_number(t); /* plan format */
-    if (pc_below(t, 2) < f->has_fused)
-        pc_read_error(f, "its file knows nothing of fused groups");
-    f->virtual_ranks = pc_below(t, INT32_MAX);
-    f->ranks = pc_below(t, INT32_MAX);
-    f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
-    f->overlap_offload = pc_below(t, 2);
-    const int copied = pc_below(t, 2);
-    size_t copies = 0;
-    f->alignment = (size_t)pc_number(t);
-    f->proven_bytes = (size_t)pc_number(t);
-    f->offloaded = (size_t)pc_number(t);
-    f->terms = pc_below(t, f->count + 1);
+    for (int i = 0; i < f->count; i++)
+        f->cost[i] = plan->info[i].cost;
+    f->least = plan->least_cost;
+    f->offload_work = plan->offload_cost;
+    f->precision = plan->precision;
+    if (plan->fused < f->has_fused)
+        pc_read_error(f, "it knows nothing of fused groups");
+    f->virtual_ranks = plan->virtual_ranks;
+    f->ranks = plan->ranks;
+    f->shard = plan->shard;
+    f->overlap_offload = plan->overlap_offload;
+    f->alignment = plan->alignment;
+    f->terms = (int)plan->term_count;
     f->term = (int *)pc_alloc((size_t)f->terms, sizeof *f->term);
-    for (int i = 0; i < f->terms; i++) {
-        f->term[i] = pc_below(t, f->count);
-        for (int k = 0; k < 4; k++)
-            pc_number(t);
-    }
-    f->fetches = pc_below(t, INT32_MAX / 16);
+    for (int i = 0; i < f->terms; i++)
+        f->term[i] = plan->terms[i].id;
+    f->fetches = (int)plan->fetch_count;
     f->fetch = (pc_fetch *)pc_alloc((size_t)f->fetches, sizeof *f->fetch);
     for (int i = 0; i < f->fetches; i++) {
-        f->fetch[i].id = pc_below(t, f->count);
-        f->fetch[i].gradient = pc_below(t, 2);
+        f->fetch[i].id = plan->fetches[i].id;
+        f->fetch[i].gradient = plan->fetches[i].gradient != 0;
         f->fetch[i].offset = PC_NONE;
     }
-    int length = pc_below(t, INT32_MAX);
-    if (length != f->length)
-        pc_read_error(f, "its file has %d instructions, the plan %d", length, f->length);
-    for (int x = 0; x < f->length && !t->truncated; x++) {
-        uint64_t word = pc_number(t);
-        if (word != 8 * (uint64_t)f->list[x].id + (uint64_t)f->list[x].kind)
-            pc_read_error(f, "instruction %d: its file has %lu, the plan kind %d of %d", x,
-                     (unsigned long)word, (int)f->list[x].kind, f->list[x].id);
-    }
-    params = pc_below(t, INT32_MAX);
     for (int i = 0; i < f->count; i++)
-        if (f->node[i].kind == PC_PARAM) {
-            const uint64_t word = pc_number(t);
-            f->trained[i] = word & 1;
-            copies += copied && word < 2 ? pc_copy(f, i) : 0;
-            params--;
+        if (f->node[i].kind == PC_PARAM && params++ < plan->param_count) {
+            const gckpti_plan_param *q = &plan->params[params - 1];
+            f->trained[i] = q->trained || q->running;
+            copies += copied && q->storage == GCKPT_STORAGE_F32 ? pc_copy(f, i) : 0;
         }
     if (copies < f->kind[GCKPT_BYTES_COPIES] || copied != (f->kind[GCKPT_BYTES_COPIES] > 0))
         pc_read_error(f, "%lu bytes of copies of parameters are reported, at most there are %lu",
                  (unsigned long)f->kind[GCKPT_BYTES_COPIES], (unsigned long)copies);
-    if (params || pc_below(t, INT32_MAX) != f->buffers)
-        pc_read_error(f, "its file has other parameters or buffers");
-    for (int b = 0; b < f->buffers && !t->truncated; b++) {
-        uint64_t at = pc_number(t);
-        if (at != f->buffer[b].offset)
-            pc_read_error(f, "buffer %d of tensor %d is at %lu in its file, else at %lu", b,
-                     f->buffer[b].id, (unsigned long)at, (unsigned long)f->buffer[b].offset);
-    }
-    pc_number(t); /* plan hash */
-    if (t->truncated || t->at != t->count)
-        pc_read_error(f, "its file ends after %lu bytes, not %lu, or has numbers out of range",
-                 (unsigned long)t->count, (unsigned long)t->at);
-    (void)plan;
+    if (params != plan->param_count || plan->buffer_count != (size_t)f->buffers)
+        pc_read_error(f, "it has other parameters or buffers");
 }
 
 /* Moves to the place after the next `what` in the text of a plan's C constant. */
@@ -676,14 +622,12 @@ static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
     free(alone), free(inside);
 }
 
-/* Reads all facts about the plan. Returns 0 if the plan cannot be checked, since it has no file (the plan of a
- * backend) and desc is NULL or has virtual ranks. */
+/* Reads all facts about the plan. Returns 0 if the plan cannot be checked, since it is for a backend and desc is NULL or
+ * has virtual ranks. */
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
 {
-    pc_text file;
     memset(f, 0, sizeof *f);
-    memset(&file, 0, sizeof file);
     f->count = g->count;
     f->node = (pc_node *)pc_alloc((size_t)f->count, sizeof *f->node);
     memcpy(f->node, g->node, (size_t)f->count * sizeof *f->node);
@@ -720,20 +664,16 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
     f->budget = desc ? desc->budget : 0;
     f->by_model = desc && !desc->costs && !desc->backend;
-    int written = gckpt_plan_write(plan, pc_write, &file) == GCKPT_OK;
-    if (written) {
-        pc_read_file(f, plan, &file);
-        if (f->batch != gckpt_plan_batch(plan) || f->mode != gckpt_plan_mode(plan) ||
-            f->in_backward != gckpt_plan_in_backward(plan) ||
-            f->offloaded != gckpt_plan_offloaded(plan) ||
-            f->proven_work != gckpt_plan_proven_cost(plan) ||
-            f->proven_bytes != gckpt_plan_proven_bytes(plan))
-            pc_read_error(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
+    f->batch = gckpt_plan_batch(plan);
+    f->offloaded = gckpt_plan_offloaded(plan);
+    const int for_cpu = plan->backend_id <= GCKPTI_BACKEND_PLAIN;
+    if (for_cpu) {
+        f->proven_work = gckpt_plan_proven_cost(plan);
+        f->proven_bytes = gckpt_plan_proven_bytes(plan);
+        pc_read_fields(f, plan);
     } else if (desc) {
-        f->batch = gckpt_plan_batch(plan);
         f->precision = desc->precision;
         f->alignment = desc->alignment ? desc->alignment : 64;
-        f->offloaded = gckpt_plan_offloaded(plan);
         f->offload_work = desc->offload_cost;
         f->overlap_offload = desc->overlap_offload;
         f->virtual_ranks = f->ranks = 1;
@@ -748,8 +688,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
             f->fetch[i].offset = PC_NONE;
         }
     }
-    free(file.bytes);
-    return written || (desc && desc->virtual_ranks <= 1);
+    return for_cpu || (desc && desc->virtual_ranks <= 1);
 }
 
 PC_API void plan_facts_free(plan_facts *f)
@@ -1911,7 +1850,7 @@ static inline void pc_check_costs(pc_state *w)
         backward += kind == GCKPT_BACKWARD ? cost : 0;
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
-            pc_fail(w, "its work is reported as %lu, unlike in its file", (unsigned long)cost);
+            pc_fail(w, "its work is reported as %lu, unlike in its fields", (unsigned long)cost);
         parts = kind == GCKPT_OFFLOAD  ? w->offloaded[x]
                 : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_saved[x] << 1)
                                        : 0;
@@ -2112,13 +2051,6 @@ static inline gckpt_plan *pc_plan_new(const char *file, int line, gckpt_graph *g
                          desc ? desc : &defaults, file, line);
 }
 
-static inline gckpt_plan *pc_plan_read(const char *file, int line, gckpt_graph *graph,
-                                       gckpt_read_fn read, void *user, const gckpt_memory *memory)
-{
-    return pc_checked_of(gckpt_plan_read(graph, read, user, memory), graph, NULL, 0, NULL, file,
-                         line);
-}
-
 static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
                                               int count, const gckpt_plan_desc *desc)
 {
@@ -2136,7 +2068,7 @@ static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_te
     return frontier;
 }
 
-/* Checks the plan of a frontier. Plans without a file (of a backend) are not checked, since the tensors that they
+/* Checks the plan of a frontier. Plans of a backend are not checked, since the tensors that they
  * fetch may be freed. */
 static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
                                            const gckpt_frontier *frontier, size_t budget)
@@ -2247,7 +2179,6 @@ static inline gckpt_tensor *pc_set_policy(gckpt_tensor *t, int keep)
 }
 
 #define gckpt_plan_new(...)      pc_plan_new(__FILE__, __LINE__, __VA_ARGS__)
-#define gckpt_plan_read(...)     pc_plan_read(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_frontier_new(...)  pc_frontier_new(__VA_ARGS__)
 #define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_fit(...)           pc_fit(__FILE__, __LINE__, __VA_ARGS__)

@@ -120,13 +120,6 @@ static inline size_t file_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* Copies the bytes of file `from` to file `to`, which is then read from its beginning. */
-static inline void file_copy(file *to, const file *from)
-{
-    to->size = to->at = 0;
-    file_write(to, from->bytes, from->size);
-}
-
 static inline int same_file(const file *a, const file *b)
 {
     return a->size == b->size && a->size > 0 && !memcmp(a->bytes, b->bytes, a->size);

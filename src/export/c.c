@@ -4,7 +4,6 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 #include "plan/plan.h"
-#include "planner/planner.h"
 #include "run/run.h"
 
 #ifndef GCKPT_NO_EXPORT
@@ -292,7 +291,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
                  "NULL,\n",
                  name, name, (size_t)GCKPTI_MAGIC);
-#define GCKPTI_PRINTED(type, field, most) gckpti_c_number(out, #type, #field, (uint64_t)p->field);
+#define GCKPTI_PRINTED(type, field) gckpti_c_number(out, #type, #field, (uint64_t)p->field);
     GCKPTI_PLAN_NUMBERS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
     gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);

@@ -27,7 +27,7 @@ static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
     return node;
 }
 
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_plan_node node = gckpti_plan_node_of(t);
@@ -215,7 +215,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
+/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
+static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 {
     size_t n = d->buffer_count;
     int *order = (int *)gckpti_scratch_alloc(&p->temp, n, sizeof *order);

@@ -9,7 +9,7 @@
  *   model        of one variant (lowering of ops, order of backwards) of a request (graph, loss
  *                terms, desc): its nodes, their cost, the memory of gradients; then read-only
  *   schedule     a list of entries (see below). Builders (store-all, memory-poor, segments, the
- *                user, a file, the search) write the body; gckpti_finish_schedule adds the other
+ *                user, the search) write the body; gckpti_finish_schedule adds the other
  *                parts and applies gckpt_keep (must_save) and gckpt_recompute (must_recompute).
  *   live ranges  gckpti_find_live_ranges scans a schedule once, from its end. It removes forwards
  *                whose results nobody reads, and finds live ranges, live bytes and cost.
@@ -217,34 +217,29 @@ typedef struct {
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
-/* The scalars of a plan, in the order of plans printed as C. The third argument is the greatest
- * value in a file (export/file.c), or 0 if files do not have it. A change of any type of this
- * section is a change of GCKPT_PLAN_FORMAT. */
+/* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
+ * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; hash of the ops that run */     \
-    X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
-    X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
-    X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
-    X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
-    X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
-    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)     \
-    X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
-    X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
-    X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
-    X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1 if no REDUCE */      \
-    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
-    X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
-    X(int, quantised, 0)                 /* nonzero if some parameter is quantised */              \
-    X(int, mixer, 0)                     /* a node that mixes rows, or -1 */                       \
-    X(int, body, 0) X(int, epilogue, 0)  /* first instruction of body, epilogue */                 \
-    X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
-    X(size_t, offloaded, PTRDIFF_MAX / 2) /* bytes of slower memory */                             \
-    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)   \
-    X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
-    X(size_t, operand_count, 0) X(size_t, fetch_count, 0) X(size_t, word_count, 0)                 \
-    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_hash; hash of the ops that run */           \
+    X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
+    X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
+    X(uint64_t, offload_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)            \
+    X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
+    X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
+    X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
+    X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
+    X(int, virtual_ranks) X(int, ranks) /* 1, 1 if no REDUCE */                                    \
+    X(gckpt_shard, shard) X(int, overlap_offload) X(int, accumulates)                              \
+    X(int, bf16_weights)         /* matrix products read bf16 copies of parameters */              \
+    X(int, quantised)            /* nonzero if some parameter is quantised */                      \
+    X(int, mixer)                /* a node that mixes rows, or -1 */                               \
+    X(int, body) X(int, epilogue) /* first instruction of body, epilogue */                        \
+    X(size_t, alignment) X(size_t, proven_bytes)                                                   \
+    X(size_t, offloaded) /* bytes of slower memory */                                              \
+    X(size_t, term_count) X(size_t, arena) X(size_t, peak) X(size_t, inputs)                       \
+    X(size_t, node_count) X(size_t, param_count) X(size_t, length) X(size_t, operand_count)        \
+    X(size_t, fetch_count) X(size_t, word_count) X(size_t, size_count) X(size_t, name_bytes)
 
 /* The arrays of a plan: type, name, length, and 1 if only reports read it (GCKPT_SMALL: NULL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
@@ -273,7 +268,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * 1. in[i] < id and base <= id: nodes are in topological order.
  * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
  * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
-#define GCKPTI_NUMBER(type, name, most)           type name;
+#define GCKPTI_NUMBER(type, name)                 type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {
     gckpti_object object;
@@ -794,8 +789,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 
-/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
-GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
 /* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,

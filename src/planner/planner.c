@@ -21,6 +21,7 @@ GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
     p->entry_capacity = 0;
 }
 
+/* Frees a planner and those of the variants after it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
     for (gckpti_planner *q = p, *next; q; q = next) {
@@ -33,6 +34,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
+/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
@@ -68,6 +70,7 @@ GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_gra
     return batch / vranks + (batch % vranks > 0);
 }
 
+/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)

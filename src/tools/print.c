@@ -46,6 +46,13 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_print(k, ", %z live\n", u.live);
 }
 
+static const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
+
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",

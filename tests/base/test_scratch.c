@@ -2,7 +2,7 @@
  * each place the first and the last request of a call fail (with ITERATIONS=all, also four requests between). The call
  * must return GCKPT_E_MEMORY, or the plan that it makes without a failure but with a weaker lower bound of the cost. It
  * must leak nothing, and give its normal result when it is repeated. The calls are: planning in every mode,
- * gckpt_frontier, gckpt_plan_read, gckpt_fit and building a graph, for random nets and for deep nets. A heap that fails
+ * gckpt_frontier, gckpt_fit and building a graph, for random nets and for deep nets. A heap that fails
  * (test_alloc.c) reaches few of these places, since scratch memory is allocated in large blocks.
  *
  *     build/test_scratch [nets] [first seed] */
@@ -38,7 +38,7 @@ static int no_scratch(const char *in, int line)
 }
 
 /* ---- the calls under test ---- */
-enum { PLAN, FRONTIER, READ, FIT, GRAPH };
+enum { PLAN, FRONTIER, FIT, GRAPH };
 typedef struct {
     int kind;
     gckpt_plan_desc d;
@@ -46,7 +46,6 @@ typedef struct {
     int terms;
     gckpt_graph *g;
     gckpt_store *s;
-    file saved;
 } query;
 typedef struct {
     gckpt_result result;
@@ -88,9 +87,6 @@ static query_result run_query(query *q)
         f = gckpt_frontier_new(g, q->term, q->terms, &q->d);
         a.points = gckpt_frontier_points(f);
         p = f ? gckpt_frontier_plan(f, q->d.budget) : NULL;
-    } else if (q->kind == READ) {
-        q->saved.at = 0;
-        p = gckpt_plan_read(g, file_read, &q->saved, &q->d.memory);
     } else if (q->kind == FIT) {
         p = gckpt_fit(q->s, build_deep, &layers, 4, &q->d, NULL);
     } else if (q->kind == GRAPH) {
@@ -145,7 +141,7 @@ static void fail_each(query *q, const char *what)
             const int unproven = got.result == GCKPT_OK && want.result == GCKPT_OK &&
                                  got.points == want.points && got.bytes == want.bytes &&
                                  got.work == want.work && got.bound <= want.bound &&
-                                 q->kind != READ && q->kind != GRAPH;
+                                 q->kind != GRAPH;
             plans_unproven += unproven;
             CHECK_MSG(hits == old_hits + 1 && h.live == live && (got.result == GCKPT_E_MEMORY || unproven),
                       "%s: no scratch at %s:%d, time %ld of %ld: hit %ld, result %d, %ld leaked",
@@ -180,15 +176,8 @@ static void fail_modes(query *q, const char *what)
             q->kind = FRONTIER;
             fail_each(q, what);
         }
-        q->saved.size = 0;
-        if (all && !q->d.backend && gckpt_plan_write(all, file_write, &q->saved) == GCKPT_OK) {
-            q->kind = READ;
-            fail_each(q, what);
-        }
         gckpt_plan_free(all);
     }
-    free(q->saved.bytes);
-    memset(&q->saved, 0, sizeof q->saved);
 }
 
 static void fail_net(unsigned seed, int way)

@@ -1,6 +1,6 @@
 /* flash.c - a small training or inference program for a device, chosen by SET. tests/firmware/size.sh measures its
  * flash, memory and stack (docs/benchmarks/device.tsv). Without DEVICE, the program prints its plan as C. With DEVICE,
- * it runs that plan (TABLE), or a plan that it reads from a file (READS) or makes itself (PLANS). With STACK, it also
+ * it runs that plan (TABLE), or a plan that it makes itself (PLANS). With STACK, it also
  * prints how many bytes of stack it used. */
 #if defined(DEVICE) && !defined(GCKPT_SMALL)
 #define GCKPT_NO_HEAP
@@ -24,7 +24,7 @@ enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR, CONVOLUTIONS, RECURRENT, AUTOE
 #define INFERS (SET == 3 || SET == 6) /* the generator and the autoencoder run inference only */
 enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32, SIDE = 8 };
 
-#if !defined(DEVICE) || defined(READS) || defined(PLANS)
+#if !defined(DEVICE) || defined(PLANS)
 typedef gckpt_tensor T;
 
 static T *param(gckpt_graph *g, const char *name, int64_t a, int64_t b, float normal)
@@ -168,13 +168,6 @@ static int run_training(void)
 }
 #else
 static char store_block[1 << 15], graph_block[1 << 16], plan_block[1 << 20], exec_block[1 << 17];
-#ifdef READS
-static size_t nothing(void *user, void *bytes, size_t size)
-{
-    (void)user, (void)bytes;
-    return size - size;
-}
-#endif
 static int run_training(void)
 {
     const gckpt_store_desc desc = { { NULL, NULL, store_block, sizeof store_block }, 0 };
@@ -183,13 +176,7 @@ static int run_training(void)
                                      { NULL, NULL, exec_block, sizeof exec_block } };
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_graph *g = gckpt_graph_new(s, &memory[0]);
-#ifdef READS
-    gckpt_fetch_spec fetch;
-    gckpt_term term = build(g, &fetch);
-    gckpt_plan *p = term.loss ? gckpt_plan_read(g, nothing, NULL, &memory[1]) : NULL;
-#else
     gckpt_plan *p = plan(g, &memory[1]);
-#endif
     return train(p, s, &memory[2], 0, 1);
 }
 #endif

@@ -1,8 +1,6 @@
 /* host.c - plans the model of model.h on a host.
  *     host c NAME     prints the plan as a C constant NAME
- *     host file       writes the plan as a file to standard output
  *     host run        trains with the plan and prints the same lines as device.c
- *     host read       does the same with a plan file read from standard input
  * An optional last argument changes the plan: auto (mode GCKPT_AUTO), quantised (weights in flash, by model_flash),
  * virtual_ranks (four virtual ranks), bf16 (precision GCKPT_BF16). */
 #define GRADCKPT_IMPLEMENTATION
@@ -15,12 +13,6 @@ static size_t to_stdout(void *user, const void *bytes, size_t size)
 {
     (void)user;
     return fwrite(bytes, 1, size, stdout);
-}
-
-static size_t from_stdin(void *user, void *bytes, size_t size)
-{
-    (void)user;
-    return fread(bytes, 1, size, stdin);
 }
 
 static int train(gckpt_exec *e, const gckpt_plan *p, int tokens, int targets, int bent)
@@ -86,13 +78,10 @@ int main(int argc, char **argv)
     desc.alignment = 8;
     desc.fetch = &fetch;
     desc.fetches = 1;
-    gckpt_plan *p = !strcmp(command, "read") ? gckpt_plan_read(g, from_stdin, NULL, NULL)
-                                             : gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
     int status = 0;
     if (p && !strcmp(command, "c") && argc > 2) {
         status = gckpt_plan_c(p, argv[2], to_stdout, NULL) != GCKPT_OK;
-    } else if (p && !strcmp(command, "file")) {
-        status = gckpt_plan_write(p, to_stdout, NULL) != GCKPT_OK;
     } else {
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         status = e ? train(e, p, gckpt_id(tokens), gckpt_id(targets), gckpt_id(x)) : 1;

@@ -93,10 +93,8 @@ for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-en
         "$("${cross}size" "$work/large$n" | awk 'NR == 2 { print $1 }') |"
 done
 
-for how in "READS a plan from a file" "PLANS the planner"; do
-    compiled 0 "$work/more" -UTABLE "-D${how%% *}" $whole
-    echo "| the first, with graph and ${how#* } | | | | | | | | $("${cross}size" "$work/more" | awk 'NR == 2 { print $1 }') |"
-done
+compiled 0 "$work/more" -UTABLE -DPLANS $whole
+echo "| the first, with graph and the planner | | | | | | | | $("${cross}size" "$work/more" | awk 'NR == 2 { print $1 }') |"
 
 # The jobs of examples/mcu.
 [ ! -f tests/firmware/test_mcu.sh ] || sh tests/firmware/test_mcu.sh > "$work/mcu.log" 2>&1

@@ -48,7 +48,7 @@ memory) sanitizers=memory kernels=-DGCKPT_NO_FAST ;; # it does not know which by
     exit 2 ;;
 esac
 compiled="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $kernels"
-options="$compiled -Ibuild/api -I. -Itests -Iexamples"
+options="$compiled -Ibuild/api -I. -Isrc -Itests -Iexamples"
 untraced=-fno-sanitize-coverage=trace-cmp
 [ -z "${FUZZ_TRACE:-}" ] || untraced=
 mkdir -p $B

@@ -745,45 +745,18 @@ static void frontier(int command)
 }
 static void plan_texts(int command)
 {
-    const int i = find_plan(), net = i < 0 ? -1 : plans[i].net;
+    const int i = find_plan();
     const unsigned how = byte(&in);
     file to = { 0 };
     gckpt_result r;
     if (i < 0)
         return;
-    switch (how % 5) {
+    switch (how % 3) {
     case 0: r = gckpt_plan_print(plans[i].p, io_write, &to); break;
     case 1: r = gckpt_plan_trace(plans[i].p, io_write, &to); break;
-    case 2:
+    default:
         r = gckpt_plan_c(plans[i].p, how & 64 ? "plan" : how & 128 ? "1 wrong" : "", io_write, &to);
         break;
-    default:
-        r = gckpt_plan_write(plans[i].p, file_write, &to);
-        MUST(r == GCKPT_OK, "a plan is not written: %s", gckpt_result_text(r));
-        if (net >= 0 && nets[net].g) {
-            const unsigned changes = how & 64 ? 1 + how / 128 : 0;
-            for (unsigned k = 0; k < changes && to.size; k++)
-                to.bytes[(byte(&in) * 256 + byte(&in)) % to.size] ^= (unsigned char)byte(&in);
-            const gckpt_memory m = net_heap(&memory);
-            gckpt_plan *p = gckpt_plan_read(nets[net].g, io_read, &to, &m);
-            if (check_object(command, p, nets[net].g)) {
-                file again = { 0 };
-                MUST(changes ||
-                         (gckpt_plan_write(p, file_write, &again) == GCKPT_OK &&
-                          again.size == to.size && memcmp(again.bytes, to.bytes, to.size) == 0),
-                     "read and written again a plan is another");
-                free(again.bytes);
-                const int k = choose(&in, PLANS);
-                if (k != i) {
-                    const plan_slot was = plans[i];
-                    free_plan(k);
-                    plans[k] = was;
-                    plans[k].block = NULL;
-                    plans[k].p = p;
-                } else
-                    gckpt_plan_free(p);
-            }
-        }
     }
     MUST(r == GCKPT_OK || r == GCKPT_E_FILE || r == GCKPT_E_ARG || r == GCKPT_E_MEMORY,
          "printing gives %d", (int)r);
@@ -1535,7 +1508,7 @@ static const struct {
     { fit, 7, A_NET, "fit" },
     { frontier, 8, A_NET, "frontier_new" },
     { frontier, 8, NOTHING, "" },
-    { plan_texts, 10, A_PLAN, "plan_read" },
+    { plan_texts, 10, A_PLAN, "plan_print, _trace, _c" },
     { plan_params, 11, A_PLAN, "plan_params" },
     { fetch_values, 12, AN_EXECUTOR, "fetch, collect" },
     { positions, 13, AN_EXECUTOR, "rewind" },

@@ -84,37 +84,6 @@ static void shapes(void)
         }
 }
 
-/* ---- a plan file for a graph without tensors ---- */
-static void empty_plan_file(void)
-{
-    static const uint64_t rest[] = { 0, 0, 0, 0, 1, 64, 1, 1, 0, /* the request */
-                                     0, 0, 1, 0, 0, 0 };         /* no loss term, no fetch, one forward */
-    const size_t numbers = 4 + sizeof rest / sizeof *rest;
-    gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    file f;
-    memset(&f, 0, sizeof f);
-    for (size_t i = 0; i < numbers; i++) {
-        uint64_t head[4] = { UINT64_C(0x6e6c707470636b67), GCKPT_PLAN_FORMAT, GCKPT_CONTRACT, 0 };
-        uint64_t number = i < 4 ? head[i] : rest[i - 4];
-        unsigned char little[8];
-        for (int k = 0; k < 8; k++)
-            little[k] = (unsigned char)(number >> (8 * k));
-        file_write(&f, little, 8);
-    }
-    /* a plan file that ends after any of its numbers is refused */
-    for (size_t size = f.size; f.size > 0; f.size -= 8) {
-        f.at = 0;
-        CHECK(!gckpt_plan_read(g, file_read, &f, NULL));
-        gckpt_result result = gckpt_error(g);
-        CHECK_MSG(result == GCKPT_E_DATA || result == GCKPT_E_FILE, "%zu of %zu bytes: %s", f.size,
-                  size, gckpt_error_text(g));
-    }
-    free(f.bytes);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
-}
-
 /* ---- several losses: constant targets, and sizes that are no multiple of the rows ---- */
 enum { ROWS = 4, IN = 8, CLASSES = 3 };
 /* losses: of fed targets, of constant targets, of the sums of columns, of squares */
@@ -368,36 +337,21 @@ static gckpt_result huge_measure(gckpt_graph *g, const gckpt_term *terms, int co
     return GCKPT_OK;
 }
 
-/* Tests a plan file from whose schedule all recomputes are removed: the plan then needs more bytes than can be
- * addressed, and the error text says so. */
-static void unrolled(gckpt_graph *g, const gckpt_plan *p)
+/* Tests the schedule of a plan without its recomputes: it needs more bytes than can be addressed, and the error text says
+ * so. */
+static void unrolled(const huge *h, const gckpt_plan *p, gckpt_plan_desc desc)
 {
-    enum { NUMBERS = 23 };
-    file f, from;
-    memset(&f, 0, sizeof f);
-    memset(&from, 0, sizeof from);
-    CHECK(p && gckpt_plan_write(p, file_write, &from) == GCKPT_OK);
-    const size_t list = 8 * (4 + 3 * (size_t)gckpt_graph_size(g) + NUMBERS + 5 + 1);
+    static gckpt_instruction list[4 * DEEP + 16];
     unsigned char seen[3 * DEEP + 8] = { 0 };
-    int length = 0;
-    file_write(&f, from.bytes, list + 8);
-    for (int i = 0; i < gckpt_plan_length(p); i++) {
-        const unsigned char *word = from.bytes + list + 8 * (size_t)(i + 1);
-        const int id = (word[0] | word[1] << 8) / 8;
-        if (word[0] % 8 == GCKPT_FORWARD && seen[id]++)
-            continue;
-        file_write(&f, word, 8);
-        length++;
-    }
-    CHECK(length < gckpt_plan_length(p) && from.bytes[list] == (gckpt_plan_length(p) & 255));
-    f.bytes[list] = (unsigned char)length;
-    f.bytes[list + 1] = (unsigned char)(length >> 8);
-    const size_t behind = list + 8 * (size_t)(gckpt_plan_length(p) + 1);
-    file_write(&f, from.bytes + behind, from.size - behind);
-    CHECK(!gckpt_plan_read(g, file_read, &f, NULL) && gckpt_error(g) == GCKPT_E_MEMORY);
-    CHECK(has(gckpt_error_text(g), "plan: the step arena would need "));
-    free(from.bytes);
-    free(f.bytes);
+    gckpt_instruction in;
+    desc.mode = GCKPT_SCHEDULE;
+    desc.schedule = list;
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
+        if (in.kind == GCKPT_BACKWARD || (in.kind == GCKPT_FORWARD && !seen[in.id]++))
+            list[desc.instructions++] = in;
+    CHECK(desc.instructions < gckpt_plan_length(p) && desc.instructions <= 4 * DEEP + 16);
+    CHECK(!gckpt_plan_new(h->g, &h->term, 1, &desc) && gckpt_error(h->g) == GCKPT_E_MEMORY);
+    CHECK(has(gckpt_error_text(h->g), "plan: the step arena would need "));
 }
 
 static void beyond(void)
@@ -446,7 +400,7 @@ static void beyond(void)
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
     CHECK_MSG(p && gckpt_plan_arena(p) <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
               "sqrt: %s", gckpt_error_text(h.g));
-    unrolled(h.g, p);
+    unrolled(&h, p, desc);
     gckpt_plan_free(p);
     huge_free(&h);
     h = huge_new(4 * columns); /* with every segment size the plan is too large */
@@ -538,9 +492,7 @@ static void blocks(void)
         memset(room, 0x55, sizeof room);
         for (int i = 0; i < 3; i++) {
             gckpt_plan_desc desc;
-            file f;
             memset(&desc, 0, sizeof desc);
-            memset(&f, 0, sizeof f);
             desc.batch = 2 * ROWS;
             kept[i] = gckpt_plan_new(l.g, terms, 1 + i % 2, &desc);
             if (i == 1) { /* a plan for a budget: its search makes and discards further plans in the block */
@@ -551,11 +503,7 @@ static void blocks(void)
             CHECK_MSG(kept[i] != NULL, "%s", gckpt_error_text(l.g));
             desc.memory.memory = bytes + at;
             desc.memory.size = sizeof room - at;
-            if (i < 2)
-                block[i] = gckpt_plan_new(l.g, terms, 1 + i, &desc);
-            else if (gckpt_plan_write(kept[i], file_write, &f) == GCKPT_OK)
-                block[i] = gckpt_plan_read(l.g, file_read, &f, &desc.memory);
-            free(f.bytes);
+            block[i] = gckpt_plan_new(l.g, terms, 1 + i % 2, &desc);
             CHECK_MSG(block[i] != NULL, "%s", gckpt_error_text(l.g));
             size_t low = (size_t)((unsigned char *)block[i] - bytes);
             CHECK(low >= at && low < at + 16);
@@ -569,9 +517,8 @@ static void blocks(void)
             gckpt_report report[2];
             memset(&a, 0, sizeof a);
             memset(&b, 0, sizeof b);
-            gckpt_plan_write(kept[i], file_write, &a);
-            gckpt_plan_write(block[i], file_write, &b);
-            CHECK(same_file(&a, &b));
+            CHECK(gckpt_plan_c(kept[i], "p", file_write, &a) == GCKPT_OK &&
+                  gckpt_plan_c(block[i], "p", file_write, &b) == GCKPT_OK && same_file(&a, &b));
             for (int k = 0; k < 2; k++) {
                 gckpt_exec *e = gckpt_exec_new(k ? block[i] : kept[i], l.s, NULL);
                 CHECK(gckpt_step(e, feeds, 2, 2 * ROWS, &hyper, &report[k]) == GCKPT_OK);
@@ -895,7 +842,6 @@ static void short_of_memory(void)
 int main(void)
 {
     shapes();
-    empty_plan_file();
     several_losses();
     stale_errors();
     refused_values();

@@ -101,8 +101,6 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     d.backend = RANDOM_BACKEND(want);
     gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend, .custom_optimiser = net_update };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
-    if (p && want && !d.backend)
-        p = through_file(p, r->what);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, &x) : NULL;
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(net.g), gckpt_error_text(net.s)))
         exit(check_report("test_random"));

@@ -1,4 +1,4 @@
-/* test_refusals.c - everything that the library must refuse: shapes, arguments, feeds, arenas, streaming, plan files.
+/* test_refusals.c - everything that the library must refuse: shapes, arguments, feeds, arenas, streaming.
  * Each refusal is tested by its result and a part of its error text, and must change nothing. */
 #include "base/base.h"
 #include "graph/graph.h"
@@ -817,7 +817,7 @@ static void one_by_one(void)
     CHECK(f && !gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A && !gckpt_frontier_plan(f, 0));
     gckpt_frontier_free(f);
     gckpt_plan_free(p);
-    CHECK(!gckpt_frontier_new(g, NULL, 0, NULL) && !gckpt_plan_read(g, nothing, NULL, NULL));
+    CHECK(!gckpt_frontier_new(g, NULL, 0, NULL));
     ERROR_IS(g, E_A, "no axis 5");
 }
 
@@ -907,7 +907,6 @@ static void null_objects(void)
     CHECK(!gckpt_graph_new(NULL, NULL) && !gckpt_plan_new(NULL, NULL, 0, NULL));
     CHECK(!gckpt_frontier_new(NULL, NULL, 0, NULL) &&
           !gckpt_fit(NULL, no_build, NULL, 1, NULL, NULL));
-    CHECK(!gckpt_plan_read(NULL, nothing, NULL, NULL));
     CHECK(!gckpt_exec_new(NULL, NULL, NULL));
 
     CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_arena(NULL) == 0 &&
@@ -926,8 +925,7 @@ static void null_objects(void)
     CHECK(gckpt_plan_usage(NULL, 0, &usage) == E_A && gckpt_plan_batch(NULL) == 0 &&
           !*gckpt_plan_op(NULL, 0));
     CHECK(gckpt_plan_print(NULL, swallow, NULL) == E_A);
-    CHECK(gckpt_plan_trace(NULL, swallow, NULL) == E_A &&
-          gckpt_plan_write(NULL, swallow, NULL) == E_A);
+    CHECK(gckpt_plan_trace(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_c(NULL, "x", swallow, NULL) == E_A);
     CHECK(gckpt_plan_params(NULL, NULL) == E_A);
     int64_t first = 1;
@@ -1842,12 +1840,10 @@ static void requests(void)
           gckpt_plan_usage(p, 0, NULL) == E_A);
     CHECK(gckpt_plan_usage(p, last[0] - 1, &usage) == GCKPT_OK && usage.cost == 0);
     CHECK(gckpt_plan_print(p, NULL, NULL) == E_A);
-    CHECK(gckpt_plan_trace(p, NULL, NULL) == E_A && gckpt_plan_write(p, NULL, NULL) == E_A);
+    CHECK(gckpt_plan_trace(p, NULL, NULL) == E_A);
     CHECK(gckpt_plan_c(p, "x", NULL, NULL) == E_A);
     CHECK(gckpt_plan_c(p, NULL, swallow, NULL) == E_A && gckpt_plan_params(p, NULL) == E_A);
     gckpt_plan_free(p);
-    CHECK(!gckpt_plan_read(g, NULL, NULL, NULL));
-    ERROR_IS(g, E_A, "the callback is NULL");
 
     gckpt_frontier *f = gckpt_frontier_new(g, n.terms, 1, NULL);
     gckpt_point point;
@@ -2140,81 +2136,6 @@ static void attention_cost(void)
             CHECK_MSG(gckpti_op_attention.flops(&call) * causal == flops[1] * seen, "T = %d, window %d", t, window);
         }
     }
-}
-
-/* ---- plan files ---- */
-static void file_set(file *f, size_t i, uint64_t v) /* sets number i of the file to v */
-{
-    for (size_t k = 0; k < 8; k++)
-        f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
-}
-/* Reads the plan file after setting its hash to the right value, as an attacker would. */
-static gckpt_plan *file_plan(file *f)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i + 8 < f->size; i++)
-        hash = (hash ^ f->bytes[i]) * UINT64_C(0x100000001b3);
-    file_set(f, f->size / 8 - 1, hash);
-    f->at = 0;
-    return gckpt_plan_read(g, file_read, f, NULL);
-}
-
-static void plan_files(void)
-{
-    static file f, whole;
-    for (int mode = GCKPT_STORE_ALL; mode <= GCKPT_SEGMENTS; mode++) {
-        gckpt_plan_desc desc = batch_of(BATCH);
-        desc.mode = (gckpt_mode)mode;
-        begin();
-        gckpt_param(g, "w", gckpt_shape2(C, C), ones()); /* a graph whose first tensor is a parameter */
-        net n = build();
-        n.p = gckpt_plan_new(g, n.terms, 1, &desc);
-        whole.size = 0;
-        CHECK(gckpt_plan_write(n.p, file_write, &whole) == GCKPT_OK);
-        file_copy(&f, &whole);
-        gckpt_plan *p = file_plan(&f);
-        CHECK_MSG(p && !memcmp(f.bytes, whole.bytes, whole.size), "%s", gckpt_error_text(g));
-        gckpt_plan_free(p);
-        /* moves each buffer to the offset of another buffer that is live at the same time */
-        int count = gckpt_plan_buffers(n.p), pairs = 0;
-        size_t first =
-            whole.size / 8 - 1 - (size_t)count; /* the offsets are the last numbers of the file except for the hash */
-        for (int i = 0; i < count; i++)
-            for (int k = 0; k < count; k++) {
-                gckpt_buffer a, b;
-                gckpt_plan_buffer(n.p, i, &a);
-                gckpt_plan_buffer(n.p, k, &b);
-                if (i == k || a.end < b.start || b.end < a.start || !a.size || !b.size)
-                    continue;
-                pairs++;
-                file_copy(&f, &whole);
-                file_set(&f, first + (size_t)i, b.offset);
-                p = file_plan(&f);
-                CHECK_MSG(!p, "mode %d: buffers %d and %d of %d overlap", mode, i, k, count);
-                ERROR_IS(g, GCKPT_E_DATA, "load plan: ");
-                gckpt_plan_free(p);
-            }
-        CHECK(pairs > 10);
-        for (int i = 0; i < count; i++) { /* an offset that is not aligned, and one beyond the address space */
-            file_copy(&f, &whole);
-            file_set(&f, first + (size_t)i, 4);
-            CHECK(!file_plan(&f) && gckpt_error(g) == GCKPT_E_DATA);
-            file_set(&f, first + (size_t)i, UINT64_MAX - 63);
-            CHECK(!file_plan(&f));
-            ERROR_IS(g, GCKPT_E_DATA, "is beyond what this machine addresses");
-        }
-        /* changes the numbers that say whether a parameter is trained; they come just before the number of buffers */
-        for (int i = 0; i < 2; i++) {
-            file_copy(&f, &whole);
-            file_set(&f, first - 3 + (size_t)i, 0);
-            CHECK(!file_plan(&f));
-            ERROR_IS(g, E_A, "was not trained when the plan was made");
-            ERROR_IS(g, E_A, i ? "param \"table\"" : "param \"w\"");
-        }
-        stop(&n);
-    }
-    free(f.bytes);
-    free(whole.bytes);
 }
 
 /* ---- gckpt_fit: a build function that builds another graph for some numbers of rows ---- */
@@ -2571,16 +2492,10 @@ static void no_fast(void)
 {
     /* in a build without fast kernels every plan is for plain kernels; a plan of another build must be refused */
     net n = start(NULL, NULL);
-    static file f;
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;
     other.made_for = GCKPTI_BACKEND_CPU;
     EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.plain = 1");
-    f.size = 0;
-    gckpt_plan_write(&other, file_write, &f);
-    CHECK(!file_plan(&f));
-    ERROR_IS(g, E_A, "load plan: its workspace is that of the fast kernels");
-    free(f.bytes);
     stop(&n);
 }
 #endif
@@ -2618,7 +2533,6 @@ int main(void)
     side_effects();
     user_losses();
     attention_cost();
-    plan_files();
     fitting();
     large();
     wrong_modes();

@@ -350,7 +350,7 @@ static void refusals(void)
     fetch.tensor = gckpt_attention(in2, in2, in2, &desc);
     same = gckpt_plan_new(g, NULL, 0, &d);
     file one = { 0 }, two = { 0 };
-    CHECK(gckpt_plan_write(q, file_write, &one) == GCKPT_OK && gckpt_plan_write(same, file_write, &two) == GCKPT_OK);
+    CHECK(gckpt_plan_c(q, "p", file_write, &one) == GCKPT_OK && gckpt_plan_c(same, "p", file_write, &two) == GCKPT_OK);
     CHECK(same_file(&one, &two));
     free(one.bytes), free(two.bytes);
     gckpt_plan_free(q);

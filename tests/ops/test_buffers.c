@@ -391,7 +391,7 @@ typedef struct {
     gckpt_optimiser optimiser;
     gckpt_mode mode;
     /* least: if nonzero, the plan has the smallest budget that OPTIMAL accepts */
-    int least, in_backward, stage, offload, threads, file, plain;
+    int least, in_backward, stage, offload, threads, plain;
     gckpt_precision precision;
     unsigned debug;
     float clip;
@@ -419,16 +419,9 @@ static gckpt_plan *plan_of(const net *n, const way *w)
         gckpt_frontier_free(f);
     }
     desc.budget = least.bytes;
-    gckpt_plan *p = gckpt_plan_new(n->g, &n->term, 1, &desc), *q = p;
-    file f = { 0 };
-    if (w->file) {
-        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-        q = gckpt_plan_read(n->g, file_read, &f, NULL);
-        gckpt_plan_free(p);
-        free(f.bytes);
-    }
-    CHECK_MSG(q != NULL, "plan: %s", gckpt_error_text(n->g));
-    return q;
+    gckpt_plan *p = gckpt_plan_new(n->g, &n->term, 1, &desc);
+    CHECK_MSG(p != NULL, "plan: %s", gckpt_error_text(n->g));
+    return p;
 }
 
 /* Trains `steps` steps in the configuration w and returns the store's hash. */
@@ -464,16 +457,16 @@ static void test_ways(void)
     const unsigned debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_MEASURE;
     const way ways[] = { { .micro = 6, .debug = debug },
                          { .micro = 6, .mode = GCKPT_MEMORY_POOR, .debug = debug },
-                         { .micro = 6, .mode = GCKPT_SEGMENTS, .file = 1, .debug = GCKPT_DEBUG_PLAIN },
+                         { .micro = 6, .mode = GCKPT_SEGMENTS, .debug = GCKPT_DEBUG_PLAIN },
                          { .micro = 6, .mode = GCKPT_SQRT, .threads = 3, .stage = 1, .debug = debug },
                          { .micro = 6, .mode = GCKPT_OPTIMAL, .least = 1, .pieces = 1, .debug = debug },
                          { .micro = 6, .mode = GCKPT_OPTIMAL, .least = 1, .offload = 1, .debug = debug },
                          { .micro = 6, .in_backward = 1, .mode = GCKPT_SEGMENTS },
-                         { .micro = 6, .in_backward = 1, .mode = GCKPT_MEMORY_POOR, .file = 1, .debug = debug },
+                         { .micro = 6, .in_backward = 1, .mode = GCKPT_MEMORY_POOR, .debug = debug },
                          { .micro = 6, .clip = 1e9f, .plain = 1, .debug = GCKPT_DEBUG_FINITE },
                          { .micro = 6, .skip = 1, .threads = 2 } };
     const way loops[] = { { .micro = 3, .debug = debug },
-                          { .micro = 3, .mode = GCKPT_OPTIMAL, .least = 1, .pieces = 2, .file = 1, .debug = debug },
+                          { .micro = 3, .mode = GCKPT_OPTIMAL, .least = 1, .pieces = 2, .debug = debug },
                           { .micro = 3, .stream = 3, .threads = 2, .mode = GCKPT_SEGMENTS },
                           { .micro = 3, .stage = 1, .mode = GCKPT_MEMORY_POOR, .clip = 1e9f },
                           { .micro = 3, .least = 1, .mode = GCKPT_OPTIMAL, .offload = 1, .skip = 1 } };

@@ -303,7 +303,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     size_t out, in, least, most;
     build(seed, rows);
     d.mode = GCKPT_STORE_ALL;
-    gckpt_plan *p = plan_of(&d), *near, *again;
+    gckpt_plan *p = plan_of(&d), *near;
     most = p ? gckpt_plan_bytes(p) : 0;
     gckpt_plan_free(p);
     d.mode = GCKPT_OPTIMAL;
@@ -345,20 +345,9 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
         gckpt_plan_free(p);
         return;
     }
-    /* a plan read from its file must be the same plan, for the same graph */
-    file f = { 0 };
+    /* without slower memory of the user's, the bits are the same */
     build(seed, rows);
-    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-    again = gckpt_plan_read(net.g, file_read, &f, NULL);
-    if (CHECK_MSG(again != NULL, "%s", gckpt_error_text(net.g))) {
-        file g = { 0 };
-        CHECK(gckpt_plan_write(again, file_write, &g) == GCKPT_OK && same_file(&f, &g));
-        CHECK(gckpt_plan_offloaded(again) == gckpt_plan_offloaded(p) && gckpt_plan_cost(again) == gckpt_plan_cost(p));
-        CHECK(train(again, NULL, 0, 0) == want);
-        free(g.bytes);
-    }
-    free(f.bytes);
-    gckpt_plan_free(again);
+    CHECK(train(p, NULL, 0, 0) == want);
     gckpt_plan_free(p);
     destroy();
 }

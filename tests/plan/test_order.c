@@ -14,8 +14,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d)
     return gckpt_plan_new(net.g, net.term, net.terms, d);
 }
 
-/* Trains a new store for some steps, by a plan that was written to a file and read back, and returns the store's
- * hash. */
+/* Trains a new store for some steps and returns the store's hash. */
 static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char *what)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -23,7 +22,6 @@ static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char
     gckpt_hyper hyper = { .lr = 0.02f };
     build(seed, rows);
     gckpt_plan *p = plan(&d);
-    p = p ? through_file(p, what) : NULL;
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, NULL) : NULL;
     CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, what, gckpt_error_text(net.g), gckpt_error_text(net.s));
     CHECK(!p || !d.budget || gckpt_plan_bytes(p) <= d.budget);

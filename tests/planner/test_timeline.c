@@ -371,10 +371,10 @@ static void failing_writers(void)
 {
     model m = make(2, 4, NULL, 0);
     gckpt_plan *plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
-    gckpt_result (*const draw[5])(const gckpt_plan *, gckpt_write_fn,
+    gckpt_result (*const draw[4])(const gckpt_plan *, gckpt_write_fn,
                                   void *) = { pictures_plan, gckpt_plan_trace, gckpt_plan_print,
-                                              gckpt_plan_write, as_c };
-    for (int i = 0; i < 5; i++) {
+                                              as_c };
+    for (int i = 0; i < 4; i++) {
         text t = { 0 };
         CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
         long calls = t.calls;

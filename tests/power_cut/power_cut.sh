@@ -26,7 +26,7 @@ if [ -z "$LINKED" ]; then
     MAKEFLAGS= make -s build/gradckpt.o || exit 1
     LINKED="${CC:-cc} -O1 -std=gnu99 -DGRADCKPT_IMPLEMENTED -I. build/gradckpt.o $(grep -o -e -fopenmp build/options)"
 fi
-$LINKED -DPLAN_CHECK_OFF='"only saves count"' -Itests -Iexamples tests/power_cut/saves.c -lm -lpthread -o $B/saves || exit 1
+$LINKED -DPLAN_CHECK_OFF='"only saves count"' -Isrc -Itests -Iexamples tests/power_cut/saves.c -lm -lpthread -o $B/saves || exit 1
 ${CC:-cc} -O1 -std=gnu99 tests/power_cut/guest.c -o $B/guest || exit 1
 export OMP_NUM_THREADS=1
 failed=0 ran=0

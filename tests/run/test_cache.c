@@ -1,6 +1,6 @@
 /* test_cache.c - a model that generates token by token with caches (generation.h) has the logits of one call with
- * all tokens. Also tests refused calls, bytes, failing allocations, executors that share caches, and plans as
- * files. test_backend.c runs the same model in memory that the host cannot read, test_firmware.sh with plans as C
+ * all tokens. Also tests refused calls, bytes, failing allocations, executors that share caches, and printed
+ * plans. test_backend.c runs the same model in memory that the host cannot read, test_firmware.sh with plans as C
  * constants. */
 #include "gradckpt.h"
 
@@ -231,27 +231,20 @@ static void allocations(void)
     gckpt_store_free(s);
 }
 
-/* ---- plans as files ---- */
-static void files(void)
+/* ---- printed plans ---- */
+static void printed(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    gen_model m = gen_build(s, B, 4, 20, PREFIXED), longer = gen_build(s, B, 4, 21, PREFIXED);
+    gen_model m = gen_build(s, B, 4, 20, PREFIXED);
     gckpt_fetch_spec fetch = { m.logits, 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
-    gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d), *q;
-    file f = { 0 }, again = { 0 };
-    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-    q = gckpt_plan_read(m.g, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_bytes(q) == gckpt_plan_bytes(p), "%s", gckpt_error_text(m.g));
-    CHECK(gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again));
-    f.at = 0;
-    CHECK(!gckpt_plan_read(longer.g, file_read, &f, NULL) && says(longer.g, "cache #"));
-    f.size = 0;
+    gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
+    file f = { 0 };
     CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK);
     CHECK(strstr((char *)f.bytes, "  caches: 15360 bytes\n") != NULL);
-    free(f.bytes), free(again.bytes);
-    gckpt_plan_free(p), gckpt_plan_free(q);
-    gckpt_graph_free(m.g), gckpt_graph_free(longer.g);
+    free(f.bytes);
+    gckpt_plan_free(p);
+    gckpt_graph_free(m.g);
     gckpt_store_free(s);
 }
 
@@ -439,7 +432,7 @@ int main(void)
     apart();
     sharing();
     allocations();
-    files();
+    printed();
     windows_kept();
     refusals();
     return check_report("cache");

@@ -173,7 +173,7 @@ typedef struct {
     gckpt_plan_desc d;
     gckpt_exec_desc x;
     int64_t rows, stream;
-    int pieces, frozen, unfetched, file;
+    int pieces, frozen, unfetched;
 } way;
 
 static size_t offload_to(void *user, size_t at, const void *from, size_t bytes)
@@ -205,13 +205,7 @@ static found train(const way *w)
     use.d.fetch = fetches;
     use.d.fetches = w->unfetched ? 0 : FETCHED;
     use.d.batch = use.d.update_in_backward ? 0 : ROWS;
-    if (w->file) {
-        net.g = m.g;
-        m.p = through_file(gckpt_plan_new(m.g, &m.term, 1, &use.d), "fetches");
-        m.e = gckpt_exec_new(m.p, m.s, &use.x);
-    } else {
-        plan(&m, &use.d, &use.x);
-    }
+    plan(&m, &use.d, &use.x);
     if (!w->unfetched) {
         CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, o.dx, ROWS * IN) == GCKPT_OK);
         CHECK(gckpt_collect(m.e, gckpt_id(m.h), 1, o.dh, ROWS * WIDE) == GCKPT_OK);
@@ -272,7 +266,6 @@ static void test_bits(int frozen, gckpt_precision precision)
             w.d.stage_parameters = k % 2;
             w.x.debug = GCKPT_DEBUG_POISON | (rows % 2 ? GCKPT_DEBUG_FINITE : GCKPT_DEBUG_RECOMPUTE);
             SAME(&w, &want);
-            w.file = precision == GCKPT_FP32;
             w.pieces = 1;
             SAME(&w, &want);
             w.pieces = 0;

@@ -26,7 +26,6 @@
     X(AUTO, "AUTO plans what OPTIMAL can, with no more work")                                      \
     X(PROVEN, "nothing has less work or bytes than is proven")                                     \
     X(SLOWER, "slower memory never costs work or bytes")                                           \
-    X(SAVED, "a plan is the same after a file")                                                    \
     X(BITS, "all plans of a net give the same bits")                                               \
     X(TOUCHED, "running touches the bytes that were planned")                                      \
     X(FIT, "gckpt_fit is no worse than any micro-batch, one by one")
@@ -161,8 +160,7 @@ static inline gckpt_plan *promise_new_plan(gckpt_mode mode, size_t budget)
     return p;
 }
 
-/* Records a plan's bytes and cost, writes some plans to a file and reads them back, and frees the plan. Returns 0 if
- * the plan is NULL. */
+/* Records a plan's bytes and cost, and frees the plan. Returns 0 if the plan is NULL. */
 static inline int promise_record(gckpt_plan *p, const char *what, size_t budget, int searched)
 {
     const gckpt_plan_desc *d = &promise_request.d;
@@ -189,19 +187,6 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
             (unsigned long)now.proven_bytes);
     CHECK_MSG(d->backend || d->precision || workspaces_match(p), "%s, %s: another workspace",
               promise_request.who, what);
-    if (!d->backend && promise_request.plans % 4 == 1) {
-        file f = { 0 }, rewritten = { 0 };
-        gckpt_plan *q = gckpt_plan_write(p, file_write, &f) == GCKPT_OK
-                            ? gckpt_plan_read(promise_request.g, file_read, &f, NULL)
-                            : NULL;
-        promise(PROMISE_SAVED,
-                q && gckpt_plan_write(q, file_write, &rewritten) == GCKPT_OK && same_file(&f, &rewritten) &&
-                    gckpt_plan_bytes(q) == now.bytes && gckpt_plan_cost(q) == now.work,
-                "%s, %s: %s", promise_request.who, what, gckpt_error_text(promise_request.g));
-        gckpt_plan_free(q);
-        free(f.bytes);
-        free(rewritten.bytes);
-    }
     if (CHECK(promise_request.plans < PROMISE_PLANS))
         promise_request.plan[promise_request.plans++] = now;
     gckpt_plan_free(p);
