@@ -112,7 +112,7 @@
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
  *    GCKPT_NO_FRONTIER  gckpt_frontier_new and the functions of frontiers
  *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL and all bounds; AUTO is store-all (and FRONTIER, FIT)
- *    GCKPT_NO_RANKS     desc.virtual_ranks; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_..
+ *    GCKPT_NO_RANKS     desc.ranks; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_..
  *    GCKPT_NO_FETCH     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
@@ -121,7 +121,7 @@
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
  *    GCKPT_NO_QUANT     gckpt_store_quantise: weights stored as bf16, f16, int8, int4; only floats
- *    GCKPT_NO_BF16      desc.precision: only GCKPT_FP32 (and AMX)
+ *    GCKPT_NO_BF16      desc.bf16.precision: only GCKPT_FP32 (and AMX)
  *    GCKPT_NO_AMX       kernels for AMX, which only bf16 plans use
  *    GCKPT_NO_AVX512    kernels for AVX-512 (and AMX)
  *    GCKPT_NO_AVX2      kernels for AVX2 (and AVX512)
@@ -132,14 +132,14 @@
  *    the gradient norm are binary64; exp, log, tanh and others are polynomials of this header. Each
  *    sum has one order: an element of a product is one chain of fma over k ascending, a sum within
  *    a row has 32 lanes, and a sum over rows continues from micro-batch to micro-batch (over
- *    desc.virtual_ranks, by a binary tree). So no plan, micro-batch, number of threads or ranks,
- *    compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
+ *    desc.ranks.virtual_ranks, by a binary tree). So no plan, micro-batch, number of threads or
+ *    ranks, compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
  *    promises this only for plans on one kind of device. Compile code that computes inputs with
  *    -ffp-contract=off, or its bits depend on compiler and processor.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters as they are stored + optimiser state + caches + copies of
- *    parameters (desc.bf16_weights) + arena. The arena is one block for gradients, activations,
+ *    parameters (desc.bf16) + arena. The arena is one block for gradients, activations,
  *    saved values and workspace. It ends with its last buffer, without padding, and a step touches
  *    exactly its bytes. A gradient that is a compensated sum (5e) needs its bytes a second time,
  *    for the step or one instruction. Not included are tables (gckpt_plan_kind_bytes with
@@ -158,7 +158,7 @@
  * 8. Plans as data (docs/device.md)
  *    A plan printed as C (gckpt_plan_c) is compiled into firmware, without graph or planner:
  *
- *        host:    desc.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
+ *        host:    desc.kernels.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
  *                 gckpt_plan_c(p, "small", write_to_file, file);             -> small.h
  *        device:  #include "small.h"                    // after the implementation (GCKPT_SMALL)
  *                 static char a[small_store_bytes], b[small_exec_bytes];
@@ -183,8 +183,8 @@
  *    and a plan exists for the least budget that an error names. The planner obeys gckpt_keep and
  *    gckpt_recompute; segments are hints. Without changing a bit of any result, AUTO, OPTIMAL,
  *    frontiers and gckpt_fit also choose lowerings of ops (linear_cross_entropy computes its logits
- *    once, or twice in chunks) and row tiles for ops that need no gradient, unless desc.as_built,
- *    and copies to slower memory (desc.offload_bytes).
+ *    once, or twice in chunks) and row tiles for ops that need no gradient, unless
+ *    desc.schedule.as_built, and copies to slower memory (desc.offload.bytes).
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -235,7 +235,7 @@
  *
  * 14. Many processes (docs/distributed.md)
  *    Each process (rank) builds the same graph over a store that knows its rank
- *    (gckpt_store_ranks), plans with desc.virtual_ranks, and gives its executor a gckpt_transport,
+ *    (gckpt_store_ranks), plans with desc.ranks, and gives its executor a gckpt_transport,
  *    which exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). In gckpt_step, `rows`
  *    counts the rows of all ranks, and the feeds hold the rows of this rank (gckpt_plan_rank_rows).
  *    Weights, losses and norms have the bits of one process with the same number of virtual ranks,
@@ -261,17 +261,17 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4870
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4873
  *                 types, plan, tensors, bf16/plan, op_lowerings, gradients, order, place,
  *                 tiles/op, tiles/group, tiles/fuse, model, builders, schedule, offload/time,
  *                 lowered, modes, dist/prefetch, encode
  *     >>search    bounds that no schedule can beat; the least cost for every budget           3239
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 offload/hide_copies, choose, open
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1778
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1787
  *                 getters, checks, planner, request, tools/frontier, tools/fit, tools/print,
  *                 tools/frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5521
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5522
  *                 call, memory, dist/exchange, backend, dist/group, params, host,
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
  *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
@@ -511,11 +511,11 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * piece; converting existing ones holds two copies. Ops compute with the stored values, so results
  * depend on the storage but not on the plan. An op reads the stored format itself; if it cannot
  * (manual, 12), a FORWARD of the parameter dequantises the values into the arena, planned like any
- * value (gckpt_plan_desc.stage_parameters). BF16 and F16 round to nearest even; F16 takes values up
- * to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value| / 127;
- * vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up to
- * 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes I8.
- * The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
+ * value (gckpt_plan_desc.kernels.stage_parameters). BF16 and F16 round to nearest even; F16 takes
+ * values up to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value|
+ * / 127; vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up
+ * to 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes
+ * I8. The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
  * which does not restore lost digits; external values are copied into the store's memory.
  * Invalidates pointers to values and state, and earlier plans; abandons a step under way. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
@@ -554,7 +554,7 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* i
  * pointer obtained earlier shows the values as of the last pull. gckpt_store_push declares that the
  * program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and pushes.
  * The CPU has only the host's copy. With it, call push after writing values of a plan with bf16
- * copies (gckpt_plan_desc.bf16_weights), or initial values at a pointer of gckpt_store_peek. */
+ * copies (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
@@ -1023,7 +1023,7 @@ struct gckpt_call {
     uint64_t seed, step;       /* seed and step of the store: keys of random numbers */
     int id;                    /* id of the tensor */
     int threads;               /* most threads of this call, for gckpt_parallel */
-    int plain;                 /* nonzero for plain kernels' workspace (gckpt_plan_desc.plain) */
+    int plain;                 /* nonzero for plain kernels' workspace (desc.kernels.plain) */
     int training;              /* 0 in INFERENCE plans, else 1 */
     gckpt_precision precision; /* precision to compute in; also set for shape() when planning */
     unsigned rounded;          /* values rounded to bf16: GCKPT_IN(i), GCKPT_OUT for grad_out */
@@ -1173,7 +1173,7 @@ typedef enum {
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
-    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.overlap_offload) */
+    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -1188,87 +1188,113 @@ typedef struct {
     gckpt_mode mode; /* default GCKPT_AUTO */
     size_t budget;   /* most bytes of gckpt_plan_bytes; 0 (default) sets no limit */
     int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's */
+    int threads;     /* most threads of a step; 0 selects 1 */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
      * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a step.
      * With GCKPT_IF_USEFUL gckpt_fit chooses. */
     int update_in_backward;
-    /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers and
-     * gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual, 9). */
-    int as_built;
-    int threads; /* most threads of a step; 0 selects 1 */
-    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual rank
-     * floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that results
-     * depend on their number but not on the number of ranks, each of which runs virtual_ranks /
-     * ranks of them, at least one (manual, 5e). Micro-batches end where virtual ranks end. Above 1
-     * update_in_backward is refused. In INFERENCE with 1, all ranks run all rows. */
-    int virtual_ranks;
-    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
-     * FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default 0. */
-    uint64_t link_cost;
-    /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
-     * by link_cost and the costs of the ops, that it ends before its first use, as far as the
-     * budget has room for buffers that live longer (with budget 0, without making the plan larger).
-     * If 0 (default), it begins immediately before its first use. Overlap never makes a budget
-     * infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores it. */
-    int overlap_communication;
-    size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
-    /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it, as
-     * for quantised parameters that an op reads as floats (manual, 12). The copy is planned like
-     * any value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in
-     * costs) and may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a schedule
-     * may place it, else it precedes its first use. Updates change the parameter. Default 0. */
-    int stage_parameters;
-    /* If nonzero, the plan is for plain kernels and their workspace, as GCKPT_NO_FAST builds need
-     * it (they always set it). Slow in other builds. Default 0. */
-    int plain;
-    /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values and
-     * saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing. Plans that
-     * update in the backward offload nothing, as a failed copy would come too late. */
-    size_t offload_bytes;
-    uint64_t offload_cost; /* cost of copying 2^20 bytes one way, as link_cost; rounded up */
-    /* If nonzero, offload copies overlap computation, one at a time in the order they begin. Cost
-     * is then a time, which plans minimise: an op takes its cost, a use waits for its reload, and
-     * the instruction after a value's last use waits for its offload. Bytes of pending copies
-     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops wait. */
-    int overlap_offload;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
-     * made. `plain` is then ignored, and the plan is neither saved nor printed as C. */
+     * made. kernels.plain is then ignored, and the plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
-    gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
-    /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second operand,
-     * if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an element, rounded
-     * up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies. With a budget, a
-     * plan has copies only if they fit after all else. A program that writes values must call
-     * gckpt_store_push. Excludes external, staged, sharded parameters, backends, frontiers. */
-    int bf16_weights;
-    /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
-     * segment; 0 (default) selects the size with fewest bytes. */
-    int segment_size;
-    /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload_bytes, reloads, in
-     * any order in which a backward follows the backwards of its result's readers and those that
-     * precede it in the sums of gradients (manual, 5f), e.g. reverse order. Updates, reduces and
-     * offloads are inserted. */
-    const gckpt_instruction *schedule;
-    int instructions;              /* length of schedule */
-    const gckpt_fetch_spec *fetch; /* tensors for gckpt_fetch and gckpt_collect */
-    int fetches;                   /* length of fetch */
-    /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the same
-     * on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
-    const gckpt_cost *costs;
-    int cost_count; /* length of costs: highest id + 1 */
     /* For planning (freed afterwards) and for the plan. If it is a block (memory.memory), the plan
      * lies at its beginning, in gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes after at most
      * 15 for alignment; the rest is free, e.g. for another plan. Another object that is given the
      * same block overwrites it. */
     gckpt_memory memory;
+    struct {
+        /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual
+         * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
+         * results depend on their number but not on the number of ranks, each of which runs
+         * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
+         * ranks end. Above 1 update_in_backward is refused. In INFERENCE with 1, all ranks run all
+         * rows. */
+        int virtual_ranks;
+        /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
+         * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
+         * 0. */
+        uint64_t link_cost;
+        /* If nonzero, communication overlaps computation: each all-gather begins early enough,
+         * judging by link_cost and the costs of the ops, that it ends before its first use, as far
+         * as the budget has room for buffers that live longer (with budget 0, without making the
+         * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
+         * makes a budget infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores
+         * it. */
+        int overlap;
+    } ranks;
+    struct {
+        /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values
+         * and saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing.
+         * Plans that update in the backward offload nothing, as a failed copy would come too
+         * late. */
+        size_t bytes;
+        /* Cost of copying 2^20 bytes one way, as ranks.link_cost; rounded up. Default 0. */
+        uint64_t cost;
+        /* If nonzero, offload copies overlap computation, one at a time in the order they begin.
+         * Cost is then a time, which plans minimise: an op takes its cost, a use waits for its
+         * reload, and the instruction after a value's last use waits for its offload. Bytes of
+         * pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops
+         * wait. */
+        int overlap;
+    } offload;
+    struct {
+        gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
+        /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second
+         * operand, if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an
+         * element, rounded up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies.
+         * With a budget, a plan has copies only if they fit after all else. A program that writes
+         * values must call gckpt_store_push. Excludes external, staged, sharded parameters,
+         * backends, frontiers. Default 0. */
+        int copy_weights;
+    } bf16;
+    struct {
+        const gckpt_fetch_spec *specs; /* tensors for gckpt_fetch and gckpt_collect */
+        int count;                     /* length of specs; 0 (default) fetches nothing */
+    } fetch;
+    struct {
+        /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload.bytes,
+         * reloads, in any order in which a backward follows the backwards of its result's readers
+         * and those that precede it in the sums of gradients (manual, 5f), e.g. reverse order.
+         * Updates, reduces and offloads are inserted. */
+        const gckpt_instruction *instructions;
+        int count; /* length of instructions */
+        /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
+         * segment; 0 (default) selects the size with fewest bytes. */
+        int segment_size;
+        /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers
+         * and gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual,
+         * 9). */
+        int as_built;
+    } schedule;
+    struct {
+        /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the
+         * same on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction.
+         */
+        const gckpt_cost *by_id;
+        int count; /* length of by_id: highest id + 1 */
+    } costs;
+    struct {
+        /* If nonzero, the plan is for plain kernels and their workspace, as GCKPT_NO_FAST builds
+         * need it (they always set it). Slow in other builds. Default 0. */
+        int plain;
+        /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
+         * as for quantised parameters that an op reads as floats (manual, 12). The copy is planned
+         * like any value: it has bytes and a cost (10 x bytes read and written, + 16384; or its
+         * entry in costs) and may be dropped and copied again; gckpt_keep and gckpt_recompute
+         * apply; a schedule may place it, else it precedes its first use. Updates change the
+         * parameter. Default 0. */
+        int stage_parameters;
+        size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
+    } kernels;
 } gckpt_plan_desc;
 /* Makes a plan that minimises the sum of `count` loss terms; the first term's count divides
  * gradients (manual, 3). INFERENCE plans may have none. The graph may be freed afterwards. Returns
  * NULL after an error, which the graph then has. */
+#ifndef GCKPT_SMALL
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
+#endif
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
 /* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
@@ -1282,7 +1308,7 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16_weights) */
+    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
     GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
     GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
     GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
@@ -1295,7 +1321,7 @@ GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slowe
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* cost of recomputes / forwards */
 /* gckpt_plan_cost returns the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards,
  * and copies to slower memory and back minus their hidden cost. hidden_cost is the part of the
- * copies' cost that overlaps computation (0 unless desc.overlap_offload). overhead is cost / (least
+ * copies' cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
  * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
 GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
@@ -1371,8 +1397,8 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 #endif
 
 /* Returns a hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs,
- * constants and parameters) and of desc.virtual_ranks, if above 1. It is the same on every machine
- * and for every plan of the graph with as many virtual ranks. */
+ * constants and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every
+ * machine and for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
@@ -1381,8 +1407,9 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
  * are sizes of blocks that suffice on every machine for a store of its parameters and for an
  * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
  * user's op is printed as the variable named as the op, which must be declared before, with the
- * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.plain and the
- * seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason. */
+ * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
+ * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason.
+ * */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
@@ -8097,8 +8124,8 @@ typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
-#ifndef GCKPT_SMALL
-#define GCKPTI_IF_PLANNER(type, function) (function)
+#ifndef GCKPTI_NO_GRAPH
+#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 #else
 #define GCKPTI_IF_PLANNER(type, function) ((type)0)
 #endif
@@ -15536,7 +15563,7 @@ typedef struct gckpti_planner {
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
 /* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
- * desc.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
+ * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Returns whether the tensor is a parameter that a step changes. */
@@ -15721,7 +15748,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- dist/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
-/* For desc.overlap_communication: lets gathers of p->best begin early enough to finish before their
+/* For desc.ranks.overlap: lets gathers of p->best begin early enough to finish before their
  * first readers, as far as the arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
@@ -15729,9 +15756,6 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #endif
 
 /* ---- plan/encode.c ---- */
-/* Extends a hash by a tensor of a graph. */
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
-
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
@@ -16108,7 +16132,7 @@ GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
-    if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
+    if (t->kind != GCKPTI_PARAM || d->kernels.stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
     return gckpti_is_quantised((int)p->g->store->params[t->index].p.storage) &&
            (d->backend || t->f32_uses);
@@ -16214,7 +16238,7 @@ GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
 
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
 {
-    return gckpti_transfer_cost(p->desc->offload_cost, gckpti_parts_bytes(&p->node[node], parts));
+    return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
 }
 
 /* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
@@ -16243,14 +16267,14 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
  * numbers depend on the index in the whole tensor. */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
-    for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
+    for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
             !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_fetch_spec *fetch = &p->desc->fetch[i];
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
         int bf16_flag = fetch->gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE;
         if (fetch->tensor && fetch->tensor->graph == p->g)
             p->rounding[fetch->tensor->base->id] &= (unsigned char)~bf16_flag;
@@ -16334,7 +16358,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
     const gckpt_tensor *t = p->tensors[ins->id];
     const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
     gckpti_operands o;
-    if (p->desc->precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
+    if (p->desc->bf16.precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
         return;
     gckpti_operands_of(operand, ins, t->inputs, &o);
     size_t *copy = operand + (gckpti_f32_copies(ins, &o) - operand);
@@ -16351,7 +16375,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
         all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
-/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16_weights) ---- */
+/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16.copy_weights) ---- */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
 {
     if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
@@ -16378,7 +16402,8 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
     const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
     const size_t budget = d->budget ? d->budget : SIZE_MAX;
     size_t bytes = 0;
-    plan->bf16_weights = d->bf16_weights && !d->backend && !d->stage_parameters && !sharded;
+    plan->bf16_weights =
+        d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters && !sharded;
     for (size_t i = 0; i < plan->param_count; i++)
         bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
     plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
@@ -16431,14 +16456,14 @@ static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, cons
 {
     const gckpt_tensor *replaced = t->in[0]->base;
     if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) ||
-        p->desc->precision == GCKPT_BF16_FAST)
+        p->desc->bf16.precision == GCKPT_BF16_FAST)
         return 0; /* fast kernels of a backend have no other lowering */
     if (alt->in[0]->base == replaced)
         return 1;
     if (replaced->must_save || replaced->must_recompute || p->rounding[replaced->id])
         return 0;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == replaced)
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == replaced)
             return 0;
     for (int i = replaced->id + 1; i < p->n; i++) {
         const gckpt_tensor *user = p->g->tensors[i];
@@ -16799,9 +16824,9 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
             p->gradient[p->total[i]].last = p->backwards - 1;
     gckpti_add_recv_buffers(p);
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].gradient)
-            p->gradient[p->total[p->desc->fetch[i].tensor->base->id]].last = p->backwards + 1;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].gradient)
+            p->gradient[p->total[p->desc->fetch.specs[i].tensor->base->id]].last = p->backwards + 1;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].last_use = p->gradient[v].last;
     for (int r = 0; r < p->backwards; r++)
@@ -16976,8 +17001,8 @@ static void gckpti_order_user(gckpti_ordering *o)
     gckpti_planner *p = o->p;
     int n = 0;
     gckpti_order_begin(o);
-    for (int i = 0; i < p->desc->instructions; i++) {
-        gckpt_instruction in = p->desc->schedule[i];
+    for (int i = 0; i < p->desc->schedule.count; i++) {
+        gckpt_instruction in = p->desc->schedule.instructions[i];
         int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->node_of[in.id] : -1;
         if (u < p->prologue || p->node[u].backward_index < 0 || o->wait_count[u] != 0)
             continue;
@@ -17030,7 +17055,8 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
         }
     if (!p->failed && mode == GCKPT_SCHEDULE)
         gckpti_order_user(&o);
-    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
+    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) &&
+             !p->desc->schedule.as_built)
         gckpti_order_compare(&o);
     for (int r = 0; r < p->backwards; r++)
         p->node[p->backward[r]].backward_index = r;
@@ -17395,9 +17421,9 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             r->op[t->in[k]->base->id].last_reader = i;
     }
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && !p->desc->fetch[i].gradient)
-            r->op[p->desc->fetch[i].tensor->base->id].last_reader = p->n;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && !p->desc->fetch.specs[i].gradient)
+            r->op[p->desc->fetch.specs[i].tensor->base->id].last_reader = p->n;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         r->op[i].last_reader = t->must_save ? p->n : r->op[i].last_reader;
@@ -17659,7 +17685,8 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         call.shape = inner.shape;
         flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
-        given = gckpti_add_cost(given, p->desc->costs ? p->desc->costs[id[i]].forward : 0);
+        given =
+            gckpti_add_cost(given, p->desc->costs.by_id ? p->desc->costs.by_id[id[i]].forward : 0);
         inner.attributes = r->op[id[i]].attributes;
         p->fused_into[id[i]] = t->id;
         p->tensors[id[i]] =
@@ -17690,7 +17717,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
-    if (!p->desc->costs)
+    if (!p->desc->costs.by_id)
         p->cost[t->id] = p->model_cost[t->id];
     else if (p->built_model_cost)
         p->cost[t->id].forward = gckpti_mul_div(given, p->model_cost[t->id].forward, unfused);
@@ -17845,9 +17872,9 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
-    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
-        const gckpt_tensor *t = d->fetch[i].tensor;
-        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+    for (int i = 0; i < d->fetch.count && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch.specs[i].tensor;
+        if (t && t->graph == p->g && d->fetch.specs[i].gradient && t->type == GCKPT_F32)
             p->active[t->base->id] = reach[t->base->id] ? GCKPTI_HAS_GRADIENT : 0;
     }
     for (int i = 0; i < p->n && reach; i++) {
@@ -17865,7 +17892,7 @@ static void gckpti_find_active(gckpti_planner *p)
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs, *model = p->built_model_cost,
+    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
                      *lowered = &p->model_cost[t->id];
     uint64_t before = model[t->id].forward + model[t->id].backward;
     uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
@@ -17920,7 +17947,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     gckpt_call call;
     gckpt_result result;
     const gckpt_backend *b = p->desc->backend;
-    gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->precision;
+    gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
     if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, t->op, GCKPT_FORWARD))
         precision = GCKPT_BF16;
     for (;;) {
@@ -17966,9 +17993,9 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     p->workspace_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model_cost[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs                                ? p->model_cost[i]
+    p->cost[i] = !p->desc->costs.by_id                          ? p->model_cost[i]
                  : p->built_model_cost && t != p->g->tensors[i] ? gckpti_lowering_cost(p, t)
-                                                                : p->desc->costs[i];
+                                                                : p->desc->costs.by_id[i];
     return GCKPT_OK;
 }
 
@@ -17988,7 +18015,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     for (int i = skip ? p->n : 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (p->variant.fused && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
+    if (p->variant.fused && p->desc->bf16.precision == GCKPT_FP32 && !p->failed &&
+        result == GCKPT_OK)
         gckpti_fuse_ops(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -18004,9 +18032,9 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
         needed[p->terms[i].loss->id] = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            needed[p->desc->fetch[i].tensor->base->id] = 1;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (!p->desc->fetch.specs[i].gradient)
+            needed[p->desc->fetch.specs[i].tensor->base->id] = 1;
     for (int i = p->n; i-- > 0;) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP)
@@ -18098,10 +18126,11 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
             const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
-            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
+            p->cost[q->id] = p->desc->costs.by_id ? p->desc->costs.by_id[q->id] : copy;
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                const uint64_t gather = gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
+                const uint64_t gather =
+                    gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
                 p->cost[q->id].forward = gckpti_add_cost(p->cost[q->id].forward, gather);
             }
             gckpti_add_node(p, q, prologue);
@@ -18127,12 +18156,13 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
             sum = gckpti_add_cost(
                 sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
     }
-    return sum <= most ? GCKPT_OK
-                       : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the cost of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->can_offload || p->g->rows < 2
-                                          ? "give costs in a larger unit (desc.costs, link_cost)"
-                                          : "use fewer rows, or desc.costs in a larger unit");
+    return sum <= most
+               ? GCKPT_OK
+               : gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: the cost of all ops adds up to more than %u; %s", most,
+                              p->desc->costs.by_id || p->can_offload || p->g->rows < 2
+                                  ? "give costs in a larger unit (desc.costs, desc.ranks.link_cost)"
+                                  : "use fewer rows, or desc.costs in a larger unit");
 }
 
 /* Finds all nodes, their edges, and the order of their backwards. */
@@ -18155,9 +18185,9 @@ static void gckpti_find_nodes(gckpti_planner *p)
         p->state[p->edges[k]].persistent = p->edges[k] < p->prologue;
     for (int i = 0; i < p->term_count; i++)
         p->node[p->node_of[p->terms[i].loss->id]].side_effect = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->node[p->node_of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (!p->desc->fetch.specs[i].gradient)
+            p->node[p->node_of[p->desc->fetch.specs[i].tensor->base->id]].fetched = 1;
     gckpti_list_uses(p);
     if (!p->failed)
         gckpti_order_backwards(p);
@@ -18344,7 +18374,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 /* Checks instruction i of the user's schedule. *index: backward_index of the next backward. */
 static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *index)
 {
-    gckpt_instruction in = p->desc->schedule[i];
+    gckpt_instruction in = p->desc->schedule.instructions[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
@@ -18363,7 +18393,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
         !p->node[p->node_of[in.id]].can_offload)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: desc.offload_bytes "
+                            "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
                             "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
                             "it depends on parameters only",
                             i, t);
@@ -18376,8 +18406,8 @@ GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p)
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     int index = 0;
-    for (int i = 0; i < p->desc->instructions && seen; i++) {
-        gckpt_instruction in = p->desc->schedule[i];
+    for (int i = 0; i < p->desc->schedule.count && seen; i++) {
+        gckpt_instruction in = p->desc->schedule.instructions[i];
         gckpt_result result = gckpti_check_instruction(p, i, &index);
         if (result != GCKPT_OK)
             return result;
@@ -18803,7 +18833,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
     size_t buffers = (size_t)p->gradients;
-    const size_t copies = p->desc->precision != GCKPT_FP32;
+    const size_t copies = p->desc->bf16.precision != GCKPT_FP32;
     for (int x = 0; x < d->sched.length; x++) {
         int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
@@ -19101,7 +19131,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         const gckpt_tensor *t = p->tensors[ins->id];
-        int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
+        int copies = p->desc->bf16.precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_add_forward_operands(p, d, x++, y);
@@ -19208,10 +19238,10 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return GCKPT_E_MEMORY;
     gckpti_place_offloaded(p, d);
     gckpti_build_buffers(p, d);
-    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
+    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= PTRDIFF_MAX / 2)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes, but desc.offload_bytes is only %z",
-                            d->offloaded, p->desc->offload_bytes);
+                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
+                            d->offloaded, p->desc->offload.bytes);
     return gckpti_sum_live(p, d);
 }
 
@@ -19329,9 +19359,9 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
-    if (mode == GCKPT_SQRT && p->desc->segment_size == 0)
+    if (mode == GCKPT_SQRT && p->desc->schedule.segment_size == 0)
         return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->segment_size);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->schedule.segment_size);
     if (result == GCKPT_OK)
         gckpti_keep_lowered(p);
     return result;
@@ -19358,7 +19388,7 @@ static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
     if (i < p->prologue || i >= p->nodes || !gckpti_is_gathered(p, t))
         return 0;
     const size_t bytes = gckpti_value_bytes(p, t) - gckpti_shard_bytes(p, t);
-    return gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
+    return gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
 }
 
 /* Returns the first position after x that reads the value of the entry at x. */
@@ -19455,7 +19485,7 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
-    for (int iterations = p->desc->overlap_communication && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (int iterations = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
          iterations > 0 && result == GCKPT_OK && gckpti_lower_prefetched(p, most, &result);
          iterations--) {
         if (result == GCKPT_OK)
@@ -19722,7 +19752,7 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
     plan->backend_id = gckpti_backend_id(desc->backend, p->plain);
-    plan->precision = desc->precision;
+    plan->precision = desc->bf16.precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* a graph without inputs counts as one row */
     plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
     plan->alignment = p->alignment;
@@ -19733,13 +19763,13 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->cost = d->cost;
     plan->hidden = d->hidden;
     plan->least_cost = p->least_cost;
-    plan->offload_cost = desc->offload_cost;
-    plan->overlap_offload = desc->overlap_offload != 0;
+    plan->offload_cost = desc->offload.cost;
+    plan->overlap_offload = desc->offload.overlap != 0;
     plan->offloaded = d->offloaded;
     plan->virtual_ranks = p->virtual_ranks;
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
-    plan->comm_cost = desc->link_cost;
+    plan->comm_cost = desc->ranks.link_cost;
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
@@ -19747,7 +19777,7 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
-    plan->fetch_count = (size_t)desc->fetches;
+    plan->fetch_count = (size_t)desc->fetch.count;
     plan->buffer_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident_bytes(p, plan->kind_bytes);
@@ -19789,7 +19819,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         term[i] = q;
     }
     for (size_t i = 0; i < plan->fetch_count; i++) {
-        const gckpt_fetch_spec *q = &p->desc->fetch[i];
+        const gckpt_fetch_spec *q = &p->desc->fetch.specs[i];
         int id = q->tensor->base->id;
         fetch[i].id = q->tensor->id;
         fetch[i].gradient = q->gradient;
@@ -20087,7 +20117,7 @@ enum { GCKPTI_TIE_SHIFT = 14 };
 static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
     return gckpti_scaled_cost(s->p->copy_cost,
-                              2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
+                              2 * gckpti_transfer_cost(s->p->desc->offload.cost, bytes));
 }
 
 /* Kinds of moves: insert a closure; remove recomputes or reloads; turn recomputes into reloads. */
@@ -22965,7 +22995,7 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     const int copy_cost = gckpti_strategies[strategy][0];
-    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* of 1024 bytes there and back */
+    const uint64_t copied = p->desc->offload.cost / 512 + 1; /* of 1024 bytes there and back */
     const uint64_t offload = p->base_cost / copied * (uint64_t)gckpti_strategies[strategy][1];
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -23301,43 +23331,47 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 /* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
     if (vranks & (vranks - 1))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.virtual_ranks is %i: must be a power of two", vranks);
+                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
     if (vranks > 1 && !GCKPTI_RUNS_RANKS)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.virtual_ranks is %i; this build has no virtual ranks "
+                            "plan: desc.ranks.virtual_ranks is %i; this build has no virtual ranks "
                             "(GCKPT_NO_RANKS)",
                             vranks);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > vranks)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-                            "desc.virtual_ranks to %i or more, the same for any number of ranks",
-                            ranks, vranks, ranks);
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
+            ranks, vranks, ranks);
     if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: update_in_backward needs desc.virtual_ranks 1: gradients are "
-                            "complete only when those of all %i virtual ranks are added",
-                            vranks);
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+            "complete only when those of all %i virtual ranks are added",
+            vranks);
     return GCKPT_OK;
 }
 
 /* Checks the fields of a desc that can be checked without the graph. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
-                                    { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
-                                    { "custom_state", d->custom_state, 0, 4 },
-                                    { "threads", d->threads, 0, 1024 },
-                                    { "virtual_ranks", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
-                                    { "segment_size", d->segment_size, -INT32_MAX, INT32_MAX },
-                                    { "batch", d->batch, 0, INT64_MAX },
-                                    { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
-                                    { "update_in_backward", d->update_in_backward, 0, 2 },
-                                    { "fetches", d->fetches, 0, INT32_MAX } };
+    const gckpti_range ranges[] = {
+        { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
+        { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
+        { "custom_state", d->custom_state, 0, 4 },
+        { "threads", d->threads, 0, 1024 },
+        { "ranks.virtual_ranks", d->ranks.virtual_ranks, 0, GCKPTI_MAX_VRANKS },
+        { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
+        { "batch", d->batch, 0, INT64_MAX },
+        { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
+        { "update_in_backward", d->update_in_backward, 0, 2 },
+        { "fetch.count", d->fetch.count, 0, INT32_MAX }
+    };
     if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     if (gckpti_check_vranks(g, d) != GCKPT_OK)
@@ -23346,27 +23380,27 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
                             gckpt_mode_name(d->mode));
-    if (d->fetches > 0 && !GCKPTI_RUNS_FETCHES)
+    if (d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
-    if (!gckpti_has_precision(d->precision))
+    if (!gckpti_has_precision(d->bf16.precision))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.precision asks for bf16, which this build leaves out "
+                            "plan: desc.bf16.precision asks for bf16, which this build leaves out "
                             "(GCKPT_NO_BF16)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
                             "(GCKPT_NO_SEARCH); it has the other modes");
-    if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
+    if (d->bf16.precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
                             "bytes and runs everywhere",
                             d->backend ? d->backend->name : "the processor");
-    if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
-        (d->alignment && d->alignment < sizeof(float)))
+    if (d->kernels.alignment & (d->kernels.alignment - 1) || d->kernels.alignment > 65536 ||
+        (d->kernels.alignment && d->kernels.alignment < sizeof(float)))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: alignment %z must be a power of two from 4 to 65536",
-                            d->alignment);
+                            d->kernels.alignment);
     return GCKPT_OK;
 }
 
@@ -23380,34 +23414,36 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (count < 0 || (count > 0 && !terms))
         return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i; give both",
                             terms ? "there" : "NULL", count);
-    if (d->fetches > 0 && !d->fetch)
-        return gckpti_error(g, GCKPT_E_ARG, "plan: desc.fetches is %i, desc.fetch is NULL",
-                            d->fetches);
-    if (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0))
+    if (d->fetch.count > 0 && !d->fetch.specs)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: GCKPT_SCHEDULE needs desc.schedule and, as its length, "
-                            "desc.instructions; they are %s and %i",
-                            d->schedule ? "there" : "NULL", d->instructions);
+                            "plan: desc.fetch.count is %i, desc.fetch.specs is NULL",
+                            d->fetch.count);
+    if (d->mode == GCKPT_SCHEDULE && (!d->schedule.instructions || d->schedule.count <= 0))
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: GCKPT_SCHEDULE needs desc.schedule.instructions and, as its length, "
+            "desc.schedule.count; they are %s and %i",
+            d->schedule.instructions ? "there" : "NULL", d->schedule.count);
     if (!inference && d->batch && d->batch < g->rows)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.batch is %I, but the graph has %I rows: build it with at "
                             "most %I, or leave desc.batch 0 (steps may have fewer rows)",
                             d->batch, g->rows, d->batch);
-    if (count == 0 && (!inference || d->fetches == 0))
+    if (count == 0 && (!inference || d->fetch.count == 0))
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
-    if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+    if (g->cache_capacity && (!inference || d->bf16.precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
                                 ? "plan: with stochastic rounding, calls with caches would not "
                                   "give the bits of one call over all positions; use GCKPT_BF16"
                                 : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
                                   "that is trained without it");
-    if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
+    if (d->costs.by_id && (d->costs.count < 0 || (size_t)d->costs.count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
-                            g->count);
+                            "plan: costs are given for %i tensors; the graph has %z",
+                            d->costs.count, g->count);
     if (g->segment >= 0)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: a segment is still open; gckpt_segment_end is missing");
@@ -23429,7 +23465,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
 /* Reports why the tensor of fetch i has no gradient. seen[id], first 0, marks its dependants. */
 static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
 {
-    const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
+    const gckpt_tensor *t = p->desc->fetch.specs[i].tensor, *end = NULL;
     int reaches_loss = 0;
     if (p->inference)
         return gckpti_error(p->g, GCKPT_E_ARG,
@@ -23463,12 +23499,12 @@ static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, un
 /* Checks that every fetch has a value or a gradient in the arena. */
 GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_tensor *t = p->desc->fetch[i].tensor;
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch[i].gradient &&
+        if (!p->desc->fetch.specs[i].gradient &&
             (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->cache_capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
@@ -23476,14 +23512,14 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "caller's, of parameters the store's, of losses the report's, of caches the "
                 "executor's)",
                 i, t);
-        if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
+        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_sharded(
                 gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has only its shard of the gradient of "
                                 "%T; with GCKPT_SHARD_NONE it is whole",
                                 i, t);
-        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
+        if (p->desc->fetch.specs[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
             return seen ? gckpti_report_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
@@ -23533,7 +23569,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
     p->max_host_limit = p->host_limit = p->variant.no_offload ? 0 : p->host_limit;
-    p->overlap = p->host_limit > 0 && p->desc->overlap_offload;
+    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
     p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
@@ -23560,7 +23596,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
     int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
-            vranks = d->virtual_ranks ? d->virtual_ranks : 1;
+            vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     return batch / vranks + (batch % vranks > 0);
 }
 
@@ -23577,16 +23613,16 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->term_count = count;
     p->n = (int)graph->count;
     p->threads = d->threads ? d->threads : 1;
-    p->alignment = d->alignment ? d->alignment : 64;
+    p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->virtual_ranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    p->virtual_ranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
     p->accumulates =
         !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
     if (!p->inference && !d->update_in_backward)
-        p->host_limit = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
+        p->host_limit = (int64_t)(d->offload.bytes < PTRDIFF_MAX / 2 ? d->offload.bytes
                                                                      : (size_t)PTRDIFF_MAX / 2);
-    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
 
@@ -23649,12 +23685,13 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     gckpt_result result = GCKPT_OK;
     gckpti_variant v = { 1, 0, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
-    int chooses = optimal && !d->as_built && !d->backend;
+    int chooses = optimal && !d->schedule.as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
-    const int fuses = GCKPTI_RUNS_FUSED && !d->as_built && !d->backend &&
-                      d->precision == GCKPT_FP32 && (chooses || p->inference) && gckpti_may_fuse(p);
+    const int fuses = GCKPTI_RUNS_FUSED && !d->schedule.as_built && !d->backend &&
+                      d->bf16.precision == GCKPT_FP32 && (chooses || p->inference) &&
+                      gckpti_may_fuse(p);
     for (; chooses && v.lowering < GCKPTI_LOWERINGS && result == GCKPT_OK; v.lowering++)
         result = gckpti_add_variant(p, &last, v);
     v.fused = GCKPTI_RUNS_FUSED;
@@ -23905,10 +23942,11 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     gckpti_planner *p = &f->p;
     gckpt_plan_desc *d = &f->desc;
     gckpti_scratch *s = &p->scratch;
-    if (d->costs)
-        d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
-    d->fetch =
-        (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    if (d->costs.by_id)
+        d->costs.by_id = (gckpt_cost *)gckpti_scratch_copy(s, d->costs.by_id, (size_t)p->n,
+                                                           sizeof *d->costs.by_id);
+    d->fetch.specs = (gckpt_fetch_spec *)gckpti_scratch_copy(
+        s, d->fetch.specs, (size_t)d->fetch.count, sizeof *d->fetch.specs);
     p->terms =
         (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -24069,7 +24107,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
-    d.bf16_weights = 0;
+    d.bf16.copy_weights = 0;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
@@ -24351,7 +24389,8 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch || d.virtual_ranks > 1 : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.ranks.virtual_ranks > 1
+                 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -24396,8 +24435,8 @@ static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
         if (costs && result != GCKPT_OK)
             gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
     }
-    f->desc.costs = costs;
-    f->desc.cost_count = costs ? (int)g->count : 0;
+    f->desc.costs.by_id = costs;
+    f->desc.costs.count = costs ? (int)g->count : 0;
     if (result == GCKPT_OK && count >= 0)
         result = gckpti_fit_rules(f, g, terms, count);
     if (result != GCKPT_OK)
@@ -24423,17 +24462,17 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     if (!build || batch < 1 || batch > INT32_MAX)
         return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
                             build ? "the batch must be 1 to 2147483647" : "build is NULL");
-    if (d->fetches || d->costs || d->mode == GCKPT_SCHEDULE || d->mode == GCKPT_INFERENCE ||
-        d->memory.memory)
+    if (d->fetch.count || d->costs.by_id || d->mode == GCKPT_SCHEDULE ||
+        d->mode == GCKPT_INFERENCE || d->memory.memory)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: fetch, costs, a schedule and memory in a block belong to one "
                             "graph, and inference has no batch: use gckpt_plan_new");
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
-    if (d->update_in_backward == 1 && d->virtual_ranks > 1)
+    if (d->update_in_backward == 1 && d->ranks.virtual_ranks > 1)
         return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: update_in_backward needs desc.virtual_ranks 1");
+                            "fit: update_in_backward needs desc.ranks.virtual_ranks 1");
     return GCKPT_OK;
 }
 
@@ -24460,10 +24499,10 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
         gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->error_text);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
-                     f->desc.virtual_ranks > 1
+                     f->desc.ranks.virtual_ranks > 1
                          ? "fit: %s mixes rows, so micro-batches must have the %I rows of a "
                            "virtual rank; build refuses these, or they do not divide the batch of "
-                           "%I rows: make it a multiple of desc.virtual_ranks"
+                           "%I rows: make it a multiple of desc.ranks.virtual_ranks"
                          : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
                            "batch, which build refuses",
                      f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);
@@ -28046,7 +28085,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i virtual ranks would "
-                            "divide it: plan with desc.virtual_ranks 1", e->plan->virtual_ranks);
+                            "divide it: plan with desc.ranks.virtual_ranks 1",
+                            e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
@@ -29222,7 +29262,7 @@ static void gckpti_run_instructions(void *context)
     if (!GCKPTI_IS_SMALL)
         gckpti_init_call(run->e, &c);
     for (int64_t i = 0; i < run->instructions && run->result == GCKPT_MORE; i++)
-        run->result = gckpti_advance(run->e, &c);
+        run->result = gckpti_advance(run->e, GCKPTI_IS_SMALL ? NULL : &c);
 }
 
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
@@ -29571,7 +29611,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const
         return gckpti_error(
             s, GCKPT_E_ARG,
             "%s: the plan's workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1",
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.kernels.plain = 1",
             call);
     return GCKPT_OK;
 }
@@ -34163,7 +34203,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     "with gckpt_plan_desc.kernels.plain = 1\"\n#endif\n",
                      name);
     gckpti_c_enum(&out, plan, name);
     gckpti_c_memory(&out, plan, name);

@@ -16,13 +16,13 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 619
  *                 ptx, memory, replay
- *     >>common    fill, add, convert, update, dequantise                                       672
+ *     >>common    fill, add, convert, update, dequantise                                       673
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3726
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3728
  *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1728
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1730
  *                 epilogue, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            294
  *                 find, self_test, open
@@ -522,7 +522,7 @@ void *host_get(void *context, size_t bytes)
     cudaGetLastError();
     snprintf(memory_text, sizeof memory_text,
              ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
-             "smaller offload_bytes",
+             "smaller desc.offload.bytes",
              bytes, cudaGetErrorString(error));
     return NULL;
 }
@@ -937,7 +937,8 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* Copies 8 bf16, of which `valid` exist, by cp.async (complete after a wait); base: the matrix. */
+/* Copies 8 bf16; from element `valid` on, 0. ALIGNED: by cp.async, complete after a wait; if valid
+ * is 0, `base`, which must be a valid address, is passed instead of `from`, and nothing is read. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
@@ -1348,8 +1349,7 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 }
 
 /* >>exact/unary */
-/* Computes y = f(x), and dx from g and the derivative by a rule, all as gradckpt.h does. `at`: x,
- * or y if the derivative is a function of y. o: the N attributes. */
+/* Computes an element of y = F(x, o) as gradckpt.h does. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
@@ -1362,6 +1362,8 @@ template <auto F, int N = 0> struct Unary {
     }
 };
 
+/* Computes an element of dx by PUT from g and DERIV(at, o), where `at` is x, or y if DERIV is a
+ * function of y. o: the N attributes. */
 template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
@@ -3302,7 +3304,8 @@ enum { CONV_K = 16 };
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;            /* reads term p of rows r, ..; for dw terms p, .. of row r */
+    /* reads term p of rows r, r + THREADS / CONV_K, ..; DW: terms p, p + THREADS / BM, .. of r */
+    int p, r;
     int channel, ky, kx; /* channel and tap of the term */
     int64_t at[ROWS];    /* offset of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];
@@ -6340,7 +6343,9 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
 }
 
 struct LossSizes {
-    int64_t rows, c, v, block, chunk, row; /* block, chunk: most rows, classes; row: of d */
+    int64_t rows, c, v;
+    int64_t block, chunk; /* most rows, most classes at a time */
+    int64_t row; /* elements between rows of the logits' gradient: chunk, rounded up to 8 */
 };
 
 LossSizes loss_sizes(const gckpt_call *call, bool backward)
@@ -6354,7 +6359,7 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
 /* The arrays in the workspace. */
 struct LossBuffers {
     const uint16_t *x;
-    uint16_t *w, *d; /* w: a chunk, unless w is bf16; d: a block x a chunk */
+    uint16_t *w, *d; /* f32 weights of a chunk as bf16; logits' gradient (block x chunk) */
     float *parts, *losses, *dx;
     RowLoss *state;
 };

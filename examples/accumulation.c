@@ -16,7 +16,7 @@
  * Processes that share a batch (data parallelism) make the same mistake if each process takes
  * the mean of its rows and all processes then take the mean of the means. The right rule again
  * sums the gradients of all tokens and divides once; with 4 virtual ranks
- * (gckpt_plan_desc.virtual_ranks), 1, 2 and 4 processes get the same bits.
+ * (gckpt_plan_desc.ranks.virtual_ranks), 1, 2 and 4 processes get the same bits.
  *
  * The losses that the three ways report cannot be compared: the mean of means is lower, because
  * short sentences are easier. So every model is also evaluated by the loss per token over all
@@ -172,7 +172,7 @@ static int build_model(method *w)
 
     gckpt_plan_desc desc = { .batch = w->rows,
                              .optimiser = GCKPT_CUSTOM_OPTIMISER,
-                             .virtual_ranks = w->virtual_ranks };
+                             .ranks.virtual_ranks = w->virtual_ranks };
     gckpt_exec_desc bind = { .custom_optimiser = collect, .user = &w->collected, .allow_initial = 1 };
     if (w->virtual_ranks > 0)
         bind.transport = ranks;
@@ -180,7 +180,7 @@ static int build_model(method *w)
     w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
-    desc.virtual_ranks = 0; /* every process evaluates all sentences */
+    desc.ranks.virtual_ranks = 0; /* every process evaluates all sentences */
     w->eval_plan = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
     w->eval_exec = w->eval_plan == NULL ? NULL : gckpt_exec_new(w->eval_plan, w->store, &bind);
     if (w->eval_exec == NULL) {

@@ -609,8 +609,8 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     for (int i = 0; i < count && fetches != NULL; i++)
         fetches[i].tensor = tensors[i];
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = fetches;
-    desc.fetches = count;
+    desc.fetch.specs = fetches;
+    desc.fetch.count = count;
     gckpt_plan *plan = fetches != NULL ? gckpt_plan_new(g, NULL, 0, &desc) : NULL;
     gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, &initial) : NULL;
     int failed = e == NULL
@@ -838,8 +838,8 @@ static inline int adapters_row_squares(adapters *a, const char *weight, double *
     const gckpt_fetch_spec pick = { gckpt_embed(gckpt_param(g, weight, w.shape, none), rows), 0 };
     const gckpt_feed feed = { gckpt_id(rows), index };
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = &pick;
-    desc.fetches = 1;
+    desc.fetch.specs = &pick;
+    desc.fetch.count = 1;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, &initial) : NULL;
     int failed =

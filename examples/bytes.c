@@ -29,12 +29,14 @@ int main(void)
     gckpt_term loss = { gckpt_mean_squared_error(gckpt_name(b, "b"), y, NULL), 1, 0 };
     gckpt_name(a, "a");
 
-    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .optimiser = GCKPT_SGD, .alignment = 4 };
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL,
+                             .optimiser = GCKPT_SGD,
+                             .kernels.alignment = 4 };
     gckpt_plan *training = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_fetch_spec both[2] = { { a, 0 }, { b, 0 } };
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = both;
-    desc.fetches = 2;
+    desc.fetch.specs = both;
+    desc.fetch.count = 2;
     gckpt_plan *forward = gckpt_plan_new(g, NULL, 0, &desc);
     if (training == NULL || forward == NULL) {
         fprintf(stderr, "bytes: %s\n", gckpt_error_text(g));

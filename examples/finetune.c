@@ -1366,8 +1366,8 @@ static int make_plans(tuning *t)
             continue;
         m->user = t;
         t->training = training;
-        desc.fetch = &m->logits;
-        desc.fetches = o.objective == OBJECTIVE_DPO;
+        desc.fetch.specs = &m->logits;
+        desc.fetch.count = o.objective == OBJECTIVE_DPO;
         m->T = i < LM_PURPOSES ? r->T : run.lengths[(i - LM_PURPOSES) / LM_SAMPLING];
         if (training ? lm_plan_training(r, m, build_loss, NULL) != 0
                      : lm_plan(r, m, LM_EVALUATION, build_loss, 1, &desc) != 0)

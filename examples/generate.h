@@ -91,8 +91,8 @@ static inline int generator_plan(generator *p, generator_stage *stage, gckpt_sto
     plan.mode = GCKPT_INFERENCE;
     plan.threads = desc->threads;
     plan.backend = desc->backend;
-    plan.fetch = &pick;
-    plan.fetches = 1;
+    plan.fetch.specs = &pick;
+    plan.fetch.count = 1;
     stage->plan = gckpt_plan_new(g, NULL, 0, &plan);
     const int failed = stage->plan == NULL ? model_fail(p->model, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);

@@ -418,8 +418,8 @@ static int make_plans(void)
         failed = lm_plan(&run, &run.stages[LM_EVALUATION], LM_EVALUATION, build_loss,
                          gckpt_plan_rows(m->plan), &desc);
     desc.batch = lm.samples;
-    desc.fetch = &run.stages[LM_SAMPLING].logits;
-    desc.fetches = 1;
+    desc.fetch.specs = &run.stages[LM_SAMPLING].logits;
+    desc.fetch.count = 1;
     if (!failed && lm.sample > 0 && !only_reports())
         failed = lm_plan(&run, &run.stages[LM_SAMPLING], LM_SAMPLING, build_logits, lm.samples,
                          &desc);

@@ -52,7 +52,7 @@ static int neuron(const char *path)
     const gckpt_fetch_spec fetches[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
                                  { product, 1 }, { sum, 1 }, { n, 1 }, { out, 1 },
                                  { x, 1 },       { w, 1 },   { b, 1 } };
-    gckpt_plan_desc desc = { .fetch = fetches, .fetches = sizeof fetches / sizeof fetches[0] };
+    gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = sizeof fetches / sizeof fetches[0] };
     const gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
     gckpt_report report;
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);

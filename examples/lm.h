@@ -245,10 +245,10 @@ static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
     desc.mode = purpose == LM_TRAINING ? lm_modes[lm.checkpoint] : GCKPT_INFERENCE;
     desc.budget = purpose == LM_TRAINING ? (size_t)lm.budget : 0;
     desc.batch = lm.batch;
-    desc.virtual_ranks = (int)(purpose != LM_SAMPLING ? lm.virtual_ranks : 1);
+    desc.ranks.virtual_ranks = (int)(purpose != LM_SAMPLING ? lm.virtual_ranks : 1);
     desc.threads = (int)lm.threads;
     desc.backend = r->device;
-    desc.precision = lm.precision;
+    desc.bf16.precision = lm.precision;
     return desc;
 }
 

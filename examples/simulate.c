@@ -142,7 +142,7 @@ static simulate_machine machine(int network)
     return m;
 }
 
-/* Returns gckpt_plan_desc.link_cost, which is the cost of gathering 2^20 bytes from `ranks`
+/* Returns gckpt_plan_desc.ranks.link_cost, which is the cost of gathering 2^20 bytes from `ranks`
  * ranks. */
 static uint64_t link_cost(const simulate_machine *m, int ranks)
 {
@@ -165,10 +165,10 @@ static plan_result plan(const model *m, const simulate_ranks *r, const simulate_
     desc.batch = o.batch > 0 ? o.batch : m->batch;
     const int64_t most = (desc.batch + r->virtual_ranks - 1) / r->virtual_ranks,
                   n = o.rows > 0 ? o.rows : m->rows;
-    desc.virtual_ranks = r->virtual_ranks;
+    desc.ranks.virtual_ranks = r->virtual_ranks;
     desc.budget = o.budget > 0 ? (size_t)o.budget : (size_t)m->budget;
-    desc.link_cost = r->shard == GCKPT_SHARD_VALUES ? link_cost(at, r->ranks) : 0;
-    desc.overlap_communication = o.overlap != 0;
+    desc.ranks.link_cost = r->shard == GCKPT_SHARD_VALUES ? link_cost(at, r->ranks) : 0;
+    desc.ranks.overlap = o.overlap != 0;
     p.store = gckpt_store_new(NULL);
     gckpt_store_ranks(p.store, r->rank, r->ranks, r->shard);
     p.graph = gckpt_graph_new(p.store, NULL);

@@ -133,7 +133,7 @@ static int plan_chain(strategy *s, size_t budget)
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.mode = s->mode;
-    desc.segment_size = s->group;
+    desc.schedule.segment_size = s->group;
     desc.budget = budget;
     /* frees the gradients of weights at once, so that they do not add to the memory shown */
     desc.update_in_backward = 1;

@@ -203,9 +203,9 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     desc.batch = 0;
     desc.update_in_backward = 0;
     /* only for training, because every executor with bf16 weights has copies of them */
-    desc.bf16_weights = 0;
-    desc.fetch = &pick;
-    desc.fetches = t->result != NULL;
+    desc.bf16.copy_weights = 0;
+    desc.fetch.specs = &pick;
+    desc.fetch.count = t->result != NULL;
     /* the optimiser's state is in memory during validation as well */
     if (t->plan != NULL && desc.budget > 0)
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);

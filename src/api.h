@@ -220,11 +220,11 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * piece; converting existing ones holds two copies. Ops compute with the stored values, so results
  * depend on the storage but not on the plan. An op reads the stored format itself; if it cannot
  * (manual, 12), a FORWARD of the parameter dequantises the values into the arena, planned like any
- * value (gckpt_plan_desc.stage_parameters). BF16 and F16 round to nearest even; F16 takes values up
- * to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value| / 127;
- * vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up to
- * 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes I8.
- * The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
+ * value (gckpt_plan_desc.kernels.stage_parameters). BF16 and F16 round to nearest even; F16 takes
+ * values up to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value|
+ * / 127; vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up
+ * to 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes
+ * I8. The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
  * which does not restore lost digits; external values are copied into the store's memory.
  * Invalidates pointers to values and state, and earlier plans; abandons a step under way. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
@@ -263,7 +263,7 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* i
  * pointer obtained earlier shows the values as of the last pull. gckpt_store_push declares that the
  * program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and pushes.
  * The CPU has only the host's copy. With it, call push after writing values of a plan with bf16
- * copies (gckpt_plan_desc.bf16_weights), or initial values at a pointer of gckpt_store_peek. */
+ * copies (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
@@ -732,7 +732,7 @@ struct gckpt_call {
     uint64_t seed, step;       /* seed and step of the store: keys of random numbers */
     int id;                    /* id of the tensor */
     int threads;               /* most threads of this call, for gckpt_parallel */
-    int plain;                 /* nonzero for plain kernels' workspace (gckpt_plan_desc.plain) */
+    int plain;                 /* nonzero for plain kernels' workspace (desc.kernels.plain) */
     int training;              /* 0 in INFERENCE plans, else 1 */
     gckpt_precision precision; /* precision to compute in; also set for shape() when planning */
     unsigned rounded;          /* values rounded to bf16: GCKPT_IN(i), GCKPT_OUT for grad_out */
@@ -882,7 +882,7 @@ typedef enum {
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
-    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.overlap_offload) */
+    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -897,87 +897,113 @@ typedef struct {
     gckpt_mode mode; /* default GCKPT_AUTO */
     size_t budget;   /* most bytes of gckpt_plan_bytes; 0 (default) sets no limit */
     int64_t batch;   /* most rows of a step, at least the graph's; 0 selects the graph's */
+    int threads;     /* most threads of a step; 0 selects 1 */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
      * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a step.
      * With GCKPT_IF_USEFUL gckpt_fit chooses. */
     int update_in_backward;
-    /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers and
-     * gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual, 9). */
-    int as_built;
-    int threads; /* most threads of a step; 0 selects 1 */
-    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual rank
-     * floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that results
-     * depend on their number but not on the number of ranks, each of which runs virtual_ranks /
-     * ranks of them, at least one (manual, 5e). Micro-batches end where virtual ranks end. Above 1
-     * update_in_backward is refused. In INFERENCE with 1, all ranks run all rows. */
-    int virtual_ranks;
-    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
-     * FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default 0. */
-    uint64_t link_cost;
-    /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
-     * by link_cost and the costs of the ops, that it ends before its first use, as far as the
-     * budget has room for buffers that live longer (with budget 0, without making the plan larger).
-     * If 0 (default), it begins immediately before its first use. Overlap never makes a budget
-     * infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores it. */
-    int overlap_communication;
-    size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
-    /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it, as
-     * for quantised parameters that an op reads as floats (manual, 12). The copy is planned like
-     * any value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in
-     * costs) and may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a schedule
-     * may place it, else it precedes its first use. Updates change the parameter. Default 0. */
-    int stage_parameters;
-    /* If nonzero, the plan is for plain kernels and their workspace, as GCKPT_NO_FAST builds need
-     * it (they always set it). Slow in other builds. Default 0. */
-    int plain;
-    /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values and
-     * saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing. Plans that
-     * update in the backward offload nothing, as a failed copy would come too late. */
-    size_t offload_bytes;
-    uint64_t offload_cost; /* cost of copying 2^20 bytes one way, as link_cost; rounded up */
-    /* If nonzero, offload copies overlap computation, one at a time in the order they begin. Cost
-     * is then a time, which plans minimise: an op takes its cost, a use waits for its reload, and
-     * the instruction after a value's last use waits for its offload. Bytes of pending copies
-     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops wait. */
-    int overlap_offload;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
-     * made. `plain` is then ignored, and the plan is neither saved nor printed as C. */
+     * made. kernels.plain is then ignored, and the plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
-    gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
-    /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second operand,
-     * if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an element, rounded
-     * up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies. With a budget, a
-     * plan has copies only if they fit after all else. A program that writes values must call
-     * gckpt_store_push. Excludes external, staged, sharded parameters, backends, frontiers. */
-    int bf16_weights;
-    /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
-     * segment; 0 (default) selects the size with fewest bytes. */
-    int segment_size;
-    /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload_bytes, reloads, in
-     * any order in which a backward follows the backwards of its result's readers and those that
-     * precede it in the sums of gradients (manual, 5f), e.g. reverse order. Updates, reduces and
-     * offloads are inserted. */
-    const gckpt_instruction *schedule;
-    int instructions;              /* length of schedule */
-    const gckpt_fetch_spec *fetch; /* tensors for gckpt_fetch and gckpt_collect */
-    int fetches;                   /* length of fetch */
-    /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the same
-     * on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
-    const gckpt_cost *costs;
-    int cost_count; /* length of costs: highest id + 1 */
     /* For planning (freed afterwards) and for the plan. If it is a block (memory.memory), the plan
      * lies at its beginning, in gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes after at most
      * 15 for alignment; the rest is free, e.g. for another plan. Another object that is given the
      * same block overwrites it. */
     gckpt_memory memory;
+    struct {
+        /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual
+         * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
+         * results depend on their number but not on the number of ranks, each of which runs
+         * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
+         * ranks end. Above 1 update_in_backward is refused. In INFERENCE with 1, all ranks run all
+         * rows. */
+        int virtual_ranks;
+        /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
+         * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
+         * 0. */
+        uint64_t link_cost;
+        /* If nonzero, communication overlaps computation: each all-gather begins early enough,
+         * judging by link_cost and the costs of the ops, that it ends before its first use, as far
+         * as the budget has room for buffers that live longer (with budget 0, without making the
+         * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
+         * makes a budget infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores
+         * it. */
+        int overlap;
+    } ranks;
+    struct {
+        /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values
+         * and saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing.
+         * Plans that update in the backward offload nothing, as a failed copy would come too
+         * late. */
+        size_t bytes;
+        /* Cost of copying 2^20 bytes one way, as ranks.link_cost; rounded up. Default 0. */
+        uint64_t cost;
+        /* If nonzero, offload copies overlap computation, one at a time in the order they begin.
+         * Cost is then a time, which plans minimise: an op takes its cost, a use waits for its
+         * reload, and the instruction after a value's last use waits for its offload. Bytes of
+         * pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops
+         * wait. */
+        int overlap;
+    } offload;
+    struct {
+        gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
+        /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second
+         * operand, if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an
+         * element, rounded up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies.
+         * With a budget, a plan has copies only if they fit after all else. A program that writes
+         * values must call gckpt_store_push. Excludes external, staged, sharded parameters,
+         * backends, frontiers. Default 0. */
+        int copy_weights;
+    } bf16;
+    struct {
+        const gckpt_fetch_spec *specs; /* tensors for gckpt_fetch and gckpt_collect */
+        int count;                     /* length of specs; 0 (default) fetches nothing */
+    } fetch;
+    struct {
+        /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload.bytes,
+         * reloads, in any order in which a backward follows the backwards of its result's readers
+         * and those that precede it in the sums of gradients (manual, 5f), e.g. reverse order.
+         * Updates, reduces and offloads are inserted. */
+        const gckpt_instruction *instructions;
+        int count; /* length of instructions */
+        /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
+         * segment; 0 (default) selects the size with fewest bytes. */
+        int segment_size;
+        /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers
+         * and gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual,
+         * 9). */
+        int as_built;
+    } schedule;
+    struct {
+        /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the
+         * same on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction.
+         */
+        const gckpt_cost *by_id;
+        int count; /* length of by_id: highest id + 1 */
+    } costs;
+    struct {
+        /* If nonzero, the plan is for plain kernels and their workspace, as GCKPT_NO_FAST builds
+         * need it (they always set it). Slow in other builds. Default 0. */
+        int plain;
+        /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
+         * as for quantised parameters that an op reads as floats (manual, 12). The copy is planned
+         * like any value: it has bytes and a cost (10 x bytes read and written, + 16384; or its
+         * entry in costs) and may be dropped and copied again; gckpt_keep and gckpt_recompute
+         * apply; a schedule may place it, else it precedes its first use. Updates change the
+         * parameter. Default 0. */
+        int stage_parameters;
+        size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
+    } kernels;
 } gckpt_plan_desc;
 /* Makes a plan that minimises the sum of `count` loss terms; the first term's count divides
  * gradients (manual, 3). INFERENCE plans may have none. The graph may be freed afterwards. Returns
  * NULL after an error, which the graph then has. */
+#ifndef GCKPT_SMALL
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
+#endif
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
 /* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
@@ -991,7 +1017,7 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16_weights) */
+    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
     GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
     GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
     GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
@@ -1004,7 +1030,7 @@ GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slowe
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* cost of recomputes / forwards */
 /* gckpt_plan_cost returns the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards,
  * and copies to slower memory and back minus their hidden cost. hidden_cost is the part of the
- * copies' cost that overlaps computation (0 unless desc.overlap_offload). overhead is cost / (least
+ * copies' cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
  * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
 GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
@@ -1080,8 +1106,8 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 #endif
 
 /* Returns a hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs,
- * constants and parameters) and of desc.virtual_ranks, if above 1. It is the same on every machine
- * and for every plan of the graph with as many virtual ranks. */
+ * constants and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every
+ * machine and for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
@@ -1090,8 +1116,9 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
  * are sizes of blocks that suffice on every machine for a store of its parameters and for an
  * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
  * user's op is printed as the variable named as the op, which must be declared before, with the
- * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.plain and the
- * seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason. */
+ * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
+ * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason.
+ * */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result

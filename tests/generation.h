@@ -90,8 +90,8 @@ static inline generator gen_start(gckpt_store *s, int64_t rows, int64_t t, int64
     gckpt_plan_desc d = *desc;
     gckpt_fetch_spec fetch = { m.logits, 0 };
     d.mode = GCKPT_INFERENCE;
-    d.fetch = &fetch;
-    d.fetches = 1;
+    d.fetch.specs = &fetch;
+    d.fetch.count = 1;
     generator r = { gckpt_plan_new(m.g, NULL, 0, &d), NULL, t, gckpt_id(m.tokens), gckpt_id(m.logits) };
     CHECK_MSG(r.p != NULL, "%s", gckpt_error_text(m.g));
     r.e = gckpt_exec_new(r.p, s, x);
@@ -141,7 +141,7 @@ static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gck
     other.caches_of = eight.e;
     generator one = gen_start(s, B, 1, ALL, style, d, &other);
     const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, restart = style == WINDOWED ? 31 : 11;
-    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->precision ? 2 : 4));
+    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->bf16.precision ? 2 : 4));
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);

@@ -883,8 +883,8 @@ static inline int net_choose_fetches(int most)
         T *t = net.nodes[below(net.count)].t;
         *fetch = (gckpt_fetch_spec){ t, chance(50) };
         d.mode = net.cached ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
-        d.fetch = fetch;
-        d.fetches = 1;
+        d.fetch.specs = fetch;
+        d.fetch.count = 1;
         gckpt_plan *p = t ? gckpt_plan_new(net.g, net.term, net.terms, &d) : NULL;
         n += p != NULL;
         gckpt_plan_free(p);
@@ -915,12 +915,12 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
     case 2: d->optimiser = NET_COVER(GCKPT_CUSTOM_OPTIMISER), d->custom_state = (int)below(5); break;
     default: d->optimiser = NET_COVER(GCKPT_ADAMW);
     }
-    d->precision = NET_COVER(GCKPT_FP32);
+    d->bf16.precision = NET_COVER(GCKPT_FP32);
     if (chance(35))
-        d->precision =
+        d->bf16.precision =
             chance(60) || net.cached ? NET_COVER(GCKPT_BF16) : NET_COVER(GCKPT_BF16_STOCHASTIC);
     if (chance(25))
-        d->virtual_ranks = 2 << below(3);
+        d->ranks.virtual_ranks = 2 << below(3);
     if (chance(30))
         net_pack();
 }
@@ -929,31 +929,31 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
 static inline void net_neutral_options(gckpt_plan_desc *d)
 {
     static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
-    d->as_built = chance(40);
-    d->update_in_backward = d->batch <= net.rows && d->virtual_ranks < 2 && !net.cached && chance(30);
+    d->schedule.as_built = chance(40);
+    d->update_in_backward = d->batch <= net.rows && d->ranks.virtual_ranks < 2 && !net.cached && chance(30);
     d->threads = chance(30) ? 1 + (int)below(4) : 0;
-    d->alignment = chance(50) ? alignments[below(7)] : 0;
-    d->stage_parameters = chance(20);
-    d->plain = chance(25);
-    d->bf16_weights = chance(30);
-    d->segment_size = chance(30) ? (int)below(9) - 4 : 0;
+    d->kernels.alignment = chance(50) ? alignments[below(7)] : 0;
+    d->kernels.stage_parameters = chance(20);
+    d->kernels.plain = chance(25);
+    d->bf16.copy_weights = chance(30);
+    d->schedule.segment_size = chance(30) ? (int)below(9) - 4 : 0;
     if (chance(25)) {
-        d->offload_bytes = (size_t)64 << below(14);
-        d->offload_cost = 1 + below(60);
-        d->offload_cost <<= chance(50) ? 20 : 12;
-        d->overlap_offload = chance(60);
+        d->offload.bytes = (size_t)64 << below(14);
+        d->offload.cost = 1 + below(60);
+        d->offload.cost <<= chance(50) ? 20 : 12;
+        d->offload.overlap = chance(60);
     }
-    if (d->virtual_ranks > 1 && chance(50) && net_features & NET_RANKS) {
+    if (d->ranks.virtual_ranks > 1 && chance(50) && net_features & NET_RANKS) {
         net.ranks = 2 << below(3);
-        net.ranks = net.ranks < d->virtual_ranks ? net.ranks : d->virtual_ranks;
+        net.ranks = net.ranks < d->ranks.virtual_ranks ? net.ranks : d->ranks.virtual_ranks;
         switch (below(4)) {
         case 0: net.shard = NET_COVER(GCKPT_SHARD_NONE); break;
         case 1: net.shard = NET_COVER(GCKPT_SHARD_STATE); break;
         case 2: net.shard = NET_COVER(GCKPT_SHARD_GRADIENTS); break;
         default: net.shard = NET_COVER(GCKPT_SHARD_VALUES);
         }
-        d->link_cost = (uint64_t)below(1000000);
-        d->overlap_communication = (int)(d->link_cost & 1);
+        d->ranks.link_cost = (uint64_t)below(1000000);
+        d->ranks.overlap = (int)(d->ranks.link_cost & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
     if (chance(20) && !net_target_graph && net.count <= MOST) {
@@ -961,16 +961,16 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
             net.cost[i].forward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
             net.cost[i].backward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
         }
-        d->costs = net.cost;
-        d->cost_count = gckpt_graph_size(net.g);
+        d->costs.by_id = net.cost;
+        d->costs.count = gckpt_graph_size(net.g);
     }
     if (chance(30))
         net_set_policies();
     if (net_backend && chance(10))
         d->backend = net_backend;
     if (chance(35) && !net_target_graph) {
-        d->fetches = net_choose_fetches(1 + (int)below(NET_FETCHES));
-        d->fetch = d->fetches ? net.fetch : NULL;
+        d->fetch.count = net_choose_fetches(1 + (int)below(NET_FETCHES));
+        d->fetch.specs = d->fetch.count ? net.fetch : NULL;
     }
 }
 
@@ -1015,15 +1015,15 @@ static inline void net_print(void)
     printf(
         "    rows %d of %d, threads %d, virtual ranks %d, ranks %d (shard %d), precision %d, alignment %d"
         "%s%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
-        (int)net.rows, (int)d->batch, d->threads, d->virtual_ranks, net.ranks, (int)net.shard,
-        (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
-        d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
-        d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
-        d->bf16_weights ? ", bf16 weights" : "",
-        net.packed ? ", quantised" : "", net.cached ? ", cached" : "", d->segment_size, (int)d->optimiser,
-        (unsigned long)d->offload_bytes, (unsigned long)d->offload_cost,
-        d->overlap_offload ? ", overlapped" : "");
-    for (int i = 0; i < d->fetches; i++)
+        (int)net.rows, (int)d->batch, d->threads, d->ranks.virtual_ranks, net.ranks, (int)net.shard,
+        (int)d->bf16.precision, (int)d->kernels.alignment, d->update_in_backward ? ", in backward" : "",
+        d->schedule.as_built ? ", as built" : "", d->kernels.stage_parameters ? ", staged" : "",
+        d->kernels.plain ? ", plain" : "", d->costs.by_id ? ", costs" : "", d->backend ? ", backend" : "",
+        d->bf16.copy_weights ? ", bf16 weights" : "",
+        net.packed ? ", quantised" : "", net.cached ? ", cached" : "", d->schedule.segment_size, (int)d->optimiser,
+        (unsigned long)d->offload.bytes, (unsigned long)d->offload.cost,
+        d->offload.overlap ? ", overlapped" : "");
+    for (int i = 0; i < d->fetch.count; i++)
         printf("    fetch %s of %d\n", net.fetch[i].gradient ? "gradient" : "value",
                gckpt_id(net.fetch[i].tensor));
     for (int i = 0; gckpt_graph_node(net.g, i, &n) == GCKPT_OK; i++) {
@@ -1050,31 +1050,31 @@ static inline void net_print(void)
     X(mode)                                                                                        \
     X(budget)                                                                                      \
     X(batch)                                                                                       \
-    X(optimiser)                                                                                   \
-    X(custom_state)                                                                                   \
-    X(update_in_backward)                                                                          \
-    X(as_built)                                                                                    \
     X(threads)                                                                                     \
-    X(virtual_ranks)                                                                                      \
-    X(link_cost)                                                                                   \
-    X(overlap_communication)                                                                                 \
-    X(alignment)                                                                                   \
-    X(stage_parameters)                                                                            \
-    X(plain)                                                                                       \
-    X(offload_bytes)                                                                               \
-    X(offload_cost)                                                                                \
-    X(overlap_offload)                                                                              \
+    X(optimiser)                                                                                   \
+    X(custom_state)                                                                                \
+    X(update_in_backward)                                                                          \
     X(backend)                                                                                     \
-    X(precision)                                                                                   \
-    X(bf16_weights)                                                                                \
-    X(segment_size)                                                                                       \
-    X(schedule)                                                                                    \
-    X(instructions)                                                                                \
-    X(fetch)                                                                                       \
-    X(fetches)                                                                                     \
-    X(costs)                                                                                       \
-    X(cost_count)                                                                                  \
-    X(memory)
+    X(memory)                                                                                      \
+    X(ranks.virtual_ranks)                                                                         \
+    X(ranks.link_cost)                                                                             \
+    X(ranks.overlap)                                                                               \
+    X(offload.bytes)                                                                               \
+    X(offload.cost)                                                                                \
+    X(offload.overlap)                                                                             \
+    X(bf16.precision)                                                                              \
+    X(bf16.copy_weights)                                                                           \
+    X(fetch.specs)                                                                                 \
+    X(fetch.count)                                                                                 \
+    X(schedule.instructions)                                                                       \
+    X(schedule.count)                                                                              \
+    X(schedule.segment_size)                                                                       \
+    X(schedule.as_built)                                                                           \
+    X(costs.by_id)                                                                                 \
+    X(costs.count)                                                                                 \
+    X(kernels.plain)                                                                               \
+    X(kernels.stage_parameters)                                                                    \
+    X(kernels.alignment)
 /* Counts each field in which a request that was planned differs from its default. */
 static inline void net_planned(const gckpt_plan_desc *d)
 {
@@ -1121,6 +1121,29 @@ static inline void net_require(const char *prefix, const char *name, int unless)
         free(full);
 }
 
+/* Checks that the nets have used each field of the struct at..end: "ranks.overlap" is a field of its sub-struct
+ * "ranks". Returns the number of fields. */
+static inline int net_require_fields(const char *at, const char *end)
+{
+    char word[48], inner[48] = "", full[100];
+    const char *inner_end = at; /* the end of the sub-struct's name, which follows its fields */
+    int found = 0;
+    while (net_word(&at, end, word)) {
+        if (!strcmp(word, "struct")) {
+            inner_end = strstr(at, "\n    } ");
+            inner_end += 7;
+            net_word(&inner_end, end, inner);
+        } else if (*at == ';' && at != inner_end) {
+            snprintf(full, sizeof full, "%s%s%s", inner, at < inner_end ? "." : "", word);
+            net_require("gckpt_plan_desc.", full, 0);
+            found++;
+        } else if (at == inner_end) {
+            inner[0] = 0;
+        }
+    }
+    return found;
+}
+
 /* Checks that the nets have used everything that gradckpt.h has: builders, op descriptors, fields and enumerators,
  * and also fused groups. */
 static inline void net_check_coverage(void)
@@ -1155,11 +1178,9 @@ static inline void net_check_coverage(void)
     }
     CHECK(found > 50);
     end = strstr(text, "} gckpt_plan_desc;");
-    for (at = end; at && at > text && strncmp(at, "typedef struct", 14);)
+    for (at = end; at && at > text && strncmp(at, "\ntypedef struct", 15);)
         at--;
-    for (found = 0, at += 14; end && net_word(&at, end, word);)
-        if (*at == ';' || *at == ',')
-            net_require("gckpt_plan_desc.", word, 0), found++;
+    found = end ? net_require_fields(at + 15, end) : 0;
     CHECK(found >= 25);
     for (int k = 0; k < 5; k++) {
         snprintf(part, sizeof part, "} %s;", enums[k]);

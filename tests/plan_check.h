@@ -20,7 +20,7 @@
  *   - Gradients are complete when they are used, and added up in the order of the numeric specification. A REDUCE
  *     follows when the sums of a virtual rank are complete, and its receive buffer lives until the next REDUCE.
  *   - A reloaded value was offloaded after its forward, an offload_done belongs to an offload, and offloaded values fit
- *     into slower memory. With desc.overlap_offload, the cost is the time of two queues, as the manual defines it.
+ *     into slower memory. With desc.offload.overlap, the cost is the time of two queues, as the manual defines it.
  *   - Buffers begin where they are written and end where they are read last. Two buffers that are live at the same time
  *     do not overlap. The sizes of buffers add up to the live bytes, the peak and the arena, and the costs of
  *     instructions add up to the plan's cost.
@@ -661,9 +661,9 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     f->hidden = gckpt_plan_hidden_cost(plan);
     f->recompute = gckpt_plan_recompute(plan);
     f->overhead = gckpt_plan_overhead(plan);
-    f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
+    f->offload_bytes = desc ? desc->offload.bytes : gckpt_plan_offloaded(plan);
     f->budget = desc ? desc->budget : 0;
-    f->by_model = desc && !desc->costs && !desc->backend;
+    f->by_model = desc && !desc->costs.by_id && !desc->backend;
     f->batch = gckpt_plan_batch(plan);
     f->offloaded = gckpt_plan_offloaded(plan);
     const int for_cpu = plan->backend_id <= GCKPTI_BACKEND_PLAIN;
@@ -672,23 +672,23 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         f->proven_bytes = gckpt_plan_proven_bytes(plan);
         pc_read_fields(f, plan);
     } else if (desc) {
-        f->precision = desc->precision;
-        f->alignment = desc->alignment ? desc->alignment : 64;
-        f->offload_work = desc->offload_cost;
-        f->overlap_offload = desc->overlap_offload;
+        f->precision = desc->bf16.precision;
+        f->alignment = desc->kernels.alignment ? desc->kernels.alignment : 64;
+        f->offload_work = desc->offload.cost;
+        f->overlap_offload = desc->offload.overlap;
         f->virtual_ranks = f->ranks = 1;
         f->terms = g->terms;
         f->term = (int *)pc_alloc((size_t)f->terms, sizeof *f->term);
         memcpy(f->term, g->term, (size_t)f->terms * sizeof *f->term);
-        f->fetches = desc->fetches;
+        f->fetches = desc->fetch.count;
         f->fetch = (pc_fetch *)pc_alloc((size_t)f->fetches, sizeof *f->fetch);
         for (int i = 0; i < f->fetches; i++) {
-            f->fetch[i].id = gckpt_id(desc->fetch[i].tensor);
-            f->fetch[i].gradient = desc->fetch[i].gradient;
+            f->fetch[i].id = gckpt_id(desc->fetch.specs[i].tensor);
+            f->fetch[i].gradient = desc->fetch.specs[i].gradient;
             f->fetch[i].offset = PC_NONE;
         }
     }
-    return for_cpu || (desc && desc->virtual_ranks <= 1);
+    return for_cpu || (desc && desc->ranks.virtual_ranks <= 1);
 }
 
 PC_API void plan_facts_free(plan_facts *f)
@@ -1737,7 +1737,7 @@ static inline void pc_check_sizes(pc_state *w)
                (unsigned long)f->budget);
 }
 
-/* Returns the cost of copying `bytes` bytes to slower memory or back: desc.offload_cost, which is for 2^20 bytes, in
+/* Returns the cost of copying `bytes` bytes to slower memory or back: desc.offload.cost, which is for 2^20 bytes, in
  * proportion and rounded up. */
 static inline uint64_t pc_copy_cost(const plan_facts *f, size_t bytes)
 {
@@ -2122,7 +2122,7 @@ static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    d.costs = b->measure ? &measured : NULL;
+    d.costs.by_id = b->measure ? &measured : NULL;
     for (size_t i = b->count; i-- > 0;) {
         if (plan && b->rows[i] == gckpt_plan_rows(plan)) {
             pc_checked(plan, b->graph[i], &d, file, line);

@@ -40,8 +40,8 @@ static void check_underflow(const gckpt_backend *backend, gckpt_isa isa, int pla
     gckpt_plan_desc desc;
     gckpt_exec_desc how;
     memset(&desc, 0, sizeof desc), memset(&how, 0, sizeof how);
-    desc.optimiser = GCKPT_SGD, desc.precision = GCKPT_BF16, desc.plain = plain;
-    desc.fetch = fetches, desc.fetches = 4, desc.backend = how.backend = backend, how.isa = isa;
+    desc.optimiser = GCKPT_SGD, desc.bf16.precision = GCKPT_BF16, desc.kernels.plain = plain;
+    desc.fetch.specs = fetches, desc.fetch.count = 4, desc.backend = how.backend = backend, how.isa = isa;
     gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &how);

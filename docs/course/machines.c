@@ -40,7 +40,7 @@ static int machine(int me, int machines, int fault)
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, CLASSES), small);
     gckpt_term loss = { gckpt_cross_entropy(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
-    const gckpt_plan_desc desc = { .batch = ROWS, .virtual_ranks = MOST }; /* eight for any machines */
+    const gckpt_plan_desc desc = { .batch = ROWS, .ranks.virtual_ranks = MOST }; /* eight for any machines */
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     const gckpt_transport others = { .rank = me, .size = machines, .exchange = exchange, .user = &me };
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .transport = &others });

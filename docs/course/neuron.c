@@ -14,7 +14,7 @@ int main(void)
     gckpt_tensor *out = gckpt_tanh(gckpt_linear(x, w, NULL)); /* tanh(x1 w1 + x2 w2) */
     gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
     const gckpt_fetch_spec fetches[2] = { { out, 0 }, { w, 1 } };
-    gckpt_plan_desc desc = { .fetch = fetches, .fetches = 2 };
+    gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), wanted } };

@@ -147,7 +147,7 @@ static int tiny_prepare_ask(tiny *t)
     memset(&d, 0, sizeof d);
     if (g != NULL)
         pick.tensor = t->o.points ? mlp_logits(g, &s) : gpt_logits(g, &s);
-    d.mode = GCKPT_INFERENCE, d.fetch = &pick, d.fetches = 1, d.memory = t->memory;
+    d.mode = GCKPT_INFERENCE, d.fetch.specs = &pick, d.fetch.count = 1, d.memory = t->memory;
     gckpt_plan *p = g == NULL ? NULL : gckpt_plan_new(g, NULL, 0, &d);
     t->ask = p == NULL ? NULL : gckpt_exec_new(p, t->store, &exec);
     t->result = p == NULL ? 0 : gckpt_id(pick.tensor);

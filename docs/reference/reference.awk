@@ -27,7 +27,7 @@ function link(name, shown,    at)
 function linked(s, code,    out, word, before)
 {
     out = ""
-    while (match(s, /(gckpt|GCKPT|GRADCKPT)_[A-Za-z0-9_]+(\.[a-z_]+)?|E_[A-Z]+|manual, [0-9]+[a-z]?|(docs|examples|tests)\/[a-z0-9_\/.-]+\.(md|h|c|svg|cu|sh)/)) {
+    while (match(s, /(gckpt|GCKPT|GRADCKPT)_[A-Za-z0-9_]+(\.[a-z0-9_]+)*|E_[A-Z]+|manual, [0-9]+[a-z]?|(docs|examples|tests)\/[a-z0-9_\/.-]+\.(md|h|c|svg|cu|sh)/)) {
         before = substr(s, RSTART - 1, RSTART > 1)
         word = substr(s, RSTART, RLENGTH)
         out = out escape(substr(s, 1, RSTART - 1))
@@ -219,6 +219,7 @@ function fields(item, first, end,    i, s, at, lead, code, own, n)
     field_count[item] = n
 }
 # Moves complete fields (up to a semicolon, in an enum up to a comma) from code to the item; sets rest_of to the remainder.
+# A field of a sub-struct gets the sub-struct's name as its prefix: "ranks.overlap".
 function cut(item, n, code, lead,    sep, i, c, deep, one)
 {
     sep = sorts[item] == "enum" ? "," : ";"
@@ -226,12 +227,23 @@ function cut(item, n, code, lead,    sep, i, c, deep, one)
     for (i = 1; i <= length(code); i++) {
         c = substr(code, i, 1)
         deep += (c == "(") - (c == ")")
-        if (c == sep && deep == 0) {
+        if (c == sep && deep == 0 && trim(one) ~ /^\}/) {
+            sub(/^[ }]*/, "", one)
+            for (; inner <= n; inner++) {
+                field_prefix[item, inner] = trim(one) "."
+                know_field(item, field_code[item, inner], trim(one) ".")
+            }
+            inner = 0
+            one = ""
+        } else if (c == sep && deep == 0) {
+            if (sub(/^ *struct *\{/, "", one))
+                inner = n + 1
             field_code[item, ++n] = trim(one) (sep == ";" ? ";" : "")
             field_lead[item, n] = lead
             lead = ""
             fresh = 1
-            know_field(item, one)
+            if (!inner)
+                know_field(item, one)
             one = ""
         } else
             one = one c
@@ -239,7 +251,7 @@ function cut(item, n, code, lead,    sep, i, c, deep, one)
     rest_of = trim(one)
     return n
 }
-function know_field(item, code,    name)
+function know_field(item, code, prefix)
 {
     if (sorts[item] == "enum") {
         match(code, /GCKPT_[A-Z0-9_]+/)
@@ -247,11 +259,11 @@ function know_field(item, code,    name)
         return
     }
     if (match(code, /\(\*[a-z_]+\)/))
-        known[names[item] "." substr(code, RSTART + 2, RLENGTH - 3)] = "field"
+        known[names[item] "." prefix substr(code, RSTART + 2, RLENGTH - 3)] = "field"
     else {
-        gsub(/\[[^]]*\]/, "", code)
+        gsub(/\[[^]]*\]|;/, "", code)
         gsub(/^.*[ *]/, "", code)
-        known[names[item] "." trim(code)] = "field"
+        known[names[item] "." prefix trim(code)] = "field"
     }
 }
 # Adds each X(NAME, "text") of GCKPT_RESULTS as a value of gckpt_result.
@@ -382,6 +394,10 @@ function field_line(item, k,    code, name)
         gsub(/\[[^]]*\]|;/, "", name)
         # a declaration of several fields gets the name of the last; a search finds the others by the text
         gsub(/^.*[ *]/, "", name)
+        if ((item, k) in field_prefix) {
+            code = substr(code, 1, length(code) - length(name) - 1) field_prefix[item, k] name ";"
+            name = field_prefix[item, k] name
+        }
     }
     return "<code" span_id(names[item] "." name) ">" linked(code, 1) "</code>"
 }

@@ -77,7 +77,7 @@ int main(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, READINGS));
     const gckpt_fetch_spec back = { autoencoder(g, x), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &back, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &back, .fetch.count = 1 };
     gckpt_exec *e = gckpt_exec_new(gckpt_plan_new(g, NULL, 0, &desc), s, NULL);
     for (uint32_t i = 0; i < NORMAL; i++) {
         sense(500 + i, HEALTHY, row);

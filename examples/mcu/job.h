@@ -34,8 +34,8 @@ static size_t job_to_stdout(void *user, const void *bytes, size_t size)
 static inline int job_print_plan_as(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc,
                                const char *name)
 {
-    desc->plain = 1;
-    desc->alignment = 8;
+    desc->kernels.plain = 1;
+    desc->kernels.alignment = 8;
     gckpt_plan *p = gckpt_plan_new(g, term, term != NULL, desc);
     if (!p || gckpt_plan_c(p, name, job_to_stdout, NULL) != GCKPT_OK) {
         fprintf(stderr, "%s\n", gckpt_error_text(g));

@@ -107,7 +107,7 @@ int main(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *features = features_of(heard(g, 1));
     const gckpt_fetch_spec fetch[2] = { { features, 0 }, { last_layer(features), 0 } };
-    gckpt_plan_desc recognise = { .mode = GCKPT_INFERENCE, .fetch = fetch, .fetches = 2 };
+    gckpt_plan_desc recognise = { .mode = GCKPT_INFERENCE, .fetch.specs = fetch, .fetch.count = 2 };
     if (job_print_plan_as(g, NULL, &recognise, "recognise"))
         return 1;
     g = gckpt_graph_new(s, NULL);

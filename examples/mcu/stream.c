@@ -34,7 +34,7 @@ int main(void)
     x = gckpt_linear(x, w, param(g, "b3", gckpt_shape1(CLASSES), 0));
     const gckpt_term term = { gckpt_cross_entropy(x, y, NULL, 0), 1, 0 };
     const gckpt_fetch_spec logits = { gckpt_name(x, "logits"), 0 };
-    gckpt_plan_desc desc = { .batch = ROWS, .fetch = &logits, .fetches = 1 };
+    gckpt_plan_desc desc = { .batch = ROWS, .fetch.specs = &logits, .fetch.count = 1 };
     return job_print_plan(g, &term, &desc);
 }
 #else

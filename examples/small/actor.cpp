@@ -36,7 +36,7 @@ int main()
     gckpt_fetch_spec fetches[] = { { gckpt_softmax(act_net.policy), 0 }, { act_net.value, 0 } };
     gckpt_plan_desc desc{};
     gckpt_plan *learning = gckpt_plan_new(g, terms, 3, &desc);
-    desc.mode = GCKPT_INFERENCE, desc.fetch = fetches, desc.fetches = 2;
+    desc.mode = GCKPT_INFERENCE, desc.fetch.specs = fetches, desc.fetch.count = 2;
     gckpt_plan *acting = gckpt_plan_new(a, nullptr, 0, &desc);
     std::shared_ptr<gckpt_exec> critic(gckpt_exec_new(learning, s.get(), nullptr), gckpt_exec_free);
     gckpt_exec_desc first{};

@@ -35,7 +35,7 @@ int main(void)
     gckpt_tensor *h = gckpt_tanh(gckpt_linear(past, w1, b1));
     h = gckpt_linear(h, gckpt_param(g, "w2", gckpt_shape2(12, 1), normal), NULL);
     const gckpt_term term = { gckpt_mean_squared_error(h, next, NULL), 1, 0 };
-    const gckpt_plan_desc desc = { .batch = BATCH, .plain = 1 };
+    const gckpt_plan_desc desc = { .batch = BATCH, .kernels.plain = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     const int failed = gckpt_plan_c(p, "plan", to_stdout, NULL) != GCKPT_OK;
     if (failed)

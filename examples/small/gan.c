@@ -36,7 +36,7 @@ int main(void)
     const gckpt_term d_loss = { gckpt_binary_cross_entropy(mlp(x, "d"), labels, NULL), 1, 0 };
 
     const gckpt_fetch_spec pick = { fake, 0 };
-    const gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1 };
+    const gckpt_plan_desc desc = { .fetch.specs = &pick, .fetch.count = 1 };
     gckpt_store_freeze(s, "d.*", 1); /* a plan trains parameters that are not frozen now */
     gckpt_plan *g_plan = gckpt_plan_new(g_graph, &g_loss, 1, &desc);
     gckpt_store_freeze(s, "d.*", 0);

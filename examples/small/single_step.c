@@ -37,7 +37,7 @@ int main(void)
     gckpt_fetch_spec fetches[SHOWN];
     for (int i = 0; i < SHOWN; i++)
         fetches[i] = shown[i].pick;
-    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = SHOWN, .optimiser = GCKPT_SGD };
+    const gckpt_plan_desc desc = { .fetch = { fetches, SHOWN }, .optimiser = GCKPT_SGD };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_parameter parameter;

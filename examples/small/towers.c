@@ -40,7 +40,7 @@ int main(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_fetch_spec pick = { similarity, 0 };
-    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = { &pick, 1 } };
     gckpt_plan *eval_plan = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *eval_exec = gckpt_exec_new(eval_plan, s, NULL);
     const char *op = "";

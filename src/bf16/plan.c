@@ -18,14 +18,14 @@
  * numbers depend on the index in the whole tensor. */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
-    for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
+    for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
             !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_fetch_spec *fetch = &p->desc->fetch[i];
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
         int bf16_flag = fetch->gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE;
         if (fetch->tensor && fetch->tensor->graph == p->g)
             p->rounding[fetch->tensor->base->id] &= (unsigned char)~bf16_flag;
@@ -109,7 +109,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
     const gckpt_tensor *t = p->tensors[ins->id];
     const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
     gckpti_operands o;
-    if (p->desc->precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
+    if (p->desc->bf16.precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
         return;
     gckpti_operands_of(operand, ins, t->inputs, &o);
     size_t *copy = operand + (gckpti_f32_copies(ins, &o) - operand);
@@ -126,7 +126,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
         all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
-/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16_weights) ---- */
+/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16.copy_weights) ---- */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
 {
     if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
@@ -153,7 +153,8 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
     const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
     const size_t budget = d->budget ? d->budget : SIZE_MAX;
     size_t bytes = 0;
-    plan->bf16_weights = d->bf16_weights && !d->backend && !d->stage_parameters && !sharded;
+    plan->bf16_weights =
+        d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters && !sharded;
     for (size_t i = 0; i < plan->param_count; i++)
         bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
     plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;

@@ -78,7 +78,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i virtual ranks would "
-                            "divide it: plan with desc.virtual_ranks 1", e->plan->virtual_ranks);
+                            "divide it: plan with desc.ranks.virtual_ranks 1",
+                            e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "

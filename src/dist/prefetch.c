@@ -16,7 +16,7 @@ static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
     if (i < p->prologue || i >= p->nodes || !gckpti_is_gathered(p, t))
         return 0;
     const size_t bytes = gckpti_value_bytes(p, t) - gckpti_shard_bytes(p, t);
-    return gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
+    return gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
 }
 
 /* Returns the first position after x that reads the value of the entry at x. */
@@ -113,7 +113,7 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
-    for (int iterations = p->desc->overlap_communication && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (int iterations = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
          iterations > 0 && result == GCKPT_OK && gckpti_lower_prefetched(p, most, &result);
          iterations--) {
         if (result == GCKPT_OK)

@@ -415,7 +415,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     "with gckpt_plan_desc.kernels.plain = 1\"\n#endif\n",
                      name);
     gckpti_c_enum(&out, plan, name);
     gckpti_c_memory(&out, plan, name);

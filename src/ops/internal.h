@@ -21,8 +21,8 @@ typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
-#ifndef GCKPT_SMALL
-#define GCKPTI_IF_PLANNER(type, function) (function)
+#ifndef GCKPTI_NO_GRAPH
+#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 #else
 #define GCKPTI_IF_PLANNER(type, function) ((type)0)
 #endif

@@ -253,7 +253,7 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
     plan->backend_id = gckpti_backend_id(desc->backend, p->plain);
-    plan->precision = desc->precision;
+    plan->precision = desc->bf16.precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* a graph without inputs counts as one row */
     plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
     plan->alignment = p->alignment;
@@ -264,13 +264,13 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->cost = d->cost;
     plan->hidden = d->hidden;
     plan->least_cost = p->least_cost;
-    plan->offload_cost = desc->offload_cost;
-    plan->overlap_offload = desc->overlap_offload != 0;
+    plan->offload_cost = desc->offload.cost;
+    plan->overlap_offload = desc->offload.overlap != 0;
     plan->offloaded = d->offloaded;
     plan->virtual_ranks = p->virtual_ranks;
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
-    plan->comm_cost = desc->link_cost;
+    plan->comm_cost = desc->ranks.link_cost;
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
@@ -278,7 +278,7 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
-    plan->fetch_count = (size_t)desc->fetches;
+    plan->fetch_count = (size_t)desc->fetch.count;
     plan->buffer_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident_bytes(p, plan->kind_bytes);
@@ -320,7 +320,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         term[i] = q;
     }
     for (size_t i = 0; i < plan->fetch_count; i++) {
-        const gckpt_fetch_spec *q = &p->desc->fetch[i];
+        const gckpt_fetch_spec *q = &p->desc->fetch.specs[i];
         int id = q->tensor->base->id;
         fetch[i].id = q->tensor->id;
         fetch[i].gradient = q->gradient;

@@ -309,9 +309,9 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
             p->gradient[p->total[i]].last = p->backwards - 1;
     gckpti_add_recv_buffers(p);
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].gradient)
-            p->gradient[p->total[p->desc->fetch[i].tensor->base->id]].last = p->backwards + 1;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].gradient)
+            p->gradient[p->total[p->desc->fetch.specs[i].tensor->base->id]].last = p->backwards + 1;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].last_use = p->gradient[v].last;
     for (int r = 0; r < p->backwards; r++)

@@ -7,7 +7,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
     size_t buffers = (size_t)p->gradients;
-    const size_t copies = p->desc->precision != GCKPT_FP32;
+    const size_t copies = p->desc->bf16.precision != GCKPT_FP32;
     for (int x = 0; x < d->sched.length; x++) {
         int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
@@ -305,7 +305,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         const gckpt_tensor *t = p->tensors[ins->id];
-        int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
+        int copies = p->desc->bf16.precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_add_forward_operands(p, d, x++, y);
@@ -412,10 +412,10 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return GCKPT_E_MEMORY;
     gckpti_place_offloaded(p, d);
     gckpti_build_buffers(p, d);
-    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
+    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= PTRDIFF_MAX / 2)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes, but desc.offload_bytes is only %z",
-                            d->offloaded, p->desc->offload_bytes);
+                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
+                            d->offloaded, p->desc->offload.bytes);
     return gckpti_sum_live(p, d);
 }
 

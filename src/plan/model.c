@@ -47,9 +47,9 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
-    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
-        const gckpt_tensor *t = d->fetch[i].tensor;
-        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+    for (int i = 0; i < d->fetch.count && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch.specs[i].tensor;
+        if (t && t->graph == p->g && d->fetch.specs[i].gradient && t->type == GCKPT_F32)
             p->active[t->base->id] = reach[t->base->id] ? GCKPTI_HAS_GRADIENT : 0;
     }
     for (int i = 0; i < p->n && reach; i++) {
@@ -67,7 +67,7 @@ static void gckpti_find_active(gckpti_planner *p)
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs, *model = p->built_model_cost,
+    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
                      *lowered = &p->model_cost[t->id];
     uint64_t before = model[t->id].forward + model[t->id].backward;
     uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
@@ -122,7 +122,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     gckpt_call call;
     gckpt_result result;
     const gckpt_backend *b = p->desc->backend;
-    gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->precision;
+    gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
     if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, t->op, GCKPT_FORWARD))
         precision = GCKPT_BF16;
     for (;;) {
@@ -168,9 +168,9 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     p->workspace_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model_cost[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs                                ? p->model_cost[i]
+    p->cost[i] = !p->desc->costs.by_id                          ? p->model_cost[i]
                  : p->built_model_cost && t != p->g->tensors[i] ? gckpti_lowering_cost(p, t)
-                                                                : p->desc->costs[i];
+                                                                : p->desc->costs.by_id[i];
     return GCKPT_OK;
 }
 
@@ -190,7 +190,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     for (int i = skip ? p->n : 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (p->variant.fused && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
+    if (p->variant.fused && p->desc->bf16.precision == GCKPT_FP32 && !p->failed &&
+        result == GCKPT_OK)
         gckpti_fuse_ops(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -206,9 +207,9 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
         needed[p->terms[i].loss->id] = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            needed[p->desc->fetch[i].tensor->base->id] = 1;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (!p->desc->fetch.specs[i].gradient)
+            needed[p->desc->fetch.specs[i].tensor->base->id] = 1;
     for (int i = p->n; i-- > 0;) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP)
@@ -300,10 +301,11 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
             const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
-            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
+            p->cost[q->id] = p->desc->costs.by_id ? p->desc->costs.by_id[q->id] : copy;
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                const uint64_t gather = gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
+                const uint64_t gather =
+                    gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
                 p->cost[q->id].forward = gckpti_add_cost(p->cost[q->id].forward, gather);
             }
             gckpti_add_node(p, q, prologue);
@@ -329,12 +331,13 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
             sum = gckpti_add_cost(
                 sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
     }
-    return sum <= most ? GCKPT_OK
-                       : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the cost of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->can_offload || p->g->rows < 2
-                                          ? "give costs in a larger unit (desc.costs, link_cost)"
-                                          : "use fewer rows, or desc.costs in a larger unit");
+    return sum <= most
+               ? GCKPT_OK
+               : gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: the cost of all ops adds up to more than %u; %s", most,
+                              p->desc->costs.by_id || p->can_offload || p->g->rows < 2
+                                  ? "give costs in a larger unit (desc.costs, desc.ranks.link_cost)"
+                                  : "use fewer rows, or desc.costs in a larger unit");
 }
 
 /* Finds all nodes, their edges, and the order of their backwards. */
@@ -357,9 +360,9 @@ static void gckpti_find_nodes(gckpti_planner *p)
         p->state[p->edges[k]].persistent = p->edges[k] < p->prologue;
     for (int i = 0; i < p->term_count; i++)
         p->node[p->node_of[p->terms[i].loss->id]].side_effect = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->node[p->node_of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (!p->desc->fetch.specs[i].gradient)
+            p->node[p->node_of[p->desc->fetch.specs[i].tensor->base->id]].fetched = 1;
     gckpti_list_uses(p);
     if (!p->failed)
         gckpti_order_backwards(p);

@@ -102,9 +102,9 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
-    if (mode == GCKPT_SQRT && p->desc->segment_size == 0)
+    if (mode == GCKPT_SQRT && p->desc->schedule.segment_size == 0)
         return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->segment_size);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->schedule.segment_size);
     if (result == GCKPT_OK)
         gckpti_keep_lowered(p);
     return result;

@@ -45,14 +45,14 @@ static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, cons
 {
     const gckpt_tensor *replaced = t->in[0]->base;
     if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) ||
-        p->desc->precision == GCKPT_BF16_FAST)
+        p->desc->bf16.precision == GCKPT_BF16_FAST)
         return 0; /* fast kernels of a backend have no other lowering */
     if (alt->in[0]->base == replaced)
         return 1;
     if (replaced->must_save || replaced->must_recompute || p->rounding[replaced->id])
         return 0;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == replaced)
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == replaced)
             return 0;
     for (int i = replaced->id + 1; i < p->n; i++) {
         const gckpt_tensor *user = p->g->tensors[i];

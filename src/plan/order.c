@@ -155,8 +155,8 @@ static void gckpti_order_user(gckpti_ordering *o)
     gckpti_planner *p = o->p;
     int n = 0;
     gckpti_order_begin(o);
-    for (int i = 0; i < p->desc->instructions; i++) {
-        gckpt_instruction in = p->desc->schedule[i];
+    for (int i = 0; i < p->desc->schedule.count; i++) {
+        gckpt_instruction in = p->desc->schedule.instructions[i];
         int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->node_of[in.id] : -1;
         if (u < p->prologue || p->node[u].backward_index < 0 || o->wait_count[u] != 0)
             continue;
@@ -209,7 +209,8 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
         }
     if (!p->failed && mode == GCKPT_SCHEDULE)
         gckpti_order_user(&o);
-    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
+    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) &&
+             !p->desc->schedule.as_built)
         gckpti_order_compare(&o);
     for (int r = 0; r < p->backwards; r++)
         p->node[p->backward[r]].backward_index = r;

@@ -586,7 +586,7 @@ typedef struct gckpti_planner {
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
 /* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
- * desc.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
+ * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Returns whether the tensor is a parameter that a step changes. */
@@ -771,7 +771,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- dist/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
-/* For desc.overlap_communication: lets gathers of p->best begin early enough to finish before their
+/* For desc.ranks.overlap: lets gathers of p->best begin early enough to finish before their
  * first readers, as far as the arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
@@ -779,9 +779,6 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #endif
 
 /* ---- plan/encode.c ---- */
-/* Extends a hash by a tensor of a graph. */
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
-
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);

@@ -17,7 +17,7 @@ GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
-    if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
+    if (t->kind != GCKPTI_PARAM || d->kernels.stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
     return gckpti_is_quantised((int)p->g->store->params[t->index].p.storage) &&
            (d->backend || t->f32_uses);
@@ -123,7 +123,7 @@ GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
 
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
 {
-    return gckpti_transfer_cost(p->desc->offload_cost, gckpti_parts_bytes(&p->node[node], parts));
+    return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
 }
 
 /* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */

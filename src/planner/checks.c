@@ -43,43 +43,47 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 /* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
     if (vranks & (vranks - 1))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.virtual_ranks is %i: must be a power of two", vranks);
+                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
     if (vranks > 1 && !GCKPTI_RUNS_RANKS)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.virtual_ranks is %i; this build has no virtual ranks "
+                            "plan: desc.ranks.virtual_ranks is %i; this build has no virtual ranks "
                             "(GCKPT_NO_RANKS)",
                             vranks);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > vranks)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-                            "desc.virtual_ranks to %i or more, the same for any number of ranks",
-                            ranks, vranks, ranks);
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
+            ranks, vranks, ranks);
     if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: update_in_backward needs desc.virtual_ranks 1: gradients are "
-                            "complete only when those of all %i virtual ranks are added",
-                            vranks);
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+            "complete only when those of all %i virtual ranks are added",
+            vranks);
     return GCKPT_OK;
 }
 
 /* Checks the fields of a desc that can be checked without the graph. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
-                                    { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
-                                    { "custom_state", d->custom_state, 0, 4 },
-                                    { "threads", d->threads, 0, 1024 },
-                                    { "virtual_ranks", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
-                                    { "segment_size", d->segment_size, -INT32_MAX, INT32_MAX },
-                                    { "batch", d->batch, 0, INT64_MAX },
-                                    { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
-                                    { "update_in_backward", d->update_in_backward, 0, 2 },
-                                    { "fetches", d->fetches, 0, INT32_MAX } };
+    const gckpti_range ranges[] = {
+        { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
+        { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
+        { "custom_state", d->custom_state, 0, 4 },
+        { "threads", d->threads, 0, 1024 },
+        { "ranks.virtual_ranks", d->ranks.virtual_ranks, 0, GCKPTI_MAX_VRANKS },
+        { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
+        { "batch", d->batch, 0, INT64_MAX },
+        { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
+        { "update_in_backward", d->update_in_backward, 0, 2 },
+        { "fetch.count", d->fetch.count, 0, INT32_MAX }
+    };
     if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     if (gckpti_check_vranks(g, d) != GCKPT_OK)
@@ -88,27 +92,27 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
                             gckpt_mode_name(d->mode));
-    if (d->fetches > 0 && !GCKPTI_RUNS_FETCHES)
+    if (d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
-    if (!gckpti_has_precision(d->precision))
+    if (!gckpti_has_precision(d->bf16.precision))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.precision asks for bf16, which this build leaves out "
+                            "plan: desc.bf16.precision asks for bf16, which this build leaves out "
                             "(GCKPT_NO_BF16)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
                             "(GCKPT_NO_SEARCH); it has the other modes");
-    if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
+    if (d->bf16.precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
                             "bytes and runs everywhere",
                             d->backend ? d->backend->name : "the processor");
-    if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
-        (d->alignment && d->alignment < sizeof(float)))
+    if (d->kernels.alignment & (d->kernels.alignment - 1) || d->kernels.alignment > 65536 ||
+        (d->kernels.alignment && d->kernels.alignment < sizeof(float)))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: alignment %z must be a power of two from 4 to 65536",
-                            d->alignment);
+                            d->kernels.alignment);
     return GCKPT_OK;
 }
 
@@ -122,34 +126,36 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     if (count < 0 || (count > 0 && !terms))
         return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i; give both",
                             terms ? "there" : "NULL", count);
-    if (d->fetches > 0 && !d->fetch)
-        return gckpti_error(g, GCKPT_E_ARG, "plan: desc.fetches is %i, desc.fetch is NULL",
-                            d->fetches);
-    if (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0))
+    if (d->fetch.count > 0 && !d->fetch.specs)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: GCKPT_SCHEDULE needs desc.schedule and, as its length, "
-                            "desc.instructions; they are %s and %i",
-                            d->schedule ? "there" : "NULL", d->instructions);
+                            "plan: desc.fetch.count is %i, desc.fetch.specs is NULL",
+                            d->fetch.count);
+    if (d->mode == GCKPT_SCHEDULE && (!d->schedule.instructions || d->schedule.count <= 0))
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: GCKPT_SCHEDULE needs desc.schedule.instructions and, as its length, "
+            "desc.schedule.count; they are %s and %i",
+            d->schedule.instructions ? "there" : "NULL", d->schedule.count);
     if (!inference && d->batch && d->batch < g->rows)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.batch is %I, but the graph has %I rows: build it with at "
                             "most %I, or leave desc.batch 0 (steps may have fewer rows)",
                             d->batch, g->rows, d->batch);
-    if (count == 0 && (!inference || d->fetches == 0))
+    if (count == 0 && (!inference || d->fetch.count == 0))
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
-    if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+    if (g->cache_capacity && (!inference || d->bf16.precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
                                 ? "plan: with stochastic rounding, calls with caches would not "
                                   "give the bits of one call over all positions; use GCKPT_BF16"
                                 : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
                                   "that is trained without it");
-    if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
+    if (d->costs.by_id && (d->costs.count < 0 || (size_t)d->costs.count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
-                            g->count);
+                            "plan: costs are given for %i tensors; the graph has %z",
+                            d->costs.count, g->count);
     if (g->segment >= 0)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: a segment is still open; gckpt_segment_end is missing");
@@ -171,7 +177,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
 /* Reports why the tensor of fetch i has no gradient. seen[id], first 0, marks its dependants. */
 static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
 {
-    const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
+    const gckpt_tensor *t = p->desc->fetch.specs[i].tensor, *end = NULL;
     int reaches_loss = 0;
     if (p->inference)
         return gckpti_error(p->g, GCKPT_E_ARG,
@@ -205,12 +211,12 @@ static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, un
 /* Checks that every fetch has a value or a gradient in the arena. */
 GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_tensor *t = p->desc->fetch[i].tensor;
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch[i].gradient &&
+        if (!p->desc->fetch.specs[i].gradient &&
             (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->cache_capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
@@ -218,14 +224,14 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "caller's, of parameters the store's, of losses the report's, of caches the "
                 "executor's)",
                 i, t);
-        if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
+        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_sharded(
                 gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has only its shard of the gradient of "
                                 "%T; with GCKPT_SHARD_NONE it is whole",
                                 i, t);
-        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
+        if (p->desc->fetch.specs[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
             return seen ? gckpti_report_no_gradient(p, i, seen) : GCKPT_E_MEMORY;

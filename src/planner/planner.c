@@ -39,7 +39,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
     p->max_host_limit = p->host_limit = p->variant.no_offload ? 0 : p->host_limit;
-    p->overlap = p->host_limit > 0 && p->desc->overlap_offload;
+    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
     p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
@@ -66,7 +66,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
     int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
-            vranks = d->virtual_ranks ? d->virtual_ranks : 1;
+            vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     return batch / vranks + (batch % vranks > 0);
 }
 
@@ -83,16 +83,16 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->term_count = count;
     p->n = (int)graph->count;
     p->threads = d->threads ? d->threads : 1;
-    p->alignment = d->alignment ? d->alignment : 64;
+    p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->virtual_ranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    p->virtual_ranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
     p->accumulates =
         !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
     if (!p->inference && !d->update_in_backward)
-        p->host_limit = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
+        p->host_limit = (int64_t)(d->offload.bytes < PTRDIFF_MAX / 2 ? d->offload.bytes
                                                                      : (size_t)PTRDIFF_MAX / 2);
-    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
 
@@ -155,12 +155,13 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     gckpt_result result = GCKPT_OK;
     gckpti_variant v = { 1, 0, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
-    int chooses = optimal && !d->as_built && !d->backend;
+    int chooses = optimal && !d->schedule.as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
-    const int fuses = GCKPTI_RUNS_FUSED && !d->as_built && !d->backend &&
-                      d->precision == GCKPT_FP32 && (chooses || p->inference) && gckpti_may_fuse(p);
+    const int fuses = GCKPTI_RUNS_FUSED && !d->schedule.as_built && !d->backend &&
+                      d->bf16.precision == GCKPT_FP32 && (chooses || p->inference) &&
+                      gckpti_may_fuse(p);
     for (; chooses && v.lowering < GCKPTI_LOWERINGS && result == GCKPT_OK; v.lowering++)
         result = gckpti_add_variant(p, &last, v);
     v.fused = GCKPTI_RUNS_FUSED;

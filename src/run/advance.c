@@ -103,7 +103,7 @@ static void gckpti_run_instructions(void *context)
     if (!GCKPTI_IS_SMALL)
         gckpti_init_call(run->e, &c);
     for (int64_t i = 0; i < run->instructions && run->result == GCKPT_MORE; i++)
-        run->result = gckpti_advance(run->e, &c);
+        run->result = gckpti_advance(run->e, GCKPTI_IS_SMALL ? NULL : &c);
 }
 
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,

@@ -44,7 +44,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const
         return gckpti_error(
             s, GCKPT_E_ARG,
             "%s: the plan's workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1",
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.kernels.plain = 1",
             call);
     return GCKPT_OK;
 }

@@ -31,7 +31,7 @@ enum { GCKPTI_TIE_SHIFT = 14 };
 static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
     return gckpti_scaled_cost(s->p->copy_cost,
-                              2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
+                              2 * gckpti_transfer_cost(s->p->desc->offload.cost, bytes));
 }
 
 /* Kinds of moves: insert a closure; remove recomputes or reloads; turn recomputes into reloads. */

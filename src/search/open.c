@@ -18,7 +18,7 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     const int copy_cost = gckpti_strategies[strategy][0];
-    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* of 1024 bytes there and back */
+    const uint64_t copied = p->desc->offload.cost / 512 + 1; /* of 1024 bytes there and back */
     const uint64_t offload = p->base_cost / copied * (uint64_t)gckpti_strategies[strategy][1];
     memset(s, 0, sizeof *s);
     s->p = p;

@@ -55,9 +55,9 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             r->op[t->in[k]->base->id].last_reader = i;
     }
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && !p->desc->fetch[i].gradient)
-            r->op[p->desc->fetch[i].tensor->base->id].last_reader = p->n;
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && !p->desc->fetch.specs[i].gradient)
+            r->op[p->desc->fetch.specs[i].tensor->base->id].last_reader = p->n;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         r->op[i].last_reader = t->must_save ? p->n : r->op[i].last_reader;

@@ -198,7 +198,8 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch || d.virtual_ranks > 1 : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.ranks.virtual_ranks > 1
+                 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -243,8 +244,8 @@ static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
         if (costs && result != GCKPT_OK)
             gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
     }
-    f->desc.costs = costs;
-    f->desc.cost_count = costs ? (int)g->count : 0;
+    f->desc.costs.by_id = costs;
+    f->desc.costs.count = costs ? (int)g->count : 0;
     if (result == GCKPT_OK && count >= 0)
         result = gckpti_fit_rules(f, g, terms, count);
     if (result != GCKPT_OK)
@@ -270,17 +271,17 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     if (!build || batch < 1 || batch > INT32_MAX)
         return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
                             build ? "the batch must be 1 to 2147483647" : "build is NULL");
-    if (d->fetches || d->costs || d->mode == GCKPT_SCHEDULE || d->mode == GCKPT_INFERENCE ||
-        d->memory.memory)
+    if (d->fetch.count || d->costs.by_id || d->mode == GCKPT_SCHEDULE ||
+        d->mode == GCKPT_INFERENCE || d->memory.memory)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: fetch, costs, a schedule and memory in a block belong to one "
                             "graph, and inference has no batch: use gckpt_plan_new");
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
-    if (d->update_in_backward == 1 && d->virtual_ranks > 1)
+    if (d->update_in_backward == 1 && d->ranks.virtual_ranks > 1)
         return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: update_in_backward needs desc.virtual_ranks 1");
+                            "fit: update_in_backward needs desc.ranks.virtual_ranks 1");
     return GCKPT_OK;
 }
 
@@ -307,10 +308,10 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
         gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->error_text);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
-                     f->desc.virtual_ranks > 1
+                     f->desc.ranks.virtual_ranks > 1
                          ? "fit: %s mixes rows, so micro-batches must have the %I rows of a "
                            "virtual rank; build refuses these, or they do not divide the batch of "
-                           "%I rows: make it a multiple of desc.virtual_ranks"
+                           "%I rows: make it a multiple of desc.ranks.virtual_ranks"
                          : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
                            "batch, which build refuses",
                      f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);

@@ -19,10 +19,11 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     gckpti_planner *p = &f->p;
     gckpt_plan_desc *d = &f->desc;
     gckpti_scratch *s = &p->scratch;
-    if (d->costs)
-        d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
-    d->fetch =
-        (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    if (d->costs.by_id)
+        d->costs.by_id = (gckpt_cost *)gckpti_scratch_copy(s, d->costs.by_id, (size_t)p->n,
+                                                           sizeof *d->costs.by_id);
+    d->fetch.specs = (gckpt_fetch_spec *)gckpti_scratch_copy(
+        s, d->fetch.specs, (size_t)d->fetch.count, sizeof *d->fetch.specs);
     p->terms =
         (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -183,7 +184,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
-    d.bf16_weights = 0;
+    d.bf16.copy_weights = 0;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);

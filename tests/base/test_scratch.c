@@ -199,8 +199,8 @@ static void fail_deep(int layers, int offload)
     query q = { .kind = PLAN, .terms = 1, .g = gckpt_graph_new(s, NULL), .s = s };
     snprintf(what, sizeof what, "%d layers", layers);
     deep(q.g, layers, 2, q.term);
-    q.d.offload_bytes = offload ? 4096 : 0;
-    q.d.overlap_offload = offload;
+    q.d.offload.bytes = offload ? 4096 : 0;
+    q.d.offload.overlap = offload;
     fail_modes(&q, what);
     if (layers < 10) {
         q.d = (gckpt_plan_desc){ .mode = GCKPT_OPTIMAL };

@@ -106,7 +106,7 @@ static void networks(void)
         for (int chosen = 0; chosen < (i < 3 || i == 5 ? 2 : 1) && good; chosen++) {
             gckpt_plan_desc d = net_desc(&n, GCKPT_OPTIMAL);
             char name[64];
-            d.as_built = !chosen;
+            d.schedule.as_built = !chosen;
             snprintf(name, sizeof name, "%s%s", n.name, chosen ? " chosen" : "");
             plan_all(name, n.graph, &n.loss, 1, &d, i < 7 ? 1 : i < 8 ? 3 : 9);
         }
@@ -159,12 +159,12 @@ static void random_graphs(void)
             random_graph(n / 4 + 4);
         else
             flagged_graph(n, between(2, 12), between(1, 16), (uint64_t)between(1, 20));
-        m.d.alignment = (size_t)FLOAT_BYTES << below(6);
+        m.d.kernels.alignment = (size_t)FLOAT_BYTES << below(6);
         if (chance(20)) {
-            m.d.offload_bytes = (size_t)between(1, 100) * 16;
-            m.d.offload_cost = (uint64_t)between(1, 200000);
+            m.d.offload.bytes = (size_t)between(1, 100) * 16;
+            m.d.offload.cost = (uint64_t)between(1, 200000);
         }
-        snprintf(name, sizeof name, "random %d%s", i, m.d.offload_bytes ? " offload" : "");
+        snprintf(name, sizeof name, "random %d%s", i, m.d.offload.bytes ? " offload" : "");
         trace(name, m.g, m.term, m.terms, &m.d);
         synth_free();
     }

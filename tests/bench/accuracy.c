@@ -57,8 +57,8 @@ static void measure(int rows, int equal)
     memset(&hyper, 0, sizeof hyper);
     desc.optimiser = GCKPT_SGD;
     desc.batch = rows;
-    desc.fetch = fetch;
-    desc.fetches = 4;
+    desc.fetch.specs = fetch;
+    desc.fetch.count = 4;
     for (int i = 0; i < 4; i++)
         fetch[i].gradient = 1;
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
@@ -126,8 +126,8 @@ static void measure_unary(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x)
     const gckpt_feed feed = { gckpt_id(fetch[1].tensor), x };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.fetch = fetch;
-    desc.fetches = 2;
+    desc.fetch.specs = fetch;
+    desc.fetch.count = 2;
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     double worst[2] = { 0, 0 };

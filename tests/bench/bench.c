@@ -463,7 +463,7 @@ static void measure_kernel(measurement *m, const void *what)
     if (k->pass == BACKWARD_DATA)
         gckpt_store_freeze(s, "w*", 1);
     gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .threads = (int)o.threads };
-    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    desc.bf16.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     gckpt_plan *p = gckpt_plan_new(f.graph, &f.term, 1, &desc);
     stopwatch w = { p,
                     k->pass == FORWARD ? GCKPT_FORWARD
@@ -565,8 +565,8 @@ static void measure_model(measurement *m, const void *what)
     gckpt_plan_desc desc = { .mode = o.budget > 0 ? GCKPT_AUTO : GCKPT_STORE_ALL };
     desc.threads = (int)o.threads;
     desc.budget = (size_t)o.budget;
-    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
-    desc.bf16_weights = (int)o.bf16_weights;
+    desc.bf16.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    desc.bf16.copy_weights = (int)o.bf16_weights;
     desc.update_in_backward = o.budget > 0 ? GCKPT_IF_USEFUL : o.update == IN_BACKWARD;
     gckpt_exec_desc how = { .isa = isa() };
     bench b = { 0 };

@@ -142,8 +142,8 @@ static gckpt_plan *plan(const net *n, gckpt_optimiser optimiser, gckpt_mode mode
     desc.budget = budget;
     desc.batch = BATCH;
     desc.optimiser = optimiser;
-    desc.plain = 1;
-    desc.alignment = 8;
+    desc.kernels.plain = 1;
+    desc.kernels.alignment = 8;
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 

@@ -242,7 +242,7 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
     gckpt_hyper adamw = {};
     z.batch = rows;
     desc.mode = GCKPT_STORE_ALL;
-    desc.precision = GCKPT_BF16_FAST;
+    desc.bf16.precision = GCKPT_BF16_FAST;
     desc.backend = how.backend = gpu;
     desc.batch = rows * micro_batches;
     adamw.lr = 1e-4f;
@@ -363,7 +363,7 @@ bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_ty
     gckpt_term term = { gckpt_cross_entropy(build(in), to, NULL, 0), 1, 0 };
     const int64_t rows = 2 * shape.d[0];
     gckpt_plan_desc d = {};
-    d.batch = rows, d.precision = precision, d.backend = &watched;
+    d.batch = rows, d.bf16.precision = precision, d.backend = &watched;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec_desc how = {};
     how.backend = &watched;

@@ -19,9 +19,9 @@ static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t li
 {
     gckpt_plan_desc d = net_desc(n, GCKPT_AUTO);
     d.budget = budget;
-    d.offload_bytes = gigabytes > 0 ? limit : 0;
-    d.offload_cost = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
-    d.overlap_offload = gigabytes > 0 && overlap;
+    d.offload.bytes = gigabytes > 0 ? limit : 0;
+    d.offload.cost = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
+    d.offload.overlap = gigabytes > 0 && overlap;
     return gckpt_plan_new(n->graph, &n->loss, 1, &d);
 }
 

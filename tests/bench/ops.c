@@ -275,11 +275,11 @@ static int run(T *made, T *loss, gckpt_isa isa, gckpt_precision precision)
 {
     const gckpt_term term = { loss, 1.0f, 0 };
     const gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL,
-                                   .precision = precision,
-                                   .fetch = r.wanted_gradients,
-                                   .fetches = r.fetches,
-                                   .as_built = 1,
-                                   .plain = isa == GCKPT_ISA_PLAIN };
+                                   .bf16.precision = precision,
+                                   .fetch.specs = r.wanted_gradients,
+                                   .fetch.count = r.fetches,
+                                   .schedule.as_built = 1,
+                                   .kernels.plain = isa == GCKPT_ISA_PLAIN };
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-6f);
     gckpt_plan *plan = gckpt_plan_new(r.graph, &term, 1, &desc);
     stopwatch w = { plan, gckpt_id(made), -1, 0, { INFINITY, INFINITY } };

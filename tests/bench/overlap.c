@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     const int count = gckpt_id(b.loss.loss) + 1;
     gckpt_cost *costs = calloc((size_t)count, sizeof *costs);
     uint64_t update = 0;
-    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .threads = 1, .costs = costs, .cost_count = count };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .threads = 1, .costs.by_id = costs, .costs.count = count };
     if (costs && gckpt_calibrate(b.exec, b.feeds, 2, z.batch, seconds, NULL, costs, count, &update) == GCKPT_OK) {
         const size_t all = gckpt_plan_bytes(b.plan), arena = gckpt_plan_arena(b.plan);
         printf("GPT of %d layers, width %d, context %d, batch %d, 1 thread; a file at %.0f MB/s\n\n", z.layers,
@@ -159,9 +159,9 @@ int main(int argc, char **argv)
             d.mode = GCKPT_OPTIMAL;
             d.budget = all - arena + arena / 100 * (size_t)percent;
             for (int way = 0; way < PLANS && !status; way++) {
-                d.offload_bytes = way ? (size_t)1 << 30 : 0;
-                d.offload_cost = (uint64_t)(1048576 / megabytes * 1e3);
-                d.overlap_offload = way == 2;
+                d.offload.bytes = way ? (size_t)1 << 30 : 0;
+                d.offload.cost = (uint64_t)(1048576 / megabytes * 1e3);
+                d.offload.overlap = way == 2;
                 snprintf(how, sizeof how, "%d %%, %s", percent, way == 0 ? "computed again"
                          : way == 1 ? "copied, one after the other" : "copied beside");
                 status = !print_row(&b, &z, d, how, update);

@@ -89,7 +89,7 @@ static double now(void)
 static gckpt_plan *plan_of(const net *n, gckpt_mode mode, int as_built, size_t budget)
 {
     gckpt_plan_desc desc = net_desc(n, mode);
-    desc.as_built = as_built;
+    desc.schedule.as_built = as_built;
     desc.budget = budget;
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
@@ -123,7 +123,7 @@ static void *counted(void *user, void *ptr, size_t old_size, size_t new_size)
 static gckpt_frontier *frontier_of(const net *n, int as_built)
 {
     gckpt_plan_desc desc = net_desc(n, GCKPT_OPTIMAL);
-    desc.as_built = as_built;
+    desc.schedule.as_built = as_built;
     desc.memory.resize = counted;
     return gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
 }

@@ -35,8 +35,8 @@ static const double budget_parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 };
 /* Makes the plan and executor of a point: within `budget` bytes, with the measured costs. */
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
 {
-    gckpt_plan_desc desc = { .budget = budget, .threads = threads, .costs = costs,
-            .cost_count = count, .backend = bench_backend };
+    gckpt_plan_desc desc = { .budget = budget, .threads = threads, .costs.by_id = costs,
+            .costs.count = count, .backend = bench_backend };
     const gckpt_exec_desc how = { .backend = bench_backend };
     q->budget = budget;
     q->plan = gckpt_plan_new(b->graph, &b->loss, 1, &desc);
@@ -47,7 +47,7 @@ static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int 
 /* Returns the least bytes of a plan whose ops run as built, since the costs were measured for ops as built. */
 static size_t least_bytes(bench *b, int threads)
 {
-    gckpt_plan_desc desc = { .threads = threads, .as_built = 1, .backend = bench_backend };
+    gckpt_plan_desc desc = { .threads = threads, .schedule.as_built = 1, .backend = bench_backend };
     gckpt_frontier *f = gckpt_frontier_new(b->graph, &b->loss, 1, &desc);
     gckpt_point least = { 0, 0, 0, 0, 0 };
     gckpt_frontier_get(f, 0, &least);

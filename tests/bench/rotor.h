@@ -729,8 +729,8 @@ static inline int rotor_points(const rotor *r, double slot, pareto *c)
         schedule.n = 0;
         rotor_emit(&d, 0, r->stage_count - 1, m, &schedule);
         gckpt_plan_desc desc = net_desc(r->n, GCKPT_SCHEDULE);
-        desc.schedule = schedule.list;
-        desc.instructions = schedule.n;
+        desc.schedule.instructions = schedule.list;
+        desc.schedule.count = schedule.n;
         gckpt_plan *p = gckpt_plan_new(r->n->graph, &r->n->loss, 1, &desc);
         good = p != NULL;
         if (good)

@@ -79,7 +79,7 @@ int main(int argc, char **argv)
                       mode < 4 ? (gckpt_shard)mode : GCKPT_SHARD_NONE);
     b.graph = gckpt_graph_new(b.store, NULL);
     bench_build(b.graph, shape.batch, &b.loss, &b);
-    const gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = VRANKS };
+    const gckpt_plan_desc desc = { .batch = BATCH, .ranks.virtual_ranks = VRANKS };
     const gckpt_exec_desc how = { .transport = &ranks, .fast_reduce = mode == 4 };
     b.plan = gckpt_plan_new(b.graph, &b.loss, 1, &desc);
     if (b.plan == NULL)

@@ -1,6 +1,6 @@
 /* slow_link.c - measures a step of two ranks that are joined by a slow link, compared with the prediction of
  * examples/simulate.h: with all-gathers of sharded values that run immediately before their readers, and with
- * all-gathers that overlap with computation (gckpt_plan_desc.overlap_communication). The transport uses sockets.
+ * all-gathers that overlap with computation (gckpt_plan_desc.ranks.overlap). The transport uses sockets.
  *
  *     make slow-link      two network namespaces, the rate of their link limited: tests/bench/slow_link.sh
  *     build/limited RANK OWN_ADDRESS PEER_ADDRESS RATE
@@ -154,9 +154,9 @@ static int print_row(peer *p, const size *z, const simulate_machine *at, const g
     const simulate_ranks r = { p->ranks.rank, 2, 2, GCKPT_SHARD_VALUES };
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     const int64_t rows = (int64_t)z->batch * 2;
-    const gckpt_plan_desc desc = { .mode = mode, .batch = rows, .virtual_ranks = 2, .costs = costs,
-                                   .cost_count = count, .overlap_communication = ahead,
-                                   .link_cost = (uint64_t)(1e9 * 1048576 / at->inter_node.bandwidth) };
+    const gckpt_plan_desc desc = { .mode = mode, .batch = rows, .ranks.virtual_ranks = 2, .costs.by_id = costs,
+                                   .costs.count = count, .ranks.overlap = ahead,
+                                   .ranks.link_cost = (uint64_t)(1e9 * 1048576 / at->inter_node.bandwidth) };
     const gckpt_exec_desc how = { .transport = &p->ranks };
     double seconds[STEPS];
     uint64_t hash = 0;

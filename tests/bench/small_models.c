@@ -96,7 +96,7 @@ static int build(bench *b, const task *t)
 {
     memset(b, 0, sizeof *b);
     const gckpt_plan_desc desc = { .mode = t->forward ? GCKPT_INFERENCE : GCKPT_STORE_ALL,
-                                   .plain = t->plain };
+                                   .kernels.plain = t->plain };
     b->store = gckpt_store_new(NULL);
     b->graph = gckpt_graph_new(b->store, NULL);
     b->loss.weight = 1;

@@ -86,7 +86,7 @@ static int open_stack(net *n, const shape_of_model *model, gckpt_storage storage
 
 static gckpt_plan *plan_of(const net *n, gckpt_precision precision, gckpt_mode mode, size_t budget)
 {
-    gckpt_plan_desc desc = { .mode = mode, .budget = budget, .precision = precision };
+    gckpt_plan_desc desc = { .mode = mode, .budget = budget, .bf16.precision = precision };
     gckpt_plan *p = gckpt_plan_new(n->graph, &n->loss, 1, &desc);
     if (p == NULL)
         fprintf(stderr, "stack: %s\n", gckpt_error_text(n->graph));
@@ -111,7 +111,7 @@ static int print_row(const char *name, gckpt_plan *p, size_t whole)
 static int print_rows(const net *n, const char *what, gckpt_precision precision, size_t *whole)
 {
     static const double extras[] = { 0.10, 0.20 };
-    const gckpt_plan_desc desc = { .precision = precision };
+    const gckpt_plan_desc desc = { .bf16.precision = precision };
     gckpt_frontier *f = gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
     gckpt_plan *blocks = plan_of(n, precision, GCKPT_SEGMENTS, 0);
     gckpt_point least = { 0, 0, 0, 0, 0 };
@@ -151,7 +151,7 @@ static int print_quantised(const char *name, gckpt_storage storage)
     net n;
     int good = open_stack(&n, &llama_1b, storage);
     for (int bf16 = 0; bf16 < 2 && good; bf16++) {
-        const gckpt_plan_desc desc = { .precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
+        const gckpt_plan_desc desc = { .bf16.precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
         gckpt_frontier *f = gckpt_frontier_new(n.graph, &n.loss, 1, &desc);
         gckpt_point at = { 0, 0, 0, 0, 0 };
         good = gckpt_frontier_get(f, 0, &at) == GCKPT_OK;

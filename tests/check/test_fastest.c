@@ -160,8 +160,8 @@ static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* bf16 copies of weights (desc.bf16_weights), which a plan has only without a budget, must not change the list of
- * trials. */
+/* bf16 copies of weights (desc.bf16.copy_weights), which a plan has only without a budget, must not change the
+ * list of trials. */
 static void test_copies(void)
 {
     static float x[B * 64];
@@ -170,7 +170,7 @@ static void test_copies(void)
     size_t copies = 0;
     for (int with = 0; with < 2; with++) {
         gckpt_store *s = gckpt_store_new(NULL);
-        gckpt_plan_desc d = { .precision = GCKPT_BF16, .bf16_weights = with, .update_in_backward = 1 };
+        gckpt_plan_desc d = { .bf16.precision = GCKPT_BF16, .bf16.copy_weights = with, .update_in_backward = 1 };
         t[with] = timing(&m, 100);
         ticks = 0;
         gckpt_plan *p = gckpt_fit_timed(s, build_heavy, &m, B, &d, NULL, &t[with]);

@@ -292,7 +292,7 @@ static void row_tiles(void)
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
     memset(&desc, 0, sizeof desc);
     desc.mode = GCKPT_INFERENCE;
-    desc.plain = 1;
+    desc.kernels.plain = 1;
     desc.budget = 2 * 4 * 64 * 4 + 4096;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
 #ifndef GCKPT_NO_TILES
@@ -404,28 +404,28 @@ static void ops(void)
 static void runs(void)
 {
     gckpt_plan_desc desc = usual();
-    desc.precision = GCKPT_BF16;
+    desc.bf16.precision = GCKPT_BF16;
 #ifndef GCKPT_NO_BF16
     expect(trained(desc, "bf16", NULL) != 0, "bf16", NULL);
     printf("BF16\n");
 #else
     trained(desc, "bf16", "GCKPT_NO_BF16");
 #endif
-    desc.precision = GCKPT_FP32;
-    desc.virtual_ranks = 2;
+    desc.bf16.precision = GCKPT_FP32;
+    desc.ranks.virtual_ranks = 2;
 #ifndef GCKPT_NO_RANKS
     expect(trained(desc, "virtual ranks", NULL) != 0, "virtual ranks", NULL);
     printf("RANKS\n");
 #else
     trained(desc, "virtual ranks", "GCKPT_NO_RANKS");
 #endif
-    desc.virtual_ranks = 0;
+    desc.ranks.virtual_ranks = 0;
     model m = model_new(BATCH);
     gckpt_fetch_spec fetch;
     fetch.tensor = m.h;
     fetch.gradient = desc.mode != GCKPT_INFERENCE;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
 #ifndef GCKPT_NO_FETCH
     gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
@@ -442,7 +442,7 @@ static void runs(void)
     expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_FETCH"), "fetches", m.graph);
 #endif
     gckpt_plan_free(p);
-    desc.fetches = 0;
+    desc.fetch.count = 0;
     p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
     gckpt_exec_desc how;
     memset(&how, 0, sizeof how);

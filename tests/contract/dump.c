@@ -426,8 +426,8 @@ static void add_plan(void)
     d.mode = (gckpt_mode)number();
     d.batch = number();
     d.optimiser = (gckpt_optimiser)number();
-    d.virtual_ranks = (int)number();
-    d.precision = (gckpt_precision)number();
+    d.ranks.virtual_ranks = (int)number();
+    d.bf16.precision = (gckpt_precision)number();
     d.threads = net.threads;
     const int size = gckpt_graph_size(net.graph), fetches = (int)number();
     for (int id = 0; id < size; id++) {
@@ -469,8 +469,8 @@ static void add_plan(void)
                 net.fetch[i].tensor = net.tensor[ref], net.fetch[i].gradient = g;
             }
     }
-    d.fetch = net.fetch;
-    d.fetches = net.fetches;
+    d.fetch.specs = net.fetch;
+    d.fetch.count = net.fetches;
     net.plan = gckpt_plan_new(net.graph, net.term, net.terms, &d);
     if (net.plan == NULL) {
         failed("plan", net.graph);

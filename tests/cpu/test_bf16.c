@@ -527,7 +527,7 @@ static void test_written_out(void)
         gckpt_tensor *h = gckpt_linear(tx, w, b);
         gckpt_tensor *m = gckpt_mul(gckpt_relu(h), h);
         gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m, v, c), ty, NULL), 1, 0 };
-        gckpt_plan_desc desc = { .optimiser = GCKPT_SGD, .precision = GCKPT_BF16 };
+        gckpt_plan_desc desc = { .optimiser = GCKPT_SGD, .bf16.precision = GCKPT_BF16 };
         gckpt_exec_desc exec = { .debug = debug ? GCKPT_DEBUG_PLAIN : 0 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, &exec);
@@ -625,12 +625,12 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
         else
             terms[1].loss = gckpt_mean_squared_error(h, z, NULL);
     const gckpt_fetch_spec pick = { h, 1 };
-    gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
+    gckpt_plan_desc desc = { .bf16.precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
                              .optimiser = GCKPT_SGD,
                              .batch = entries,
-                             .fetch = &pick,
-                             .fetches = which & 1,
-                             .plain = which >= 4 };
+                             .fetch.specs = &pick,
+                             .fetch.count = which & 1,
+                             .kernels.plain = which >= 4 };
     gckpt_exec_desc how = { .isa = which & 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
     gckpt_hyper hyper = { .lr = 0.25f };
     gckpt_plan *plan = gckpt_plan_new(g, terms, 2, &desc);
@@ -1221,8 +1221,8 @@ static uint64_t train(trial *o)
     const gckpt_fetch_spec fetches[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
     gckpt_plan_desc desc = o->plan;
     desc.batch = BATCH;
-    desc.fetch = o->fetch ? fetches : NULL;
-    desc.fetches = o->fetch ? 4 : 0;
+    desc.fetch.specs = o->fetch ? fetches : NULL;
+    desc.fetch.count = o->fetch ? 4 : 0;
     gckpt_plan *p = NULL;
     if (desc.mode == GCKPT_OPTIMAL) {
         gckpt_frontier *f = gckpt_frontier_new(g, terms, 3, &desc);
@@ -1267,7 +1267,7 @@ static uint64_t train(trial *o)
 
 static trial trial_of(gckpt_precision precision, gckpt_mode mode, int64_t micro, int threads)
 {
-    trial o = { .plan.precision = precision,
+    trial o = { .plan.bf16.precision = precision,
                 .plan.mode = mode,
                 .plan.threads = threads,
                 .micro = micro,
@@ -1292,13 +1292,13 @@ static void test_same_bits(gckpt_precision precision)
         trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
                            1 + i % 3);
         o.debug = i % 5 == 0 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : all;
-        o.plan.plain = i % 7 == 3;
-        o.plan.alignment = i % 4 == 1 ? 4 : 0;
-        o.plan.bf16_weights = i % 2;
+        o.plan.kernels.plain = i % 7 == 3;
+        o.plan.kernels.alignment = i % 4 == 1 ? 4 : 0;
+        o.plan.bf16.copy_weights = i % 2;
         o.fetch = i % 6 == 2;
         CHECK_MSG(train(&o) == hash && o.loss == first.loss,
                   "precision %d, mode %d, micro %d, threads %d, plain %d, fetch %d: other bits",
-                  (int)precision, (int)o.plan.mode, (int)o.micro, o.plan.threads, o.plan.plain,
+                  (int)precision, (int)o.plan.mode, (int)o.micro, o.plan.threads, o.plan.kernels.plain,
                   o.fetch);
     }
     for (int quarter = 0; quarter < 4 && !is_quick; quarter++) {
@@ -1344,12 +1344,12 @@ static uint64_t entries_trained(int t, int vranks, int micro, int threads, int p
     k = gckpt_gelu(gckpt_matmul(k, gckpt_param(g, "u", gckpt_shape2(WIDTH, WIDTH), init)));
     loss[1] = gckpt_cross_entropy(gckpt_linear_transposed(k, w, NULL), y, NULL, 0);
     gckpt_term terms[2] = { { loss[0], 1, 0 }, { loss[1], 0.5f, 0 } };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16,
+    gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16,
                              .optimiser = GCKPT_SGD,
                              .batch = ENTRIES,
-                             .virtual_ranks = vranks,
+                             .ranks.virtual_ranks = vranks,
                              .threads = threads,
-                             .plain = plain };
+                             .kernels.plain = plain };
     gckpt_exec_desc how = { .parallel_for = threads > 1 ? any_order : NULL };
     gckpt_hyper hyper = { .lr = 0.1f };
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
@@ -1405,7 +1405,7 @@ static void test_rows_of_entries(void)
         b = shared ? gckpt_scale(w, least[0]) : gckpt_mul(b, w);
         gckpt_term term = { gckpt_sum_loss(gckpt_matmul(a, b)), 1, 0 };
         const gckpt_fetch_spec pick = { b, 1 };
-        gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = &pick, .fetches = 1 };
+        gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16, .fetch.specs = &pick, .fetch.count = 1 };
         gckpt_exec_desc how = { .isa = i < 6 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
         const gckpt_feed feeds[2] = { { 0, x }, { 1, least } };
         const gckpt_hyper still = gckpt_hyper_lr(0);
@@ -1454,7 +1454,7 @@ static void test_stochastic(void)
     gckpt_tensor *sum = gckpt_add(in, gckpt_param(g, "w", gckpt_shape1(4), zero));
     gckpt_term term = { gckpt_sum_loss(sum), 1, 0 };
     gckpt_fetch_spec pick = { sum, 0 };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC, .fetch = &pick, .fetches = 1 };
+    gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16_STOCHASTIC, .fetch.specs = &pick, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feed = { gckpt_id(in), x };
@@ -1529,9 +1529,9 @@ static void test_ops_of_losses(void)
         }
         fetches[OPS] = (gckpt_fetch_spec){ h[0], 1 }, fetches[OPS + 1] = (gckpt_fetch_spec){ h[1], 1 };
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(sum, in[2])), 1, 0 };
-        gckpt_plan_desc desc = { .precision = narrow ? GCKPT_BF16 : GCKPT_FP32,
-                                 .fetch = fetches,
-                                 .fetches = OPS + 2 };
+        gckpt_plan_desc desc = { .bf16.precision = narrow ? GCKPT_BF16 : GCKPT_FP32,
+                                 .fetch.specs = fetches,
+                                 .fetch.count = OPS + 2 };
         gckpt_hyper still = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -1582,9 +1582,9 @@ static void test_coins(void)
     gckpt_term term = { NULL, exact, 0 };
     term.loss = gckpt_sum_loss(gckpt_add(fetches[0].tensor, fetches[1].tensor));
     gckpt_hyper hyper = gckpt_hyper_lr(0);
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC,
-                             .fetch = fetches,
-                             .fetches = STREAMS };
+    gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16_STOCHASTIC,
+                             .fetch.specs = fetches,
+                             .fetch.count = STREAMS };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feed = { gckpt_id(in), x };
@@ -1642,7 +1642,7 @@ static uint64_t fetched(int which, int fetch)
     gckpt_term term = { NULL, 1, 0 };
     term.loss = gckpt_mean_squared_error(both, target, NULL);
     const gckpt_fetch_spec fetches[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = fetches, .fetches = fetch };
+    gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16, .fetch.specs = fetches, .fetch.count = fetch };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
@@ -1676,7 +1676,7 @@ static void test_rest(void)
         for (int i = 0; i < 64 * 16; i++)
             x[i] = cosf((float)i);
         const gckpt_feed feed = { 0, x };
-        gckpt_plan_desc desc = { .precision = (gckpt_precision)precision, .mode = GCKPT_SQRT };
+        gckpt_plan_desc desc = { .bf16.precision = (gckpt_precision)precision, .mode = GCKPT_SQRT };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -1709,7 +1709,7 @@ static void test_rest(void)
         CHECK(p && gckpt_plan_bytes(p) == point.bytes);
         gckpt_plan_free(p);
         gckpt_frontier_free(f);
-        desc.precision = (gckpt_precision)3;
+        desc.bf16.precision = (gckpt_precision)3;
         CHECK(!gckpt_plan_new(g, &term, 1, &desc) && gckpt_error(g) == GCKPT_E_ARG);
         util_free(NULL, NULL, g, s);
     }
@@ -1738,7 +1738,7 @@ static void test_two_users(void)
         gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(1200, 40), normal);
         gckpt_tensor *h = gckpt_gelu(gckpt_linear(x, w, NULL));
         gckpt_term terms[2] = { { gckpt_linear_cross_entropy(h, v, y, NULL), 1, 0 }, { NULL, 0.1f, 0 } };
-        gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = 32 };
+        gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16, .batch = 32 };
         gckpt_exec_desc how = { .isa = i % 2 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN };
         gckpt_hyper hyper = { .lr = 0.01f };
         terms[1].loss = gckpt_sum_loss(gckpt_mul(h, h));
@@ -1791,7 +1791,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     const gckpt_fetch_spec pick = { h, width == 4100 };
     const int fetches = width >= 2100;
     gckpt_plan_desc desc = {
-        .precision = precision, .batch = ROWS, .fetch = &pick, .fetches = fetches
+        .bf16.precision = precision, .batch = ROWS, .fetch.specs = &pick, .fetch.count = fetches
     };
     gckpt_exec_desc x_desc = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
     const gckpt_hyper hyper = { .lr = 0.01f };
@@ -1854,18 +1854,18 @@ static uint64_t sums(int how, int which)
         y = gckpt_add(h, gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(IN, width), normal), b));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
     const gckpt_fetch_spec fetches[2] = { { gain, 0 }, { gain, 1 } };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = ROWS, .fetch = fetches };
+    gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16, .batch = ROWS, .fetch.specs = fetches };
     gckpt_exec_desc exec = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
     const gckpt_hyper hyper = { .lr = 0.01f };
     const gckpt_feed feed = { gckpt_id(x), data };
-    desc.fetches = which == 1 ? 2 : 0;
+    desc.fetch.count = which == 1 ? 2 : 0;
     desc.backend = exec.backend = how ? NULL : &f32_copies;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &exec);
     CHECK_MSG(e && gckpt_step(e, &feed, 1, ROWS, &hyper, NULL) == GCKPT_OK, "%s %s",
               gckpt_error_text(g), gckpt_error_text(e));
     uint64_t hash = gckpt_store_hash(s);
-    for (int i = 0; i < desc.fetches; i++) {
+    for (int i = 0; i < desc.fetch.count; i++) {
         const float *f = gckpt_fetch(e, gckpt_id(gain), i);
         for (int64_t j = 0; CHECK(f != NULL) && j < width; j++)
             hash = hash * 31 + bits_of(f[j]);
@@ -1891,7 +1891,8 @@ static void test_of_parameters(void)
         gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
         const gckpt_fetch_spec pick = { w, 0 };
         gckpt_plan_desc desc = {
-            .precision = i ? GCKPT_BF16 : GCKPT_FP32, .fetch = &pick, .fetches = 1, .plain = i == 2
+            .bf16.precision = i ? GCKPT_BF16 : GCKPT_FP32, .fetch.specs = &pick, .fetch.count = 1,
+            .kernels.plain = i == 2
         };
         gckpt_hyper still = gckpt_hyper_lr(0);
         const gckpt_feed feed = { gckpt_id(in), x };
@@ -1972,9 +1973,9 @@ static void test_ops_of_users(void)
         op[i % 2].shape = as_input, op[i % 2].backward = pass_on;
         y = gckpt_apply(&op[i % 2], in, i % 2 ? 7 : 1, NULL, 0);
         gckpt_term term = { gckpt_sum_loss(i % 2 ? y : gckpt_mul(y, y)), 1, 0 };
-        gckpt_plan_desc desc = { .precision = GCKPT_BF16,
+        gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16,
                                  .mode = GCKPT_MEMORY_POOR,
-                                 .plain = i > 1 };
+                                 .kernels.plain = i > 1 };
         gckpt_exec_desc how = { .debug = GCKPT_DEBUG_RECOMPUTE };
         gckpt_hyper still = gckpt_hyper_lr(0);
         gckpt_report report = { 0, 0, 0, 0 };
@@ -2016,7 +2017,7 @@ static void test_integers(void)
         gckpt_tensor *y = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(3, N), (gckpt_init){ 1, 0, 0 }), NULL);
         y = gckpt_where(by, gckpt_tanh(y), gckpt_scale(y, 2));
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
-        gckpt_plan_desc d = { .precision = GCKPT_BF16, .batch = ROWS, .plain = way / 2 % 2 };
+        gckpt_plan_desc d = { .bf16.precision = GCKPT_BF16, .batch = ROWS, .kernels.plain = way / 2 % 2 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feeds[2] = { { gckpt_id(by), floats }, { gckpt_id(in), x } };
@@ -2097,9 +2098,9 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     h = gckpt_add(h, gckpt_embed(turned, target)); /* embed reads f32: this use of `turned` needs no bf16 copy */
     const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target, NULL), 1, 0 };
     const gckpt_fetch_spec pick = { h, 0 };
-    gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
-    d.batch = ROWS, d.bf16_weights = with, sees.bf16_weights = with;
-    sees.fetch = &pick, sees.fetches = 1;
+    gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .bf16.precision = way->bf16.precision };
+    d.batch = ROWS, d.bf16.copy_weights = with, sees.bf16.copy_weights = with;
+    sees.fetch.specs = &pick, sees.fetch.count = 1;
     d.optimiser = how == OWN_UPDATE ? GCKPT_CUSTOM_OPTIMISER : d.optimiser;
     if (how == FROZEN || how == PACKED || how == REPACKED)
         gckpt_store_freeze(s, "v", 1);
@@ -2108,7 +2109,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     const gckpt_exec_desc by = { .custom_optimiser = half_rate };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d), *q = gckpt_plan_new(g, NULL, 0, &sees);
     gckpt_exec *e = gckpt_exec_new(p, s, &by), *view = gckpt_exec_new(q, s, NULL);
-    d.bf16_weights = 0;
+    d.bf16.copy_weights = 0;
     gckpt_plan *other = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *another = gckpt_exec_new(other, s, &by);
     CHECK_MSG(e && view && another, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
@@ -2151,8 +2152,8 @@ static void test_weights(void)
         if (!check_sampled((unsigned)i, 5))
             continue;
         gckpt_plan_desc way = { .mode = i % 3 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR };
-        way.precision = i % 4 == 3 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
-        way.threads = 1 + i % 2, way.plain = i % 6 == 4, way.optimiser = (gckpt_optimiser)(i % 3);
+        way.bf16.precision = i % 4 == 3 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
+        way.threads = 1 + i % 2, way.kernels.plain = i % 6 == 4, way.optimiser = (gckpt_optimiser)(i % 3);
         for (int how = NOTHING; how < CHANGES; how++)
             CHECK_MSG(weights_trained(how, 1, &way) == weights_trained(how, 0, &way),
                       "copies of weights, way %d, change %d: other bits", i, how);
@@ -2180,16 +2181,16 @@ static void test_weights_budget(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_plan_desc d = { .precision = GCKPT_BF16, .bf16_weights = 1, .mode = GCKPT_STORE_ALL };
+    gckpt_plan_desc d = { .bf16.precision = GCKPT_BF16, .bf16.copy_weights = 1, .mode = GCKPT_STORE_ALL };
     build(g, 64, &term, NULL);
     for (int i = 0; i < 6; i++) {
         const size_t copies = 6 * 2 * 16 * 16;
         gckpt_plan_desc n = d, one = d;
-        one.bf16_weights = 0;
+        one.bf16.copy_weights = 0;
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &one);
         n.budget = i > 1 ? 0 : gckpt_plan_bytes(p) + copies - (size_t)(i == 1);
-        n.precision = i == 2 ? GCKPT_FP32 : GCKPT_BF16;
-        n.stage_parameters = i == 3;
+        n.bf16.precision = i == 2 ? GCKPT_FP32 : GCKPT_BF16;
+        n.kernels.stage_parameters = i == 3;
         n.mode = i == 4 ? GCKPT_AUTO : GCKPT_STORE_ALL;
         gckpt_plan_free(p);
         p = i == 5 ? gckpt_fit(s, build, NULL, 64, &n, NULL) : gckpt_plan_new(g, &term, 1, &n);
@@ -2201,12 +2202,12 @@ static void test_weights_budget(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* gckpt_fit must choose the same plan with and without desc.bf16_weights. */
+/* gckpt_fit must choose the same plan with and without desc.bf16.copy_weights. */
 static void test_weights_fit(void)
 {
-    gckpt_plan_desc d[2] = { { .precision = GCKPT_BF16, .optimiser = GCKPT_SGD } };
+    gckpt_plan_desc d[2] = { { .bf16.precision = GCKPT_BF16, .optimiser = GCKPT_SGD } };
     d[0].update_in_backward = GCKPT_IF_USEFUL;
-    d[1] = d[0], d[1].bf16_weights = 1;
+    d[1] = d[0], d[1].bf16.copy_weights = 1;
     for (size_t budget = 48000; budget < 90000; budget += 1000) {
         gckpt_plan *p[2];
         for (int with = 0; with < 2; with++) {
@@ -2230,7 +2231,7 @@ static void test_copies(void)
     unsigned char rounding[3] = { (unsigned char)narrow, (unsigned char)narrow,
                                   (unsigned char)narrow };
     unsigned char active[3] = { 1, 0, 1 };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16 };
+    gckpt_plan_desc desc = { .bf16.precision = GCKPT_BF16 };
     gckpt_op op = { .needs = { GCKPT_IN(1), GCKPT_OUT } };
     gckpt_tensor t[3];
     gckpti_planner p;

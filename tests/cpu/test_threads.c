@@ -90,8 +90,8 @@ static void train(training *t)
                              .batch = B,
                              .optimiser = t->optimiser,
                              .update_in_backward = t->in_backward,
-                             .fetch = t->fetch ? &pick : NULL,
-                             .fetches = t->fetch };
+                             .fetch.specs = t->fetch ? &pick : NULL,
+                             .fetch.count = t->fetch };
     gckpt_exec_desc run = { .custom_optimiser = own_optimiser,
                             .user = t,
                             .parallel_for = t->backwards ? pool : NULL };

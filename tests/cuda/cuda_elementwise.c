@@ -618,8 +618,8 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
                             { gckpt_huber(parts[1], parts[2], gckpt_exp(gckpt_mean(target, 2)), 0.5f), 0.3f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
     gckpt_fetch_spec fetches[2] = { { gain, 1 }, { parts[1], 1 } };
-    gckpt_plan_desc d = { .mode = o->mode, .batch = B, .optimiser = o->optimiser, .precision = o->precision,
-                          .fetch = fetches, .fetches = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
+    gckpt_plan_desc d = { .mode = o->mode, .batch = B, .optimiser = o->optimiser, .bf16.precision = o->precision,
+                          .fetch.specs = fetches, .fetch.count = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
                           .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, terms, 4, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

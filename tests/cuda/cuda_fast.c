@@ -1070,8 +1070,8 @@ static uint64_t train(setting *o)
     gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target, NULL, 0)
                                    : gckpt_linear_cross_entropy(x, table, target, NULL), 1, 0 };
     const gckpt_fetch_spec fetches[2] = { { middle, 0 }, { middle, 1 } };
-    gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = gpu,
-                             .fetch = fetches, .fetches = o->fetch ? 2 : 0 };
+    gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .bf16.precision = o->precision, .backend = gpu,
+                             .fetch.specs = fetches, .fetch.count = o->fetch ? 2 : 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     const char *mixer = NULL;
@@ -1159,13 +1159,13 @@ static void test_limits(void)
         gckpt_tensor *x = gckpt_add(in, weight(in, "w", 16, 130)); /* broadcasts its second operand */
         x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }); /* too wide for its kernel */
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
-        gckpt_plan_desc desc = { .precision = way ? GCKPT_BF16 : GCKPT_BF16_FAST, .backend = &without };
+        gckpt_plan_desc desc = { .bf16.precision = way ? GCKPT_BF16 : GCKPT_BF16_FAST, .backend = &without };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         CHECK(way ? p != NULL : !p && strstr(gckpt_error_text(g), "without has no kernels of GCKPT_BF16_FAST") != NULL);
         gckpt_plan_free(p);
         static uint64_t hash[3];
         desc.backend = gpu;
-        desc.precision = way == 1 ? GCKPT_BF16 : GCKPT_BF16_FAST;
+        desc.bf16.precision = way == 1 ? GCKPT_BF16 : GCKPT_BF16_FAST;
         p = gckpt_plan_new(g, &term, 1, &desc);
         const gckpt_exec_desc how = { .backend = gpu };
         gckpt_exec *e = gckpt_exec_new(p, s, &how);

@@ -386,7 +386,7 @@ static uint64_t train(const net *o, const gckpt_backend *backend)
         in = gckpt_input(g, "x", GCKPT_U8, gckpt_shape4(o->rows, SIDE, SIDE, 3));
     }
     gckpt_term term = { gckpt_cross_entropy(o->recurrent ? sequences(in, at) : images(o, in), to, NULL, 0), 1, 0 };
-    gckpt_plan_desc d = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = backend };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = BATCH, .bf16.precision = o->precision, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     gckpt_exec_desc how = { .backend = backend };

@@ -262,7 +262,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     h = gckpt_matmul(h, gckpt_linear_transposed(w, v, NULL));
     gckpt_term terms[2] = { { gckpt_cross_entropy(gckpt_linear_transposed(h, table, NULL), target, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(b, b)), 0.01f, 1 } };
-    gckpt_plan_desc d = { .mode = o->mode, .batch = B, .precision = o->precision, .backend = backend };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = B, .bf16.precision = o->precision, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     gckpt_exec_desc ed = { .backend = backend };

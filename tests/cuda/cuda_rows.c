@@ -359,7 +359,7 @@ static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t mic
     gckpt_exec_desc how;
     memset(&desc, 0, sizeof desc);
     memset(&how, 0, sizeof how);
-    desc.mode = mode, desc.batch = BATCH, desc.precision = precision;
+    desc.mode = mode, desc.batch = BATCH, desc.bf16.precision = precision;
     desc.backend = how.backend = backend;
     gckpt_plan *p = gckpt_plan_new(g, terms, 4, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

@@ -126,7 +126,7 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
                             { gckpt_mean_squared_error(h, y, NULL), 0.5f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
     gckpt_plan_desc d = { .mode = inference ? GCKPT_INFERENCE : GCKPT_MEMORY_POOR, .batch = N,
-                          .precision = precision, .backend = b };
+                          .bf16.precision = precision, .backend = b };
     m.p = gckpt_plan_new(m.g, terms, 3, &d);
     CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
     gckpt_exec_desc how = { .backend = b, .progress = plainly ? say_nothing : NULL };
@@ -363,9 +363,9 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         d.budget = 1;
         CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
         d.budget = g->min_bytes + (most - g->min_bytes) / 8;
-        d.offload_bytes = 1 << 20;
-        d.offload_cost = 1 << (offloads == 2 ? 26 : 20);
-        d.overlap_offload = offloads == 2;
+        d.offload.bytes = 1 << 20;
+        d.offload.cost = 1 << (offloads == 2 ? 26 : 20);
+        d.offload.overlap = offloads == 2;
         gckpt_plan_free(p);
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(g));

@@ -55,7 +55,7 @@ const int channels_last[] = { 0, 2, 3, 1 };
 layers_permute(golden_cnn_x, gckpt_shape4(2, 3, 2, 4), channels_last, pixels);
 gckpt_fetch_spec last = { z, 0 };
 gckpt_feed feed = { gckpt_id(images), pixels };
-gckpt_plan_desc one = { .mode = GCKPT_INFERENCE, .fetch = &last, .fetches = 1 };
+gckpt_plan_desc one = { .mode = GCKPT_INFERENCE, .fetch.specs = &last, .fetch.count = 1 };
 gckpt_plan *cnn_plan = gckpt_plan_new(cnn, NULL, 0, &one);
 gckpt_exec *cnn_exec = gckpt_exec_new(cnn_plan, ours, NULL);
 gckpt_forward(cnn_exec, &feed, 1, 2, NULL);
@@ -102,7 +102,7 @@ static int checked(const char *from, const char *to, const void *x_data, const g
     gckpt_graph_node(gckpt_graph_of(like), gckpt_id(like), &in);
     gckpt_tensor *x = gckpt_input(g, "x", in.type, in.shape);
     gckpt_fetch_spec pick = { model(x), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &pick, .fetch.count = 1 };
     int ok = gckpt_store_load_as(s, from, &torch) == GCKPT_OK && gckpt_store_save_as(s, to, &torch) == GCKPT_OK;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

@@ -379,7 +379,7 @@ static void tied_logits(const model_any *m, gckpt_store *s, int i)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, GOLDEN_TIED));
     gckpt_fetch_spec fetch = { model_logits(m, model_hidden(m, tokens, NULL)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", golden_tied[i].name, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

@@ -72,7 +72,7 @@ static void logits_of(tuned *t, const model_hooks *hooks, float *to)
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
     const gckpt_fetch_spec fetch = { model_logits(&t->m, model_hidden(&t->m, x, &how)), 0 };
-    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, t->store, NULL);
     const gckpt_feed feed = { gckpt_id(x), tokens_of };

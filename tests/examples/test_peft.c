@@ -73,7 +73,7 @@ static void test_gradients(tuned *t, const char *what)
         fetches[n].gradient = 1;
         n += !p.frozen;
     }
-    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = n, .batch = GOLDEN_BATCH };
+    const gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = n, .batch = GOLDEN_BATCH };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(plan, t->s, NULL);

@@ -112,7 +112,7 @@ static void logps_of(const loaded *l, const run_desc *d, int64_t piece, float *t
     b.feeds[3].data = labels;
     const gckpt_fetch_spec fetch = { b.logps, 0 };
     const gckpt_plan_desc desc = {
-        .mode = GCKPT_INFERENCE, .batch = PREFERENCE_PAIRS, .fetch = &fetch, .fetches = 1
+        .mode = GCKPT_INFERENCE, .batch = PREFERENCE_PAIRS, .fetch.specs = &fetch, .fetch.count = 1
     };
     gckpt_plan *p = gckpt_plan_new(b.g, NULL, 0, &desc);
     gckpt_exec *e = p != NULL ? gckpt_exec_new(p, l->s, NULL) : NULL;
@@ -187,7 +187,7 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
         build_pairs(&b, &l, d, how->rows, how->piece);
     b.feeds[2].data = reference;
     b.feeds[3].data = labels;
-    gckpt_plan_desc desc = { .mode = how->mode, .batch = batch, .threads = how->threads, .fetch = fetches };
+    gckpt_plan_desc desc = { .mode = how->mode, .batch = batch, .threads = how->threads, .fetch.specs = fetches };
     for (int i = 0, n = 0; gradients != NULL && i < gckpt_graph_size(b.g); i++) {
         gckpt_node node;
         gckpt_parameter p;
@@ -196,7 +196,7 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
             gckpt_store_peek(l.s, gckpt_store_find(l.s, node.name), &p) == GCKPT_OK && !p.frozen) {
             fetches[n].tensor = gckpt_param(b.g, node.name, p.shape, (gckpt_init){ 0, 0, 0 });
             fetches[n++].gradient = 1;
-            desc.fetches = n;
+            desc.fetch.count = n;
         }
     }
     if (how->least) {

@@ -117,7 +117,7 @@ check "simulate --help" sh -c "build/simulate --help | grep -q -e '--ranks TEXT'
 check "simulate: what is no power of two" fails_with 2 "powers of two" build/simulate --ranks 8,12
 check "simulate: --virtual-ranks" fails_with 2 "a power of two" build/simulate --ranks 8 --virtual-ranks 12
 check "simulate: a network that is too slow" fails_with 2 "1e-6" build/simulate --ranks 8 --bandwidth 1e-300
-check "simulate: fewer virtual ranks than ranks" fails_with 1 "set desc.virtual_ranks to 8 or more" build/simulate --ranks 8 --virtual-ranks 4 --model gpt2
+check "simulate: fewer virtual ranks than ranks" fails_with 1 "set desc.ranks.virtual_ranks to 8 or more" build/simulate --ranks 8 --virtual-ranks 4 --model gpt2
 check "simulate: a path that cannot be written" fails_with 1 "nonexistent" build/simulate --json /nonexistent/s.json
 check "simulate: a table" sh -c "build/simulate --model gpt2 --ranks 8,32 --network 10gb > $work/simulate.md"
 check "simulate: eight plans" test "$(grep -c '^| [38]' "$work/simulate.md")" = 8

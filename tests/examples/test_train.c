@@ -48,8 +48,8 @@ static void test_layers(void)
     fetch[4].tensor = layers_batchnorm(layers_conv(h, "conv", 5, 3, 2), "bn");
     fetch[5].tensor = layers_llama_block(fetch[0].tensor, 2, 12, 0);
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = fetch;
-    desc.fetches = 6;
+    desc.fetch.specs = fetch;
+    desc.fetch.count = 6;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feed = { gckpt_id(tokens), fed };
@@ -112,8 +112,8 @@ static void test_more_layers(void)
     for (int i = 0; i < 7; i++)
         fetch[i].tensor = t[i];
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = fetch;
-    desc.fetches = 7;
+    desc.fetch.specs = fetch;
+    desc.fetch.count = 7;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feed = { gckpt_id(signal), in };
@@ -341,11 +341,11 @@ static void test_same_bits(void)
     o.plan.threads = 3;
     CHECK(fit(&data, &o, &other) == hash && same(&r, &other));
     o.plan.budget = 0;
-    o.plan.precision = GCKPT_BF16; /* validation uses bf16 as well */
+    o.plan.bf16.precision = GCKPT_BF16; /* validation uses bf16 as well */
     const uint64_t narrow = fit(&data, &o, &r);
     o.micro_batch = 2;
     CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
-    o.plan.bf16_weights = 1;
+    o.plan.bf16.copy_weights = 1;
     CHECK(fit(&data, &o, &r) == narrow && same(&r, &other) && r.bytes > other.bytes);
     o.plan.budget = r.bytes; /* enough for one executor with bf16 copies of the weights, but not for two */
     CHECK(fit(&data, &o, &other) == narrow && same(&r, &other) && other.bytes == r.bytes);

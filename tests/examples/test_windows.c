@@ -113,7 +113,9 @@ static void test_long(const char *name, const adapters_options *method)
     gckpt_graph *graph = gckpt_graph_new(t.s, NULL);
     gckpt_tensor *in = gckpt_input(graph, "tokens", GCKPT_I32, gckpt_shape2(1, LONG));
     gckpt_fetch_spec fetch = { model_logits(&t.m, model_hidden(&t.m, in, &t.how)), 0 };
-    const gckpt_plan_desc all = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    const gckpt_plan_desc all = { .mode = GCKPT_INFERENCE,
+                                  .fetch.specs = &fetch,
+                                  .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(graph, NULL, 0, &all);
     CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(graph));
     gckpt_exec *e = gckpt_exec_new(p, t.s, NULL);

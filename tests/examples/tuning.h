@@ -40,7 +40,7 @@ static inline int tuning_run(const model_any *m, gckpt_store *s, const model_opt
     gckpt_tensor *tokens =
         gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GOLDEN_ROWS, GOLDEN_CONTEXT));
     gckpt_fetch_spec fetch = { model_logits(m, model_hidden(m, tokens, options)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -124,7 +124,9 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
         fetches[i].tensor = gckpt_param(g, p.name, p.shape, none);
         fetches[i].gradient = 1;
     }
-    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = count, .batch = GOLDEN_BATCH };
+    const gckpt_plan_desc desc = { .fetch.specs = fetches,
+                                   .fetch.count = count,
+                                   .batch = GOLDEN_BATCH };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", name, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
@@ -174,7 +176,7 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, ALL));
     gckpt_fetch_spec fetch = { model_logits(m, model_hidden(m, in, &options)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

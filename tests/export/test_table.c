@@ -121,13 +121,13 @@ static gckpt_plan_desc request(int i)
     if (i == 6)
         d.batch = 0, d.update_in_backward = 1, d.optimiser = GCKPT_MOMENTUM;
     if (i == 7)
-        d.alignment = 4, d.threads = 3, d.plain = 1;
+        d.kernels.alignment = 4, d.threads = 3, d.kernels.plain = 1;
     if (i == 8)
-        d.batch = ROWS, d.optimiser = GCKPT_SGD, d.alignment = 256;
+        d.batch = ROWS, d.optimiser = GCKPT_SGD, d.kernels.alignment = 256;
     if (i == 9) {
         for (int k = 0; k < 100; k++)
             costs[k] = (gckpt_cost){ (uint64_t)(k * k), (uint64_t)(1000 - k) };
-        d.costs = costs;
+        d.costs.by_id = costs;
     }
     return d;
 }
@@ -140,7 +140,7 @@ static gckpt_plan *request_plan(const net *n, int i)
     memset(fetches, 0, sizeof fetches);
     fetches[0].tensor = n->top;
     fetches[1] = (gckpt_fetch_spec){ n->top, 1 };
-    d.cost_count = d.costs ? (int)n->g->count : 0;
+    d.costs.count = d.costs.by_id ? (int)n->g->count : 0;
     if (i >= 10) { /* plans under a budget between the least bytes and the bytes of all */
         for (int k = 0; k < 2; k++) {
             size_t budget = d.budget;
@@ -152,8 +152,8 @@ static gckpt_plan *request_plan(const net *n, int i)
         }
         d.mode = i == 10 ? GCKPT_OPTIMAL : GCKPT_AUTO;
     }
-    d.fetch = fetches;
-    d.fetches = d.mode == GCKPT_INFERENCE ? 1 : 2;
+    d.fetch.specs = fetches;
+    d.fetch.count = d.mode == GCKPT_INFERENCE ? 1 : 2;
     gckpt_plan *p = gckpt_plan_new(n->g, n->terms, 2, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(n->g));
     return p;
@@ -203,9 +203,9 @@ static void any_desc(void)
         net n = net_new(PLAIN_NET, NULL);
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
         d.batch = i < 4 ? batches[i] : ROWS;
-        d.offload_bytes = i < 4 ? 0 : 1 << 16;
-        d.offload_cost = 1 << 20;
-        d.overlap_offload = i < 4 ? 0 : i == 4 ? 2 : -1;
+        d.offload.bytes = i < 4 ? 0 : 1 << 16;
+        d.offload.cost = 1 << 20;
+        d.offload.overlap = i < 4 ? 0 : i == 4 ? 2 : -1;
         gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
         CHECK_MSG(p != NULL, "%d: %s", (int)i, gckpt_error_text(n.g));
         CHECK(p && p->overlap_offload == (i >= 4) && gckpt_plan_batch(p) == d.batch);
@@ -369,7 +369,7 @@ static void needs(void)
         else
             y = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-        gckpt_plan_desc d = { .precision = kind == 2 ? GCKPT_BF16 : GCKPT_FP32,
+        gckpt_plan_desc d = { .bf16.precision = kind == 2 ? GCKPT_BF16 : GCKPT_FP32,
                               .mode = kind == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
@@ -441,7 +441,7 @@ static void beyond(void)
         gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
         const gckpt_fetch_spec fetch = { y, 0 }; /* a tensor without a name prints as its op's kind and number */
-        const gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
+        const gckpt_plan_desc d = { .fetch.specs = &fetch, .fetch.count = 1 };
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
         CHECK(says(p, small) == (i == 4) && says(p, ",\n    a_mul_2 = 2\n"));
@@ -453,14 +453,14 @@ static void beyond(void)
     free(f.bytes);
 }
 
-/* A plan with desc.plain has workspace for plain kernels only: it needs at most as many bytes as a plan without, and
- * its results have the same bits. */
+/* A plan with desc.kernels.plain has workspace for plain kernels only: it needs at most as many bytes as a plan
+ * without, and its results have the same bits. */
 static void plain(void)
 {
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan_desc d = { .batch = BATCH };
     gckpt_plan *fast = gckpt_plan_new(n.g, n.terms, 2, &d);
-    d.plain = 1;
+    d.kernels.plain = 1;
     gckpt_plan *small = gckpt_plan_new(n.g, n.terms, 2, &d);
     CHECK(fast && small && gckpt_plan_arena(small) <= gckpt_plan_arena(fast));
     CHECK(run(small, 0, NULL) == run(fast, 0, NULL) &&

@@ -120,7 +120,7 @@ static void shapes(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, in);
         const gckpt_term term = { gckpt_sum_loss(gckpt_mul(x, gckpt_param(g, "w", of, one))), 1, 0 };
-        const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .plain = 1 };
+        const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .kernels.plain = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         CHECK(gckpt_store_c(s, "a", file_write, &weights[k]) == GCKPT_OK &&
               gckpt_plan_c(p, "a", file_write, &plans[k]) == GCKPT_OK);

@@ -121,7 +121,7 @@ static double distance(gckpt_store *s, const net *n)
     float x[48];
     double most = 0;
     gckpt_fetch_spec fetch = { n->y, 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(n->g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(n->x), x };

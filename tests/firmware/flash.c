@@ -108,11 +108,11 @@ static gckpt_plan *plan(gckpt_graph *g, const gckpt_memory *memory)
     gckpt_fetch_spec fetch = { NULL, 0 };
     gckpt_term term = build(g, &fetch);
     static gckpt_plan_desc desc;
-    desc.plain = 1;
+    desc.kernels.plain = 1;
     desc.optimiser = SET == DENSE ? GCKPT_SGD : GCKPT_ADAMW;
     desc.mode = INFERS ? GCKPT_INFERENCE : GCKPT_AUTO;
-    desc.fetch = &fetch;
-    desc.fetches = INFERS;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = INFERS;
     if (memory)
         desc.memory = *memory;
     return gckpt_plan_new(g, &term, !INFERS, &desc);

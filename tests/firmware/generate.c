@@ -40,9 +40,9 @@ static void plan(gckpt_store *s)
     gckpt_fetch_spec fetch = { gckpt_name(y, "logits"), 0 };
     static gckpt_plan_desc desc;
     desc.mode = GCKPT_INFERENCE;
-    desc.plain = 1;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.kernels.plain = 1;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     generator_plan = gckpt_plan_new(g, NULL, 0, &desc);
     say_tokens = gckpt_id(tokens);
     say_logits = gckpt_id(y);

@@ -72,12 +72,12 @@ int main(int argc, char **argv)
     static gckpt_plan_desc desc;
     desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* AUTO may choose another lowering of the loss */
     desc.batch = BATCH;
-    desc.virtual_ranks = strcmp(how, "virtual_ranks") ? 1 : 4;
-    desc.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;
-    desc.plain = 1;
-    desc.alignment = 8;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.ranks.virtual_ranks = strcmp(how, "virtual_ranks") ? 1 : 4;
+    desc.bf16.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;
+    desc.kernels.plain = 1;
+    desc.kernels.alignment = 8;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
     int status = 0;
     if (p && !strcmp(command, "c") && argc > 2) {

@@ -77,9 +77,9 @@ int main(int argc, char **argv)
     static gckpt_plan_desc desc;
     const gckpt_fetch_spec fetch = { y, 0 };
     desc.mode = GCKPT_INFERENCE;
-    desc.plain = 1;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.kernels.plain = 1;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     const int wrong = argc > 1 && argv[1][0] == 'c' ? gckpt_plan_c(p, "stored", to_stdout, NULL) != GCKPT_OK
                                                     : forward(p, s, NULL, gckpt_id(x), gckpt_id(y));

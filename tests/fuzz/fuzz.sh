@@ -67,7 +67,7 @@ rm -f $B/can.$$ $B/can.$$.c
 # Compiles each file of src/ separately, so that a target is linked only with the files that it uses. Comparisons in
 # these files are never traced, since the comparisons within sums and products would be traced as well.
 libsrc=$B/$san/libsrc.a
-MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
+MAKEFLAGS= make -s OBJ_DIR=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
     CFLAGS="$compiled -fsanitize=$sanitizers -fsanitize-coverage=inline-8bit-counters,pc-table" \
     $libsrc build/api/gradckpt.h || exit 1
 

@@ -392,9 +392,9 @@ static void try_one(bytes in)
     d.mode = w % 4 == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
     d.batch = rows * (o & 4 ? 2 : 1);
     d.optimiser = o & 8 ? GCKPT_SGD : o & 16 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
-    d.precision = q % 4 == 3 ? GCKPT_BF16 : GCKPT_FP32;
+    d.bf16.precision = q % 4 == 3 ? GCKPT_BF16 : GCKPT_FP32;
     x.skip_nonfinite = q >> 2 & 1;
-    d.fetch = a.net.fetch, d.fetches = o & 64 ? a.net.fetches : 0;
+    d.fetch.specs = a.net.fetch, d.fetch.count = o & 64 ? a.net.fetches : 0;
     const int inference_too = w % 4 == 3;
     for (int i = 0; i < a.net.fetches && inference_too; i++)
         a.net.fetch[i].gradient = 0;
@@ -407,17 +407,17 @@ static void try_one(bytes in)
         begin(&c, net, rows);
         planned++;
         d.backend = &here;
-        d.fetch = c.net.fetch;
+        d.fetch.specs = c.net.fetch;
         for (int i = 0; i < c.net.fetches && inference_too; i++)
             c.net.fetch[i].gradient = 0;
         d.mode = w % 4 == 3 ? GCKPT_INFERENCE : (gckpt_mode)(w % 4);
         d.update_in_backward = w % 4 != 3 && (q & 0xc) == 0 && (q & 16);
-        d.offload_bytes = q & 32 ? 4096 : 0, d.overlap_offload = q >> 6 & 1;
+        d.offload.bytes = q & 32 ? 4096 : 0, d.offload.overlap = q >> 6 & 1;
         d.budget =
             d.mode == GCKPT_AUTO && q & 128 ? gckpt_plan_bytes(a.p) * (3 + w / 4 % 8) / 10 : 0;
-        d.stage_parameters = w >> 5 & 1;
+        d.kernels.stage_parameters = w >> 5 & 1;
         if (q % 8 == 7 && here.find_fast)
-            d.precision = GCKPT_BF16_FAST;
+            d.bf16.precision = GCKPT_BF16_FAST;
         const unsigned fail = byte(&in), when = 1 + byte(&in) % 32;
         device.fail_get = fail % 8 == 1 ? when : 0;
         device.fail_finish = fail % 8 == 2 ? when : 0;
@@ -453,7 +453,7 @@ static void try_one(bytes in)
                 const double *u = &a.report[i].loss, *v = &c.report[i].loss;
                 MUST(*u == *v || (*u != *u && *v != *v),
                      "loss %.17g, %.17g; step %d, mode %d, precision %d, memory %d", *u, *v, i,
-                     (int)d.mode, (int)d.precision, here.own_memory);
+                     (int)d.mode, (int)d.bf16.precision, here.own_memory);
                 u = &a.report[i].grad_norm, v = &c.report[i].grad_norm;
                 MUST(*u == *v || (*u != *u && *v != *v), "norm %.17g, %.17g", *u, *v);
             }

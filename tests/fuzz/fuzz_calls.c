@@ -450,9 +450,9 @@ static uint64_t recipe(const net_slot *n, const gckpt_plan_desc *d)
 {
     uint64_t h = mix(14695981039346656037u, n->built_from.at, n->built_from.left);
     h = mix_number(h, (uint64_t)d->optimiser * 8 + (uint64_t)d->custom_state);
-    h = mix_number(h, (uint64_t)d->precision);
+    h = mix_number(h, (uint64_t)d->bf16.precision);
     h = mix_number(h, d->mode == GCKPT_INFERENCE);
-    h = mix_number(h, (uint64_t)(d->virtual_ranks > 1 ? d->virtual_ranks * 1000 + d->batch : 0));
+    h = mix_number(h, (uint64_t)(d->ranks.virtual_ranks > 1 ? d->ranks.virtual_ranks * 1000 + d->batch : 0));
     return h;
 }
 static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
@@ -472,41 +472,42 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
     if (c & 4) {
         const unsigned e = byte(&in), f = byte(&in);
         d.update_in_backward = e % 8 == 0;
-        d.as_built = e / 8 % 2;
+        d.schedule.as_built = e / 8 % 2;
         d.threads = e / 16 % 4 == 0 ? 2 : 0;
-        d.virtual_ranks = f % 8 == 0 ? 1 << choose(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
-        d.stage_parameters = f / 8 % 4 == 0;
-        d.plain = f / 32 % 4 == 0;
-        d.overlap_communication = f % 64 == 2;
+        d.ranks.virtual_ranks = f % 8 == 0 ? 1 << choose(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
+        d.kernels.stage_parameters = f / 8 % 4 == 0;
+        d.kernels.plain = f / 32 % 4 == 0;
+        d.ranks.overlap = f % 64 == 2;
     }
     if (c & 8) {
         const unsigned e = byte(&in), f = byte(&in);
-        d.alignment = e % 8 == 0             ? (size_t)1 << choose(&in, 9)
+        d.kernels.alignment = e % 8 == 0             ? (size_t)1 << choose(&in, 9)
                       : in.odd && e % 8 == 1 ? (size_t)number(&in, 100)
                                              : 0;
-        d.offload_bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
-        d.offload_cost = e / 16 % 2 ? (uint64_t)byte(&in) << choose(&in, 40) : 0;
-        d.overlap_offload = e / 32 % 2;
-        d.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
-        d.segment_size = f % 8 == 7 ? whole(&in, 5) : 0;
-        d.segment_size -= d.segment_size > 0 && d.segment_size < 5 ? 2 : 0; /* some are negative */
+        d.offload.bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
+        d.offload.cost = e / 16 % 2 ? (uint64_t)byte(&in) << choose(&in, 40) : 0;
+        d.offload.overlap = e / 32 % 2;
+        d.bf16.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
+        d.schedule.segment_size = f % 8 == 7 ? whole(&in, 5) : 0;
+        /* some are negative */
+        d.schedule.segment_size -= d.schedule.segment_size > 0 && d.schedule.segment_size < 5 ? 2 : 0;
         if (f / 32 % 4 == 0 && gckpt_graph_size(n->g) <= 256) {
             for (int i = 0; i < 256; i++) {
                 const uint64_t w = i < 8 ? byte(&in) : 3;
                 costs[i].forward = w > 250 ? UINT64_MAX / (w - 249) : w, costs[i].backward = 2 * w;
             }
-            d.costs = costs;
-            d.cost_count = in.odd ? whole(&in, 100) : gckpt_graph_size(n->g);
-            d.cost_count = d.cost_count > 256 ? 256 : d.cost_count;
+            d.costs.by_id = costs;
+            d.costs.count = in.odd ? whole(&in, 100) : gckpt_graph_size(n->g);
+            d.costs.count = d.costs.count > 256 ? 256 : d.costs.count;
         }
     }
     if (c & 16) {
         memcpy(fetch, n->net.fetch, sizeof n->net.fetch);
-        d.fetch = fetch;
-        d.fetches = n->net.fetches;
-        for (int i = 0; i < d.fetches && d.mode == GCKPT_INFERENCE && !in.odd; i++)
+        d.fetch.specs = fetch;
+        d.fetch.count = n->net.fetches;
+        for (int i = 0; i < d.fetch.count && d.mode == GCKPT_INFERENCE && !in.odd; i++)
             fetch[i].gradient = 0;
-        if (in.odd && d.fetches && choose(&in, 8) == 0)
+        if (in.odd && d.fetch.count && choose(&in, 8) == 0)
             fetch[0].tensor = NULL;
     }
     d.memory = net_heap(&memory);
@@ -550,9 +551,9 @@ static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
     gckpt_instruction last;
     for (int i = 0; gckpt_plan_get(s->p, i, &last) == GCKPT_OK; i++)
         s->updates |= last.kind == GCKPT_UPDATE;
-    s->fetches = d->fetch ? d->fetches : 0;
+    s->fetches = d->fetch.specs ? d->fetch.count : 0;
     for (int i = 0; i < s->fetches && i < NET_FETCHES; i++)
-        s->fetch_ids[i] = gckpt_id(d->fetch[i].tensor);
+        s->fetch_ids[i] = gckpt_id(d->fetch.specs[i].tensor);
     s->built_from = recipe(&nets[net], d);
     s->frozen = frozen_of(stores[s->store].s);
     s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
@@ -568,12 +569,12 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     gckpt_store *s = stores[n->store].s;
     if (like) {
         d.optimiser = like->optimiser, d.custom_state = like->custom_state;
-        d.precision = like->precision, d.virtual_ranks = like->virtual_ranks;
+        d.bf16.precision = like->bf16.precision, d.ranks.virtual_ranks = like->ranks.virtual_ranks;
         d.mode = like->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE
                  : d.mode == GCKPT_INFERENCE   ? GCKPT_AUTO
                                                : d.mode;
     }
-    const int terms = d.mode == GCKPT_INFERENCE && !like && choose(&in, 2) && d.fetches > 0 ? 0
+    const int terms = d.mode == GCKPT_INFERENCE && !like && choose(&in, 2) && d.fetch.count > 0 ? 0
                       : in.odd && !like ? whole(&in, n->net.terms + 1)
                                         : n->net.terms;
     if (terms > NET_TERMS) /* the array has fewer loss terms than this, which the library cannot detect */
@@ -594,7 +595,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
         if (less % 4 == 0) /* makes offloading almost free, so that the plan offloads */
-            d.offload_bytes = 1 << 14, d.offload_cost = 1;
+            d.offload.bytes = 1 << 14, d.offload.cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
         if (check_object(command, smaller, n->g)) {
             gckpt_plan_free(p);
@@ -605,15 +606,15 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     free_plan(i);
     plans[i] = fresh;
     plans[i].p = p;
-    d.fetch = d.fetch ? plans[i].fetch : NULL;
+    d.fetch.specs = d.fetch.specs ? plans[i].fetch : NULL;
     if (plain)
         memset(&d, 0, sizeof d);
     note_plan(&plans[i], net, &d);
     if (!whole_list)
         plans[i].built_from = mix_number(plans[i].built_from, (uint64_t)terms);
-    if (!d.costs)
+    if (!d.costs.by_id)
         check_plan(p, n->g, &d);
-    plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* these arrays are reused */
+    plans[i].d.costs.by_id = NULL, plans[i].d.fetch.specs = NULL; /* these arrays are reused */
 }
 static void new_plan(int command)
 {
@@ -654,9 +655,9 @@ static void fit(int command)
     gckpt_fit_timing t;
     memset(&t, 0, sizeof t);
     if (!in.odd)
-        d.costs = NULL, d.cost_count = 0, d.fetches = 0, d.fetch = NULL,
+        d.costs.by_id = NULL, d.costs.count = 0, d.fetch.count = 0, d.fetch.specs = NULL,
         d.mode = d.mode == GCKPT_INFERENCE ? GCKPT_AUTO : d.mode;
-    d.cost_count = d.cost_count > 256 ? 256 : d.cost_count;
+    d.costs.count = d.costs.count > 256 ? 256 : d.costs.count;
     if (choose(&in, 4) == 0)
         d.update_in_backward = GCKPT_IF_USEFUL;
     gckpt_feed feeds[FEEDS];
@@ -678,7 +679,7 @@ static void fit(int command)
     plans[i].p = p;
     d.batch = batch;
     note_plan(&plans[i], net, &d);
-    plans[i].d.costs = NULL, plans[i].d.fetch = NULL;
+    plans[i].d.costs.by_id = NULL, plans[i].d.fetch.specs = NULL;
     plans[i].built_from = recipe(&nets[net], &d);
 }
 static void frontier(int command)
@@ -690,7 +691,7 @@ static void frontier(int command)
         if (net < 0 || frontiers[i].f)
             return;
         gckpt_plan_desc d = options(&nets[net], fetch);
-        d.fetches = 0, d.fetch = NULL, d.costs = NULL, d.cost_count = 0;
+        d.fetch.count = 0, d.fetch.specs = NULL, d.costs.by_id = NULL, d.costs.count = 0;
         const size_t live = memory.live;
         gckpt_frontier *f =
             gckpt_frontier_new(nets[net].g, nets[net].net.term, nets[net].net.terms, &d);
@@ -847,8 +848,8 @@ static void exec_of(int command, int i, int plan)
     covered[PLAIN].count += gckpt_exec_isa(e) == GCKPT_ISA_PLAIN;
     covered[BLOCK].count += block != NULL;
     covered[OFFLOADS].count += gckpt_plan_offloaded(made_from) > 0;
-    covered[VRANKS].count += plans[plan].d.virtual_ranks > 1;
-    covered[BF16].count += plans[plan].d.precision != GCKPT_FP32;
+    covered[VRANKS].count += plans[plan].d.ranks.virtual_ranks > 1;
+    covered[BF16].count += plans[plan].d.bf16.precision != GCKPT_FP32;
     covered[SPLIT].count += gckpt_plan_rows(made_from) < gckpt_plan_batch(made_from);
     covered[RANK].count += d.transport != NULL;
     if (plans[plan].net >= 0)
@@ -864,10 +865,10 @@ static void exec_of(int command, int i, int plan)
     /* records the properties that decide whether two executors must give the same bits */
     x->of.d.mode = gckpt_plan_mode(plans[plan].p);
     x->of.d.batch = gckpt_plan_rows(plans[plan].p);
-    x->of.d.as_built = gckpt_plan_split_exact(plans[plan].p, NULL);
+    x->of.d.schedule.as_built = gckpt_plan_split_exact(plans[plan].p, NULL);
     x->of.d.update_in_backward = gckpt_plan_in_backward(plans[plan].p);
     x->of.d.budget = gckpt_plan_bytes(plans[plan].p);
-    x->of.d.offload_bytes = gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_PARAMETERS) +
+    x->of.d.offload.bytes = gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_PARAMETERS) +
                             gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_STATE);
 }
 static void new_exec(int command)
@@ -1005,7 +1006,7 @@ static void step(int command)
     for (int k = 0; k < 4; k++)
         gckpt_term_loss(x->e, k, &sum, &count);
     if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_POISON) &&
-        x->steps == 2 && x->of.d.virtual_ranks <= 1 && gckpt_store_bytes(s) == x->of.d.offload_bytes &&
+        x->steps == 2 && x->of.d.ranks.virtual_ranks <= 1 && gckpt_store_bytes(s) == x->of.d.offload.bytes &&
         x->of.in_batch >= x->of.d.batch)
         MUST(gckpt_bytes_measured(x->e) == x->of.d.budget,
              "%lu bytes planned, %lu measured: mode %s, %d fetches, how %d, rows %ld",
@@ -1016,8 +1017,8 @@ static int same_bits(const plan_slot *a, const plan_slot *b)
 {
     return a->built_from == b->built_from && a->frozen == b->frozen && a->store == b->store &&
            (a->d.mode == GCKPT_INFERENCE) == (b->d.mode == GCKPT_INFERENCE) &&
-           a->d.precision != GCKPT_BF16_FAST &&
-           (a->d.batch == b->d.batch || (a->d.as_built && b->d.as_built));
+           a->d.bf16.precision != GCKPT_BF16_FAST &&
+           (a->d.batch == b->d.batch || (a->d.schedule.as_built && b->d.schedule.as_built));
 }
 /* Makes another plan of the net of executor a, and an executor for the plan. Returns the executor's number, or -1. */
 static int other_exec(int a)

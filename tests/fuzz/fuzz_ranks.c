@@ -235,7 +235,7 @@ static void try_one(bytes in)
     gckpt_plan_desc d;
     gckpt_exec_desc x;
     memset(&d, 0, sizeof d), memset(&x, 0, sizeof x);
-    d.virtual_ranks = t.virtual_ranks, d.batch = t.batch;
+    d.ranks.virtual_ranks = t.virtual_ranks, d.batch = t.batch;
     d.optimiser = b & 1 ? GCKPT_SGD : b & 2 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
     d.mode = GCKPT_STORE_ALL;
     x.isa = b % 32 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;

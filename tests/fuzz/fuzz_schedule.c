@@ -187,10 +187,10 @@ static void try_one(bytes in)
     d.batch = rows * (o & 4 ? 2 : 1);
     d.optimiser = o & 8 ? GCKPT_SGD : GCKPT_ADAMW;
     d.update_in_backward = (o & 0x30) == 0x30;
-    d.stage_parameters = o >> 6 & 1;
-    d.precision = q % 8 == 7 ? GCKPT_BF16 : GCKPT_FP32;
-    d.virtual_ranks = q % 8 == 6 ? 2 : 0;
-    d.fetch = a.net.fetch, d.fetches = q & 8 ? a.net.fetches : 0;
+    d.kernels.stage_parameters = o >> 6 & 1;
+    d.bf16.precision = q % 8 == 7 ? GCKPT_BF16 : GCKPT_FP32;
+    d.ranks.virtual_ranks = q % 8 == 6 ? 2 : 0;
+    d.fetch.specs = a.net.fetch, d.fetch.count = q & 8 ? a.net.fetches : 0;
     tried++;
     a.p = gckpt_plan_new(a.g, a.net.term, a.net.terms, &d);
     const int n = a.p ? net_feed_all(a.g, &in, f, FEEDS) : -1;
@@ -198,14 +198,14 @@ static void try_one(bytes in)
         gckpt_hyper h = gckpt_hyper_lr(0.01f);
         begin(&c, net, rows);
         planned++;
-        d.offload_bytes = q & 16 ? (q & 32 ? 100000 : 300) : 0;
-        d.overlap_offload = q >> 6 & 1;
-        d.fetch = c.net.fetch;
+        d.offload.bytes = q & 16 ? (q & 32 ? 100000 : 300) : 0;
+        d.offload.overlap = q >> 6 & 1;
+        d.fetch.specs = c.net.fetch;
         const unsigned from = byte(&in);
         gckpt_plan *by = NULL; /* the plan whose list of instructions is changed */
         d.mode = modes[from % 8];
         if (d.mode != GCKPT_STORE_ALL) {
-            d.offload_cost = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
+            d.offload.cost = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
             d.budget = d.mode == GCKPT_AUTO
                            ? gckpt_plan_bytes(a.p) - gckpt_plan_arena(a.p) * (1 + from / 16) / 20
                            : 0;
@@ -213,8 +213,8 @@ static void try_one(bytes in)
             d.budget = 0;
         }
         d.mode = GCKPT_SCHEDULE;
-        d.instructions = schedule(&in, by ? by : a.p, c.g, list);
-        d.schedule = list;
+        d.schedule.count = schedule(&in, by ? by : a.p, c.g, list);
+        d.schedule.instructions = list;
         gckpt_plan_free(by);
         const size_t live = memory.live;
         c.p = gckpt_plan_new(c.g, c.net.term, c.net.terms, &d);
@@ -252,7 +252,7 @@ static void try_one(bytes in)
             }
             MUST(!a.e || !c.e || a.hash == c.hash, "other weights");
             if (a.e && c.e && c.result[0] == GCKPT_OK && c.result[1] == GCKPT_OK && !(q & 128) &&
-                d.virtual_ranks < 2 &&
+                d.ranks.virtual_ranks < 2 &&
                 gckpt_store_bytes(c.s) == gckpt_plan_kind_bytes(c.p, GCKPT_BYTES_PARAMETERS) +
                                               gckpt_plan_kind_bytes(c.p, GCKPT_BYTES_STATE))
                 MUST(gckpt_bytes_measured(c.e) == gckpt_plan_bytes(c.p),

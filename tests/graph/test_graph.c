@@ -193,7 +193,7 @@ static void numbers(void)
     gckpt_tensor *square = gckpt_name(gckpt_reshape(more, gckpt_shape1(2)), "square");
     const gckpt_term loss = { gckpt_sum_loss(gckpt_mul(square, c)), 1, 0 };
     const gckpt_fetch_spec fetches[] = { { y, 0 }, { more, 0 }, { x, 1 }, { w, 1 }, { more, 1 } };
-    gckpt_plan_desc d = { .fetch = fetches, .fetches = 5 };
+    gckpt_plan_desc d = { .fetch.specs = fetches, .fetch.count = 5 };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &d);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feeds[] = { { gckpt_id(x), x_data }, { gckpt_id(unread), unread_data } };

@@ -44,8 +44,8 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_term term = { gckpt_mean_squared_error(h, target, NULL), 1, 0 };
     pd.mode = mode;
     pd.batch = 4;
-    pd.fetch = fetches;
-    pd.fetches = h != NULL ? 2 : 0;
+    pd.fetch.specs = fetches;
+    pd.fetch.count = h != NULL ? 2 : 0;
     ed.debug = GCKPT_DEBUG_RECOMPUTE;
     ed.copy_feeds = 1;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &pd);

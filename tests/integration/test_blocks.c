@@ -262,8 +262,9 @@ static void test_printed(int more)
     gckpt_term term = { gckpt_mean_squared_error(fetch.tensor, y, NULL), 1, 0 };
     gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .custom_state = 2 };
     if (more) /* with `more`, the plan has further kinds of structures */
-        d = (gckpt_plan_desc){ .batch = 6, .virtual_ranks = 2, .precision = GCKPT_BF16, .bf16_weights = 1,
-                               .fetch = &fetch, .fetches = 1 };
+        d = (gckpt_plan_desc){ .batch = 6, .ranks.virtual_ranks = 2, .bf16.precision = GCKPT_BF16,
+                               .bf16.copy_weights = 1,
+                               .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(g));
     CHECK(!more || (p->virtual_ranks > 1 && p->fetch_count == 1 && p->bf16_weights));
@@ -341,19 +342,19 @@ static void test_random(unsigned seed)
                           .optimiser = (gckpt_optimiser)below(4),
                           .custom_state = 3,
                           .threads = 1 + (int)below(3),
-                          .alignment = (size_t)4 << below(6),
-                          .stage_parameters = chance(20),
-                          .plain = chance(50),
-                          .precision = (gckpt_precision)below(3),
-                          .fetch = &fetch,
-                          .fetches = chance(50) };
+                          .kernels.alignment = (size_t)4 << below(6),
+                          .kernels.stage_parameters = chance(20),
+                          .kernels.plain = chance(50),
+                          .bf16.precision = (gckpt_precision)below(3),
+                          .fetch.specs = &fetch,
+                          .fetch.count = chance(50) };
     if (chance(25))
         d.mode = GCKPT_MEMORY_POOR;
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     if (p && chance(40)) {
         d.mode = GCKPT_AUTO;
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) / 4;
-        d.offload_bytes = 1 << 16;
+        d.offload.bytes = 1 << 16;
         gckpt_plan *q = gckpt_plan_new(net.g, net.term, net.terms, &d);
         if (q) {
             gckpt_plan_free(p);

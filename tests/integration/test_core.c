@@ -146,8 +146,9 @@ static outcome train(const run *r)
         gckpt_recompute(m.top);
     }
     gckpt_plan_desc plan_desc = { .mode = r->mode, .batch = r->batch_of ? r->batch_of : ROWS,
-                                  .update_in_backward = r->in_backward, .threads = r->threads, .segment_size = r->group,
-                                  .schedule = r->schedule, .instructions = r->instructions,
+                                  .update_in_backward = r->in_backward, .threads = r->threads,
+                                  .schedule.segment_size = r->group,
+                                  .schedule.instructions = r->schedule, .schedule.count = r->instructions,
                                   .optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
     if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
@@ -371,8 +372,8 @@ static void test_bytes(void)
     CHECK(arena[GCKPT_SEGMENTS] < arena[GCKPT_STORE_ALL] && arena[GCKPT_SQRT] <= arena[GCKPT_SEGMENTS]);
     d.mode = GCKPT_SQRT;
     size_t least = SIZE_MAX;
-    for (d.segment_size = -LAYERS; d.segment_size <= LAYERS * OPS + 1; d.segment_size++) {
-        gckpt_plan *p = d.segment_size && check_sampled((unsigned)(d.segment_size + LAYERS), 7)
+    for (d.schedule.segment_size = -LAYERS; d.schedule.segment_size <= LAYERS * OPS + 1; d.schedule.segment_size++) {
+        gckpt_plan *p = d.schedule.segment_size && check_sampled((unsigned)(d.schedule.segment_size + LAYERS), 7)
                             ? gckpt_plan_new(g, &term, 1, &d)
                             : NULL;
         if (!p)
@@ -384,7 +385,7 @@ static void test_bytes(void)
     /* in a short run, some segment sizes are not tried here, so sqrt may be better than all of them */
     CHECK(least >= arena[GCKPT_SQRT] &&
           (least == arena[GCKPT_SQRT] || check_iterations(9) == 1));
-    d.segment_size = 0;
+    d.schedule.segment_size = 0;
     d.mode = GCKPT_AUTO;
     d.budget = bytes[GCKPT_STORE_ALL];
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
@@ -517,7 +518,7 @@ static void test_fetch_and_inference(void)
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_report report;
         gckpt_fetch_spec fetches[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
-        gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch = fetches, .fetches = 4 };
+        gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch.specs = fetches, .fetch.count = 4 };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         gckpt_exec_desc how = { .isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
         hyper.clip = mode > 2 ? 1e-3f : 0;
@@ -542,7 +543,7 @@ static void test_fetch_and_inference(void)
         size_t training = gckpt_plan_arena(p);
         gckpt_plan_free(p);
         d.mode = GCKPT_INFERENCE;
-        d.fetches = 1;
+        d.fetch.count = 1;
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         CHECK(gckpt_plan_arena(p) < training);
         e = gckpt_exec_new(p, s, NULL);
@@ -821,7 +822,7 @@ static void test_corners(void)
         gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
         gckpt_fetch_spec fetch = { y, 0 };
-        gckpt_plan_desc d = { .batch = 4, .fetch = &fetch, .fetches = 1 };
+        gckpt_plan_desc d = { .batch = 4, .fetch.specs = &fetch, .fetch.count = 1 };
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { gckpt_id(in), x };
@@ -842,7 +843,7 @@ static void test_corners(void)
         util_free(NULL, p, g, NULL);
         g = gckpt_graph_new(s, NULL);
         fetch.tensor = gckpt_gelu(gckpt_param(g, "w", gckpt_shape2(1, 2), one));
-        d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+        d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
         p = gckpt_plan_new(g, NULL, 0, &d);
         e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, NULL, 0, 1, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(fetch.tensor), 0)[0] > 0.8f);
@@ -918,17 +919,17 @@ static void test_print_and_schedule(void)
     gckpt_plan_free(p);
     d.mode = GCKPT_SCHEDULE;
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
-    d.schedule = list;
-    d.instructions = 1;
+    d.schedule.instructions = list;
+    d.schedule.count = 1;
     list[0] = (gckpt_instruction){ GCKPT_FORWARD, 100000 };
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL);
     list[0].id = gckpt_id(m.hidden);
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL &&
           strstr(gckpt_error_text(m.graph), "needs a forward and a backward"));
     d.mode = GCKPT_AUTO;
-    d.alignment = 48;
+    d.kernels.alignment = 48;
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
-    for (d.alignment = 4; d.alignment <= 4096; d.alignment *= 8) {
+    for (d.kernels.alignment = 4; d.kernels.alignment <= 4096; d.kernels.alignment *= 8) {
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         CHECK(p != NULL && gckpt_error(m.graph) == GCKPT_OK);
         gckpt_plan_free(p);

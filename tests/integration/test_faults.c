@@ -518,8 +518,8 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
         if (!backend || setup >= BACKEND_HOST) {
             pd.mode = GCKPT_AUTO;
             pd.budget = budget[backend != NULL];
-            pd.offload_bytes = sizeof host_memory;
-            pd.offload_cost = 1;
+            pd.offload.bytes = sizeof host_memory;
+            pd.offload.cost = 1;
             ed.offload = backend ? NULL : offload, ed.reload = backend ? NULL : reload;
             ed.wait = setup == WAIT ? wait_for : NULL;
         }

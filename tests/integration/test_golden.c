@@ -163,7 +163,7 @@ static void test_op(const golden_case *c)
     } else {
         term.loss = out;
     }
-    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = fetches, .fetches = n_fetches };
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch.specs = fetches, .fetch.count = n_fetches };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -207,7 +207,7 @@ static void test_weighted_mean(int64_t micro)
     gckpt_tensor *h = gckpt_mul(x, gckpt_param(graph, "one", gckpt_shape1(1), one));
     gckpt_term term = { gckpt_cross_entropy(h, t, w, 0), 1, 0 };
     gckpt_fetch_spec fetch = { h, 1 };
-    gckpt_plan_desc desc = { .batch = 2, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .batch = 2, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
     gckpt_hyper still = gckpt_hyper_lr(0);
@@ -289,7 +289,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         set_parameter(store, golden_parameters[i].initial.name,
                       golden_parameters[i].initial.values);
     }
-    gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch = fetches, .fetches = PARAMETERS };
+    gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch.specs = fetches, .fetch.count = PARAMETERS };
     gckpt_hyper hyper = { .lr = 1e-3f, .weight_decay = 0.1f, .clip = 1 };
     feeds[0] = (gckpt_feed){ gckpt_id(x), tokens };
     feeds[1] = (gckpt_feed){ gckpt_id(y), targets };

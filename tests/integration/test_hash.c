@@ -105,10 +105,10 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.threads = threads;
     desc.update_in_backward = update_in_backward;
     desc.backend = backend;
-    desc.precision = precision;
+    desc.bf16.precision = precision;
     desc.budget = budget;
-    desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* offloading at almost no cost */
-    desc.offload_cost = 1;
+    desc.offload.bytes = budget > 0 ? 1 << 20 : 0; /* offloading at almost no cost */
+    desc.offload.cost = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     offloaded = p ? gckpt_plan_offloaded(p) : 0;
@@ -207,8 +207,8 @@ static uint64_t plans(int threads)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         const gckpt_term term = random_net(g, ops[i], &random);
         desc.batch = i % 2 ? 10 : 0;
-        desc.alignment = i % 3 ? 64 : 4;
-        desc.plain = threads == 0;
+        desc.kernels.alignment = i % 3 ? 64 : 4;
+        desc.kernels.plain = threads == 0;
         desc.threads = threads;
         gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
         int n = gckpt_frontier_points(f);

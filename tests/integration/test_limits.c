@@ -129,8 +129,8 @@ static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int cou
     memset(&desc, 0, sizeof desc);
     desc.batch = 2 * ROWS;
     desc.optimiser = GCKPT_SGD;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(l->g, terms, count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, l->s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(l->x), x }, { gckpt_id(l->y), y } };
@@ -345,11 +345,11 @@ static void unrolled(const huge *h, const gckpt_plan *p, gckpt_plan_desc desc)
     unsigned char seen[3 * DEEP + 8] = { 0 };
     gckpt_instruction in;
     desc.mode = GCKPT_SCHEDULE;
-    desc.schedule = list;
+    desc.schedule.instructions = list;
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
         if (in.kind == GCKPT_BACKWARD || (in.kind == GCKPT_FORWARD && !seen[in.id]++))
-            list[desc.instructions++] = in;
-    CHECK(desc.instructions < gckpt_plan_length(p) && desc.instructions <= 4 * DEEP + 16);
+            list[desc.schedule.count++] = in;
+    CHECK(desc.schedule.count < gckpt_plan_length(p) && desc.schedule.count <= 4 * DEEP + 16);
     CHECK(!gckpt_plan_new(h->g, &h->term, 1, &desc) && gckpt_error(h->g) == GCKPT_E_MEMORY);
     CHECK(has(gckpt_error_text(h->g), "plan: the step arena would need "));
 }
@@ -378,12 +378,12 @@ static void beyond(void)
     huge_free(&h);
 
     h = huge_new(16);
-    desc.costs = h.costs;
-    desc.cost_count = gckpt_id(h.term.loss) + 1;
+    desc.costs.by_id = h.costs;
+    desc.costs.count = gckpt_id(h.term.loss) + 1;
     h.costs[2].forward = UINT64_C(1) << 53;
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && has(gckpt_error_text(h.g), "larger unit"));
     h.costs[2].forward = 1;
-    for (int i = 0; i < desc.cost_count; i++)
+    for (int i = 0; i < desc.costs.count; i++)
         h.costs[i].backward = UINT64_C(1) << 40;
     desc.batch = INT64_MAX / 2;
     p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the cost of one step exceeds 64 bits */
@@ -393,8 +393,8 @@ static void beyond(void)
 
     h = huge_new(columns);
     memset(&desc, 0, sizeof desc);
-    desc.costs = h.costs;
-    desc.cost_count = gckpt_id(h.term.loss) + 1;
+    desc.costs.by_id = h.costs;
+    desc.costs.count = gckpt_id(h.term.loss) + 1;
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
     desc.mode = GCKPT_SQRT; /* with most segment sizes the plan is too large, with some it fits */
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
@@ -579,7 +579,7 @@ static void in_place(void)
     gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.plain = 1; /* without workspaces, which would hide whether the result overwrites an input */
+    desc.kernels.plain = 1; /* without workspaces, which would hide whether the result overwrites an input */
     gckpt_plan *all = gckpt_plan_new(g, &term, 1, &desc);
     desc.mode = GCKPT_OPTIMAL;
     desc.budget = gckpt_plan_bytes(all);
@@ -757,8 +757,8 @@ static void index_inputs(void)
     gckpt_fetch_spec fetch = { table, 1 };
     memset(&desc, 0, sizeof desc);
     desc.batch = BATCH;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     float gradient[2][V * V];
     for (int k = 0; k < 2; k++) {
         gckpt_term terms[2] = { { loss[k][0], 1, 0 }, { loss[k][1], 0.5f, 0 } };

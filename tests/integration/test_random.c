@@ -94,10 +94,10 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     d.batch = net.batch;
     d.budget = r->budget;
     d.update_in_backward = r->in_backward;
-    d.schedule = r->schedule;
-    d.instructions = r->instructions;
-    d.fetch = fetch;
-    d.fetches = fetches;
+    d.schedule.instructions = r->schedule;
+    d.schedule.count = r->instructions;
+    d.fetch.specs = fetch;
+    d.fetch.count = fetches;
     d.backend = RANDOM_BACKEND(want);
     gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend, .custom_optimiser = net_update };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
@@ -127,7 +127,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
         for (int64_t k = 0; k < 4 * q.elements; k++)
             if (q.state[k % 4])
                 o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
-    const int64_t vranks = d.virtual_ranks && !inference ? d.virtual_ranks : 1;
+    const int64_t vranks = d.ranks.virtual_ranks && !inference ? d.ranks.virtual_ranks : 1;
     /* rows of the last micro-batch, of which fetches have the values */
     int64_t at_once = r->stream ? r->stream : net.batch,
             tail = (net.batch - 1) % at_once % net.rows + 1;
@@ -209,7 +209,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     for (int i = 0; i < 20 && fetch_count < FETCHES; i++) {
         T *t = net.nodes[below(net.count)].t;
         gckpt_fetch_spec *fetch = &all[fetch_count];
-        fetch->tensor = t, fetch->gradient = chance(50), d.fetch = fetch, d.fetches = 1;
+        fetch->tensor = t, fetch->gradient = chance(50), d.fetch.specs = fetch, d.fetch.count = 1;
         gckpt_plan *p = t ? gckpt_plan_new(net.g, net.term, net.terms, &d) : NULL;
         if (p) {
             fetched[fetch_count].id = gckpt_id(t), fetched[fetch_count].gradient = fetch->gradient;
@@ -218,7 +218,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
         }
         gckpt_plan_free(p);
     }
-    d.fetch = all, d.fetches = fetch_count;
+    d.fetch.specs = all, d.fetch.count = fetch_count;
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     CHECK_MSG(p != NULL, "seed %u: %s", seed, gckpt_error_text(net.g));
     for (int i = 0; i < gckpt_plan_length(p); i++)
@@ -258,8 +258,8 @@ static void test_graph(unsigned seed)
     static const char *const names[] = { "store-all", "memory-poor", "segments", "sqrt", "schedule" };
     size_t least = SIZE_MAX, most = 0;
     random_state = seed + 77u;
-    int length = prepare(seed, list), mixes = net.mixes, vranks = net.d.virtual_ranks;
-    int other = net.dropout || mixes || net.d.precision == GCKPT_BF16_STOCHASTIC; /* in inference */
+    int length = prepare(seed, list), mixes = net.mixes, vranks = net.d.ranks.virtual_ranks;
+    int other = net.dropout || mixes || net.d.bf16.precision == GCKPT_BF16_STOCHASTIC; /* in inference */
     int64_t batch = net.batch;
     run plain = { .what = "plain", .mode = GCKPT_STORE_ALL, .rows = batch, .debug = GCKPT_DEBUG_PLAIN };
     outcome want = train(seed, &plain, NULL);

@@ -686,7 +686,7 @@ static void odd_attributes(void)
         begin();
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
         const gckpt_fetch_spec fetch = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
-        d.mode = GCKPT_INFERENCE, d.fetch = &fetch, d.fetches = 1;
+        d.mode = GCKPT_INFERENCE, d.fetch.specs = &fetch, d.fetch.count = 1;
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         hash[k] = gckpt_plan_hash(p);
         gckpt_plan_free(p);
@@ -1301,7 +1301,7 @@ static void arenas(void)
 {
     gckpt_plan_desc desc = batch_of(BATCH);
     gckpt_report own, given, twice;
-    desc.alignment = 256;
+    desc.kernels.alignment = 256;
     net n = start(&desc, NULL);
     CHECK(step(&n, BATCH, &own) == GCKPT_OK);
     uint64_t hash = gckpt_store_hash(s);
@@ -1370,8 +1370,8 @@ static void canary(void)
     gckpt_fetch_spec fetch = { y, 0 };
     gckpt_plan_desc desc = batch_of(0);
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = &fetch;
-    desc.fetches = 1;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), numbers };
@@ -1701,23 +1701,24 @@ static void requests(void)
     PLAN_REFUSED(custom_state, 5, "desc.custom_state is 5; allowed");
     PLAN_REFUSED(threads, -1, "desc.threads is -1; allowed is 0 to 1024");
     PLAN_REFUSED(threads, 1025, "desc.threads is 1025");
-    PLAN_REFUSED(segment_size, INT32_MIN, "desc.segment_size is -2147483648; allowed is -2147483647 or more");
+    PLAN_REFUSED(schedule.segment_size, INT32_MIN,
+                 "desc.schedule.segment_size is -2147483648; allowed is -2147483647 or more");
     PLAN_REFUSED(batch, -1, "desc.batch is -1; allowed is 0 or more");
-    PLAN_REFUSED(precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
-    PLAN_REFUSED(precision, (gckpt_precision)4, "desc.precision is 4; allowed is 0 to 3");
+    PLAN_REFUSED(bf16.precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
+    PLAN_REFUSED(bf16.precision, (gckpt_precision)4, "desc.bf16.precision is 4; allowed is 0 to 3");
     PLAN_REFUSED(update_in_backward, 3, "desc.update_in_backward is 3; allowed is 0 to 2");
-    PLAN_REFUSED(alignment, 3, "alignment 3 must be a power of two from 4 to 65536");
-    PLAN_REFUSED(alignment, 2, "alignment 2 must be");
-    PLAN_REFUSED(alignment, 131072, "alignment 131072 must be");
-    PLAN_REFUSED(fetches, -1, "desc.fetches is -1; allowed is 0 or more");
-    PLAN_REFUSED(fetches, 1, "desc.fetches is 1, desc.fetch is NULL");
-    PLAN_REFUSED(mode, GCKPT_SCHEDULE, "desc.instructions; they are NULL and 0");
+    PLAN_REFUSED(kernels.alignment, 3, "alignment 3 must be a power of two from 4 to 65536");
+    PLAN_REFUSED(kernels.alignment, 2, "alignment 2 must be");
+    PLAN_REFUSED(kernels.alignment, 131072, "alignment 131072 must be");
+    PLAN_REFUSED(fetch.count, -1, "desc.fetch.count is -1; allowed is 0 or more");
+    PLAN_REFUSED(fetch.count, 1, "desc.fetch.count is 1, desc.fetch.specs is NULL");
+    PLAN_REFUSED(mode, GCKPT_SCHEDULE, "desc.schedule.count; they are NULL and 0");
     PLAN_REFUSED(update_in_backward, GCKPT_IF_USEFUL, "gckpt_fit can choose");
     gckpt_plan_desc d = batch_of(0);
     d.mode = GCKPT_SCHEDULE;
-    d.schedule = &in;
+    d.schedule.instructions = &in;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "they are there and 0");
-    d.instructions = -1;
+    d.schedule.count = -1;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "they are there and -1");
     const gckpt_instruction wrong[] = { { GCKPT_FORWARD, -1 },
                                         { GCKPT_FORWARD, 1000 },
@@ -1726,16 +1727,16 @@ static void requests(void)
                                         { GCKPT_BACKWARD, -1 },
                                         { GCKPT_BACKWARD, 1000 },
                                         { (gckpt_kind)(GCKPT_OFFLOAD_DONE + 1), gckpt_id(n.hidden) } };
-    d.instructions = 1;
+    d.schedule.count = 1;
     for (int i = 0; i < 7; i++) {
-        d.schedule = &wrong[i];
+        d.schedule.instructions = &wrong[i];
         plan_refused(__LINE__, &n, n.terms, 1, &d, "is no op that its kind can run");
     }
     d = batch_of(0);
-    d.costs = costs;
-    d.cost_count = 2;
+    d.costs.by_id = costs;
+    d.costs.count = 2;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "costs are given for 2 tensors; the graph has");
-    d.cost_count = -1;
+    d.costs.count = -1;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "costs are given for -1 tensors");
     d = batch_of(BATCH);
     d.update_in_backward = 1;
@@ -1751,8 +1752,8 @@ static void requests(void)
     d = batch_of(0);
     d.mode = GCKPT_INFERENCE;
     plan_refused(__LINE__, &n, NULL, 0, &d, "inference a term or a fetch");
-    d.fetch = &fetch;
-    d.fetches = 1;
+    d.fetch.specs = &fetch;
+    d.fetch.count = 1;
     plan_refused(__LINE__, &n, NULL, 0, &d, "fetch 0 is NULL");
     fetch.tensor = n.tokens;
     plan_refused(__LINE__, &n, NULL, 0, &d, "fetch 0: input \"tokens\" is not the result of an op");
@@ -1802,7 +1803,7 @@ static void requests(void)
     t[0].loss = gckpt_sum_loss(gckpt_input(other, "x", GCKPT_F32, gckpt_shape1(2)));
     plan_refused(__LINE__, &n, t, 1, NULL, "the loss of term 0 is of another graph");
     d = batch_of(0);
-    d.fetch = &fetch, d.fetches = 1;
+    d.fetch.specs = &fetch, d.fetch.count = 1;
     fetch.tensor = NULL, fetch.gradient = 1;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "fetch 0 is NULL");
     fetch.gradient = 0;
@@ -2220,7 +2221,7 @@ static void large(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     size_t least = SIZE_MAX;
     for (int group = 20; group <= 30; group++) { /* sqrt(602) = 24.5 */
-        desc.segment_size = group;
+        desc.schedule.segment_size = group;
         gckpt_plan *q = gckpt_plan_new(g, &term, 1, &desc);
         least = gckpt_plan_bytes(q) < least ? gckpt_plan_bytes(q) : least;
         gckpt_plan_free(q);
@@ -2232,20 +2233,20 @@ static void large(void)
     net n = build();
     static gckpt_cost costs[64];
     desc = batch_of(0);
-    desc.costs = costs;
-    desc.cost_count = gckpt_id(n.terms[0].loss) + 1;
+    desc.costs.by_id = costs;
+    desc.costs.count = gckpt_id(n.terms[0].loss) + 1;
     for (int i = 0; i < 2; i++) {
         memset(costs, 0, sizeof costs);
-        for (int k = 0; k < desc.cost_count; k++)
+        for (int k = 0; k < desc.costs.count; k++)
             *(i ? &costs[k].forward : &costs[k].backward) = UINT64_MAX / 2;
         CHECK(!gckpt_plan_new(g, n.terms, 1, &desc));
         ERROR_IS(g, E_A, "adds up to more than 9007199254740992; give costs in a larger unit");
-        for (int k = 0; k < desc.cost_count; k++)
+        for (int k = 0; k < desc.costs.count; k++)
             costs[k].forward = costs[k].backward = UINT64_C(1) << 52;
         CHECK(!gckpt_plan_new(g, n.terms, 1, &desc));
         ERROR_IS(g, E_A, "adds up to more than 9007199254740992");
     }
-    desc.costs = NULL;
+    desc.costs.by_id = NULL;
 
     begin(); /* arenas that no machine can address, reached by small buffers or by a single one */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
@@ -2390,21 +2391,21 @@ static void plans_refused(void)
     }
     gckpt_plan_desc desc = batch_of(0);
     desc.mode = GCKPT_SCHEDULE;
-    desc.schedule = list;
-    desc.instructions = 8;
+    desc.schedule.instructions = list;
+    desc.schedule.count = 8;
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     gckpt_plan_free(p);
-    desc.instructions = 6;
+    desc.schedule.count = 6;
     CHECK(!gckpt_plan_new(g, terms, 2, &desc));
     ERROR_IS(g, E_A, "needs a forward");
-    desc.instructions = 7; /* no instruction computes the value that the second loss reads */
+    desc.schedule.count = 7; /* no instruction computes the value that the second loss reads */
     list[6] = list[7];
     CHECK(!gckpt_plan_new(g, terms, 2, &desc) && gckpt_error(g) == E_A);
-    desc.instructions = 5;
+    desc.schedule.count = 5;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     ERROR_IS(g, E_A, "needs a forward and a backward");
-    desc.instructions = 6;
+    desc.schedule.count = 6;
     gckpt_instruction swap = list[2]; /* exchanges forward and backward of the loss, so that the backward comes first */
     list[2] = list[3], list[3] = swap;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
@@ -2422,8 +2423,8 @@ static void plans_refused(void)
     terms[0].loss = gckpt_sum_loss(h);
     static gckpt_cost costs[64];
     desc = batch_of(0);
-    desc.costs = costs;
-    desc.cost_count = gckpt_id(terms[0].loss) + 1;
+    desc.costs.by_id = costs;
+    desc.costs.count = gckpt_id(terms[0].loss) + 1;
     desc.budget = (size_t)1 << 40;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
@@ -2495,7 +2496,7 @@ static void no_fast(void)
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;
     other.made_for = GCKPTI_BACKEND_CPU;
-    EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.plain = 1");
+    EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.kernels.plain = 1");
     stop(&n);
 }
 #endif

@@ -78,7 +78,7 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
                           .mode = w->mode,
                           .batch = BATCH,
                           .threads = w->threads,
-                          .virtual_ranks = w->virtual_ranks };
+                          .ranks.virtual_ranks = w->virtual_ranks };
     if (w->budget) {
         d.mode = GCKPT_MEMORY_POOR;
         gckpt_plan *least = gckpt_plan_new(g, &loss, 1, &d);

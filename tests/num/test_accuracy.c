@@ -41,13 +41,13 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
     gckpt_term term = { make(&n), weight, 0 };
     desc.optimiser = GCKPT_SGD;
     desc.batch = batch;
-    desc.fetch = fetches;
+    desc.fetch.specs = fetches;
     for (int i = 0; i < gckpt_store_count(n.store); i++) {
         gckpt_parameter p;
         gckpt_store_get(n.store, i, &p);
         fetches[i].tensor = gckpt_param(n.graph, p.name, p.shape, (gckpt_init){ 0, 0, 0 });
         fetches[i].gradient = 1;
-        desc.fetches++;
+        desc.fetch.count++;
     }
     gckpt_plan *plan = gckpt_plan_new(n.graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s", gckpt_error_text(n.graph));
@@ -57,7 +57,7 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
     o->loss = report.loss;
     o->count = report.count;
-    for (int i = 0; i < desc.fetches && result == GCKPT_OK; i++) {
+    for (int i = 0; i < desc.fetch.count && result == GCKPT_OK; i++) {
         gckpt_parameter p;
         gckpt_store_get(n.store, i, &p);
         memcpy(o->gradient[i], gckpt_fetch(e, gckpt_id(fetches[i].tensor), 1),
@@ -81,8 +81,8 @@ static double forward(build make, int rows, const void *x, const void *y, float 
     gckpt_term term = { make(&n), 1, 0 };
     gckpt_fetch_spec fetch = { n.out, 0 };
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = &fetch;
-    desc.fetches = n.out != NULL;
+    desc.fetch.specs = &fetch;
+    desc.fetch.count = n.out != NULL;
     gckpt_plan *plan = gckpt_plan_new(n.graph, &term, term.loss != NULL, &desc);
     CHECK_MSG(plan != NULL, "%s", gckpt_error_text(n.graph));
     gckpt_exec *e = gckpt_exec_new(plan, n.store, NULL);

@@ -71,7 +71,7 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
     gckpt_fetch_spec fetches[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
     gckpt_plan_desc desc = {
-        .fetch = fetches, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD
+        .fetch.specs = fetches, .fetch.count = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD
     };
     gckpt_exec_desc run = { .isa = isa };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
@@ -87,7 +87,7 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     CHECK_MSG(gckpt_gradients(e, feeds, 2, z->x.d[0], &report) == GCKPT_OK, "%s",
               gckpt_error_text(e ? (void *)e : (void *)g));
     z->count = (double)report.count;
-    for (int i = 0; i < desc.fetches; i++) {
+    for (int i = 0; i < desc.fetch.count; i++) {
         const float *got = gckpt_fetch(e, gckpt_id(fetches[i].tensor), fetches[i].gradient);
         good = CHECK(got != NULL) && good;
         memcpy(to[i], got ? got : to[i], (size_t)n[i] * sizeof(float));

@@ -75,8 +75,8 @@ static void solve(const problem *p, const way *w, arrays *a)
                                   : gckpt_attention(in[Q], in[K], in[V], &desc);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
     const gckpt_fetch_spec fetches[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
-    gckpt_plan_desc d = { .mode = w->mode, .batch = p->b, .threads = w->threads, .precision = w->precision,
-                          .fetch = fetches, .fetches = 4 };
+    gckpt_plan_desc d = { .mode = w->mode, .batch = p->b, .threads = w->threads, .bf16.precision = w->precision,
+                          .fetch.specs = fetches, .fetch.count = 4 };
     gckpt_exec_desc x = { .isa = w->isa, .parallel_for = any_order, .debug = GCKPT_DEBUG_POISON };
     gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(plan, s, &x);
@@ -324,7 +324,7 @@ static void refusals(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
     gckpt_fetch_spec fetch = { gckpt_attention(in, in, in, &desc), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     for (int32_t length = -1; length < 6; length++) {

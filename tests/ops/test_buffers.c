@@ -97,7 +97,7 @@ static void test_case(int i)
     for (int k = 1; k < 3; k++)
         if (t[k])
             fetches[count++] = (gckpt_fetch_spec){ t[k], 1 };
-    gckpt_plan_desc desc = { .fetch = fetches, .fetches = count };
+    gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = count };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     data[3] = numbers(17, n, 0);
@@ -134,7 +134,7 @@ static void test_greatest(gckpt_isa isa)
     gckpt_tensor *y = gckpt_max_pool(t, &(gckpt_window){ .size = { 0, 2 } });
     gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { y, 0 }, { t, 1 } };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 2 });
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetches, .fetch.count = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
     CHECK(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK);
@@ -221,7 +221,7 @@ static void test_mean(gckpt_isa isa, int equal)
                                                  running(g, "variance", c, 1, 0.1f));
     gckpt_term term = { gckpt_sum_loss(out), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { out, 0 }, { in, 1 } };
-    gckpt_plan_desc desc = { .fetch = fetches, .fetches = 2, .threads = between(1, 3) };
+    gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = 2, .threads = between(1, 3) };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     for (int64_t row = 0; row < rows; row += micro) {
@@ -410,8 +410,9 @@ static gckpt_plan *plan_of(const net *n, const way *w)
 {
     gckpt_plan_desc desc = { .mode = w->mode, .batch = BATCH_ROWS, .optimiser = w->optimiser,
                              .update_in_backward = w->in_backward, .threads = w->threads,
-                             .stage_parameters = w->stage, .plain = w->plain, .precision = w->precision,
-                             .offload_bytes = w->offload ? 1 << 20 : 0, .offload_cost = 1 };
+                             .kernels.stage_parameters = w->stage, .kernels.plain = w->plain,
+                             .bf16.precision = w->precision,
+                             .offload.bytes = w->offload ? 1 << 20 : 0, .offload.cost = 1 };
     gckpt_point least = { 0 };
     if (w->least) {
         gckpt_frontier *f = gckpt_frontier_new(n->g, &n->term, 1, &desc);
@@ -567,7 +568,7 @@ static void small_new(small *n, float momentum, int twice, int trains)
         CHECK(gckpt_store_freeze(n->s, "w", 1) == GCKPT_OK);
     gckpt_term term = { gckpt_cross_entropy(h, n->y, NULL, 0), 1, 0 };
     gckpt_fetch_spec fetch = { n->mean, 1 };
-    n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 });
+    n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = &fetch, .fetch.count = 1 });
     n->e = gckpt_exec_new(n->p, n->s, NULL);
     CHECK_MSG(n->e != NULL, "small: %s %s", gckpt_error_text(g), gckpt_error_text(n->s));
 }
@@ -676,7 +677,7 @@ static void test_one_value(void)
         g = gckpt_graph_new(s, NULL);
         two_norms(g, steps[i].micro, &term, NULL);
         p = gckpt_plan_new(g, &term, 1,
-                           &(gckpt_plan_desc){ .batch = steps[i].batch, .virtual_ranks = steps[i].leaves });
+                           &(gckpt_plan_desc){ .batch = steps[i].batch, .ranks.virtual_ranks = steps[i].leaves });
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { 0, data };
         const uint64_t before = gckpt_store_hash(s);
@@ -703,7 +704,7 @@ static void test_one_value(void)
     for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
         int64_t only = fits[i].only;
         p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch,
-                      &(gckpt_plan_desc){ .virtual_ranks = fits[i].leaves }, NULL);
+                      &(gckpt_plan_desc){ .ranks.virtual_ranks = fits[i].leaves }, NULL);
         CHECK_MSG(gckpt_plan_rows(p) == fits[i].rows && (p || strstr(gckpt_error_text(s), fits[i].says)),
                   "one value, fit %d: %d rows: %s", (int)i, (int)gckpt_plan_rows(p), gckpt_error_text(s));
         gckpt_plan_free(p);

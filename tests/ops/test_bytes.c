@@ -22,7 +22,7 @@ static void test_all(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         T *x = gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(1, 256));
         gckpt_fetch_spec fetch = { gckpt_from_u8(x, scale, shift), 0 };
-        gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+        gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { gckpt_id(x), all };
@@ -79,7 +79,7 @@ static int fill(const void *user, int64_t row, gckpt_feed *f)
 static uint64_t trained(int fed, int rows, int way, gckpt_precision precision)
 {
     model m = model_new(fed, rows);
-    gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .plain = way % 3 == 1,
+    gckpt_plan_desc d = { .batch = ROWS, .bf16.precision = precision, .kernels.plain = way % 3 == 1,
                           .mode = way % 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL };
     const unsigned debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON;
     gckpt_exec_desc x = { .copy_feeds = way % 4 == 1, .debug = way % 5 ? debug : 0u };
@@ -179,7 +179,8 @@ static void test_user(void)
     T *in[2] = { gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(2, 3)), gckpt_input(g, "z", GCKPT_F32, gckpt_shape1(2)) };
     gckpt_fetch_spec fetch = { gckpt_apply(&plain, (T *[]){ gckpt_apply(&counts, in, 2, NULL, 0) }, 1, NULL, 0), 0 };
     gckpt_plan *p =
-        gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
+        gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = &fetch,
+                                                       .fetch.count = 1 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in[0]), "\377\377\1\2\3\4" }, { gckpt_id(in[1]), (float[]){ 5, 6 } } };
     CHECK_MSG(gckpt_forward(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s%s", gckpt_error_text(g), gckpt_error_text(e));
@@ -216,7 +217,7 @@ static void test_refused(void)
     CHECK(!gckpt_from_u8(NULL, 1, 0));
     model m = model_new(0, ROWS);
     const gckpt_fetch_spec fetch = { m.x, 1 };
-    CHECK(!gckpt_plan_new(m.g, &m.term, 1, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 }));
+    CHECK(!gckpt_plan_new(m.g, &m.term, 1, &(gckpt_plan_desc){ .fetch.specs = &fetch, .fetch.count = 1 }));
     CHECK_MSG(strstr(gckpt_error_text(m.g), "has no gradient: it is u8"), "%s", gckpt_error_text(m.g));
     util_free(NULL, NULL, m.g, m.s);
 }

@@ -87,8 +87,8 @@ static void run(trial *o)
                                    : (gckpt_feed){ gckpt_id(in[1]), o->y };
     if (o->axes)
         feeds[fed++] = (gckpt_feed){ gckpt_id(in[2]), o->w };
-    gckpt_plan_desc desc = { .batch = B, .fetch = fetches, .fetches = o->micro == B ? fetched : 0,
-                             .precision = o->precision, .backend = o->backend };
+    gckpt_plan_desc desc = { .batch = B, .fetch.specs = fetches, .fetch.count = o->micro == B ? fetched : 0,
+                             .bf16.precision = o->precision, .backend = o->backend };
     gckpt_exec_desc how = { .isa = o->isa, .backend = o->backend };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     CHECK_MSG(p != NULL, "%s: %s", kinds[o->kind], gckpt_error_text(g));

@@ -60,7 +60,7 @@ static void test_case(int i)
     T *r = gckpt_input(g, "r", GCKPT_F32, of[0]);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { y, 0 }, { x, 1 } };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 2 });
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetches, .fetch.count = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float *data[2] = { numbers(19, count_of(&of[1])), numbers(17, count_of(&of[0])) };
     gckpt_feed feeds[2] = { { gckpt_id(x), data[0] }, { gckpt_id(r), data[1] } };
@@ -87,7 +87,7 @@ static void test_places(int m, int n, int how, const double *golden)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, m, 1, 1));
     gckpt_fetch_spec fetch = { gckpt_upsample(x, n, 1, (gckpt_upsampling)how), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float line[200];
@@ -110,7 +110,8 @@ static void test_argmax(void)
       *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
     gckpt_fetch_spec fetches[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0,
-                                   &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 });
+                                   &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = fetches,
+                                                       .fetch.count = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float *data = numbers(19, 60);
     gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(l), data } };
@@ -145,7 +146,7 @@ static void test_greatest(gckpt_isa isa, int inner)
         in = gckpt_reshape(t, gckpt_shape2(8, 3));
     gckpt_fetch_spec fetches[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
     gckpt_term term = { gckpt_sum_loss(fetches[0].tensor), 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 3 });
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetches, .fetch.count = 3 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
     CHECK_MSG(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK, "%s %s %s", gckpt_error_text(g), gckpt_error_text(s),
@@ -242,7 +243,7 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
 static void test_indices(gckpt_precision precision)
 {
     static const gckpt_mode modes[4] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT, GCKPT_OPTIMAL };
-    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .precision = precision };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .bf16.precision = precision };
     const uint64_t want = train(&d, ROWS, 0, GCKPT_ISA_AUTO);
     for (int64_t rows = 1; rows <= ROWS; rows++)
         for (int stream = 0; stream <= (rows < ROWS ? 3 : 0); stream++)
@@ -252,7 +253,7 @@ static void test_indices(gckpt_precision precision)
         CHECK_MSG(train(&d, 4, 0, GCKPT_ISA_PLAIN) == want, "mode %d", (int)modes[i]);
         CHECK_MSG(train(&d, 4, 0, GCKPT_ISA_AUTO) == want, "mode %d, fast", (int)modes[i]);
     }
-    d.plain = 1;
+    d.kernels.plain = 1;
     CHECK(train(&d, 4, 0, GCKPT_ISA_AUTO) == want);
 }
 
@@ -267,10 +268,10 @@ static void test_fetched(gckpt_precision precision)
     T *w = gckpt_param(g, "w", gckpt_shape2(N, 1), (gckpt_init){ 0, 0, 0.25f });
     gckpt_term term = { gckpt_sum_loss(gckpt_embed(w, at)), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { at, 0 }, { w, 1 } };
-    gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .precision = precision, .batch = 5 };
+    gckpt_plan_desc d = { .fetch.specs = fetches, .fetch.count = 2, .bf16.precision = precision, .batch = 5 };
     for (int fetched = 1; fetched >= 0; fetched--) {
         /* if the indices are not fetched, the planner may place them anywhere in the arena */
-        fetches[0] = fetches[fetched ? 0 : 1], d.fetches = 1 + fetched;
+        fetches[0] = fetches[fetched ? 0 : 1], d.fetch.count = 1 + fetched;
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         float data[5 * 2 * N] = { 0 };
@@ -342,7 +343,7 @@ static void test_refusals(void)
     net n; /* i32 values have no gradient, so a fetch of one is refused */
     build(&n, 2);
     gckpt_fetch_spec fetch = { n.at, 1 };
-    CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 }));
+    CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch.specs = &fetch, .fetch.count = 1 }));
     CHECK(strstr(gckpt_error_text(n.g), "has no gradient: it is i32"));
     gckpt_graph_free(n.g);
     gckpt_store_free(n.s);

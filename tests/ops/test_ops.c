@@ -1845,8 +1845,8 @@ static void test_reference(const test_case *c, unsigned fixed)
         }
         fetches[n_fetches] = (gckpt_fetch_spec){ n.out.t, 0 };
         gckpt_report report = { 0 };
-        gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? fetches + n_fetches : fetches,
-                .fetches = inference ? 1 : n_fetches + 1 };
+        gckpt_plan_desc desc = { .mode = modes[m], .fetch.specs = inference ? fetches + n_fetches : fetches,
+                .fetch.count = inference ? 1 : n_fetches + 1 };
         gckpt_exec_desc exec_desc = { .debug = m ? GCKPT_DEBUG_POISON : 0 };
         gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
         CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -1949,14 +1949,14 @@ static int train(const test_case *c, const run_config *v, unsigned fixed, outcom
     net_build(&n, graph, rows);
     set_parameters(&n, store);
     gckpt_plan_desc desc = { .mode = v->mode, .batch = batch, .threads = v->threads,
-            .segment_size = v->group, .fetch = fetches,
-            .fetches = v->how & IN_BACKWARD ? 0 : fetch_parameters(&n, fetches),
+            .schedule.segment_size = v->group, .fetch.specs = fetches,
+            .fetch.count = v->how & IN_BACKWARD ? 0 : fetch_parameters(&n, fetches),
             .update_in_backward = (v->how & IN_BACKWARD) != 0 };
     if (v->mode == GCKPT_SCHEDULE) {
         schedule = (gckpt_instruction *)malloc(MOST * sizeof *schedule);
-        desc.schedule = schedule;
+        desc.schedule.instructions = schedule;
         random_state = (uint64_t)v->random;
-        desc.instructions = random_schedule(graph, n.terms, n.n_terms, schedule, MOST);
+        desc.schedule.count = random_schedule(graph, n.terms, n.n_terms, schedule, MOST);
     }
     if (v->how & LEAST_BUDGET) {
         gckpt_plan *poor;
@@ -1995,7 +1995,7 @@ static int train(const test_case *c, const run_config *v, unsigned fixed, outcom
     }
     if (result == GCKPT_OK) {
         o->hash = gckpt_store_hash(store);
-        for (int i = 0; i < n.n_leaves && desc.fetches; i++) {
+        for (int i = 0; i < n.n_leaves && desc.fetch.count; i++) {
             const leaf *l = &n.leaves[i];
             const float *g = l->kind == 'p' ? gckpt_fetch(exec, l->id, 1) : NULL;
             if (l->kind != 'p')
@@ -2226,7 +2226,7 @@ static void test_dropout(void)
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
     gckpt_fetch_spec fetches[2] = { { y, 0 }, { h, 1 } };
-    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = fetches, .fetches = 2 };
+    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch.specs = fetches, .fetch.count = 2 };
     for (int i = 0; i < N; i++) {
         x[i] = (float)(1 + uniform(&state));
         r[i] = (float)(1 + uniform(&state));
@@ -2282,7 +2282,7 @@ static void test_detach(void)
         gckpt_store_freeze(store, "w", !cut);
         gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, f)), 1, 0 };
         gckpt_fetch_spec fetch = { h, 1 };
-        gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = &fetch, .fetches = 1 };
+        gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch.specs = &fetch, .fetch.count = 1 };
         gckpt_hyper still = { 0 };
         gckpt_feed feed = { gckpt_id(in), x };
         gckpt_plan *plan = gckpt_plan_new(graph, &loss, 1, &desc);
@@ -2304,7 +2304,7 @@ static void test_detach(void)
         w = gckpt_param(graph, "w", gckpt_shape1(C), some);
         in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
         loss.loss = gckpt_sum_loss(gckpt_detach(gckpt_mul(in, w)));
-        desc.fetches = 0;
+        desc.fetch.count = 0;
         plan = gckpt_plan_new(graph, &loss, 1, &desc);
         CHECK_MSG(!plan && gckpt_error(graph) == GCKPT_E_ARG, "nothing to train: %s",
                   gckpt_error_text(graph));

@@ -69,7 +69,7 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
             feed[feeds++] = (gckpt_feed){ gckpt_id(leaf[n]), recurrent_cases[k].leaf[n].values };
     }
     gckpt_plan_desc desc = {
-        .mode = mode, .precision = precision, .batch = B, .fetch = fetch, .fetches = 1 + n
+        .mode = mode, .bf16.precision = precision, .batch = B, .fetch.specs = fetch, .fetch.count = 1 + n
     };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -103,7 +103,7 @@ static void test_gather(int64_t rows)
     gckpt_tensor *out = gckpt_gather(x, index);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
     const gckpt_fetch_spec fetch[2] = { { out, 0 }, { x, 1 } };
-    gckpt_plan_desc desc = { .batch = B, .fetch = fetch, .fetches = 2 };
+    gckpt_plan_desc desc = { .batch = B, .fetch.specs = fetch, .fetch.count = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_hyper still = gckpt_hyper_lr(0);
@@ -155,7 +155,7 @@ static void test_pieces(int lstm)
     }
     y[0] = gckpt_concat(y, 2, 1);
     const gckpt_fetch_spec fetch[2] = { { y[0], 0 }, { y[2], 0 } };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = fetch, .fetches = 2 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = fetch, .fetch.count = 2 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I];
@@ -183,7 +183,7 @@ static void test_not_finite(int lstm)
     gckpt_tensor *y =
         lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     const gckpt_fetch_spec fetch = { y, 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I] = { 0 };
@@ -243,7 +243,7 @@ static void test_weights_of_the_batch(int lstm, int plain)
                                : gckpt_gru(x, wx, NULL, wh, b, NULL);
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
         const gckpt_fetch_spec fetch[2] = { { wh, 1 }, { b, 1 } };
-        gckpt_plan_desc desc = { .fetch = fetch, .fetches = 2, .plain = plain };
+        gckpt_plan_desc desc = { .fetch.specs = fetch, .fetch.count = 2, .kernels.plain = plain };
         gckpt_exec_desc how = { .debug = GCKPT_DEBUG_POISON };
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -286,7 +286,7 @@ static void test_few_rows(void)
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_gru(in, wx, NULL, wh, line, NULL), times)), 1, 0 };
         const gckpt_fetch_spec fetch = { bias, 1 };
         const gckpt_feed feeds[3] = { { gckpt_id(in), x }, { gckpt_id(times), r }, { gckpt_id(bias), b } };
-        gckpt_plan_desc desc = { .fetch = &fetch, .fetches = 1, .plain = plain };
+        gckpt_plan_desc desc = { .fetch.specs = &fetch, .fetch.count = 1, .kernels.plain = plain };
         gckpt_exec_desc how = { .isa = plain ? GCKPT_ISA_AUTO : (gckpt_isa)i };
         gckpt_hyper still = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -357,7 +357,8 @@ static size_t workspace_of(int lstm, int64_t steps)
     gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     gckpt_fetch_spec fetch = { out, 0 };
     gckpt_plan *p =
-        gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
+        gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = &fetch,
+                                                       .fetch.count = 1 });
     gckpt_buffer b;
     size_t room = 0;
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

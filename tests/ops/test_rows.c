@@ -121,7 +121,7 @@ static gckpt_plan *cached(gckpt_graph *g)
     gckpt_tensor *keys = gckpt_cache(fetch.tensor, 16);
     gckpt_plan_desc desc = { 0 };
     fetch.tensor = gckpt_attention(fetch.tensor, keys, keys, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
-    desc.mode = GCKPT_INFERENCE, desc.fetch = &fetch, desc.fetches = 1;
+    desc.mode = GCKPT_INFERENCE, desc.fetch.specs = &fetch, desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     return p;
@@ -247,7 +247,7 @@ static void own_backward_costs(void)
         if (frozen)
             gckpt_store_freeze(s, "head", 1);
         gckpt_term term = { gckpt_linear_cross_entropy(y, w, ids, NULL), 1, 0 };
-        gckpt_plan_desc built = { .as_built = 1 };
+        gckpt_plan_desc built = { .schedule.as_built = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &built);
         uint64_t flops = 512 * 512 * (4 * 64 + 14), gradients = frozen ? 1 : 2;
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(g)))

@@ -89,7 +89,7 @@ static void test_case(const special_case *c, gckpt_isa isa)
     gckpt_tensor *y = build(c, h[0], h[1]);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, in[2])), 1, 0 };
     fetches[0] = (gckpt_fetch_spec){ y, 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = fetches, .fetches = 1 + c->inputs };
+    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch.specs = fetches, .fetch.count = 1 + c->inputs };
     gckpt_exec_desc how = { .isa = isa };
     gckpt_hyper still = { 0 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);

@@ -79,10 +79,10 @@ static void run_inside(void (*what)(const gckpt_call *call), size_t (*workspace)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
         gckpt_fetch_spec fetch = { gckpt_apply(&probe, &in, 1, NULL, 0), 0 };
         gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE,
-                                 .fetch = &fetch,
-                                 .fetches = 1,
+                                 .fetch.specs = &fetch,
+                                 .fetch.count = 1,
                                  .threads = how.threads,
-                                 .plain = how.plain };
+                                 .kernels.plain = how.plain };
         gckpt_exec_desc run = { .isa = how.plain ? GCKPT_ISA_AUTO : how.isa,
                                 .parallel_for = how.pool == 1   ? last_first
                                                 : how.pool == 2 ? at_once
@@ -398,8 +398,8 @@ static uint64_t train(const training *t)
     gckpt_plan_desc desc = { .mode = t->mode,
                              .batch = BATCH,
                              .threads = t->threads,
-                             .plain = t->plain,
-                             .precision = t->precision,
+                             .kernels.plain = t->plain,
+                             .bf16.precision = t->precision,
                              .budget = t->least ? 1 : 0 };
     gckpt_exec_desc run = { .isa = t->isa,
                             .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
@@ -492,7 +492,7 @@ static uint64_t flops_of(int ours, const int size[6])
     gckpt_fetch_spec fetch = { ours ? convolution(x, k, NULL, size[4], size[5])
                              : gckpt_conv2d(x, k, NULL, &window),
                         0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), zeros };

@@ -143,15 +143,15 @@ static void test_graph(unsigned seed, int how)
         if (net.nodes[i].t && net.nodes[i].is_op && chance(25))
             (chance(50) ? gckpt_keep : gckpt_recompute)(net.nodes[i].t);
     gckpt_plan_desc d = { .batch = net.batch,
-                          .stage_parameters = how >> 1 & 1,
+                          .kernels.stage_parameters = how >> 1 & 1,
                           .update_in_backward = how == 8,
-                          .alignment = how & 2 ? 4 : 64,
-                          .precision = how == 5 ? GCKPT_BF16 : GCKPT_FP32,
-                          .schedule = list };
+                          .kernels.alignment = how & 2 ? 4 : 64,
+                          .bf16.precision = how == 5 ? GCKPT_BF16 : GCKPT_FP32,
+                          .schedule.instructions = list };
     if (setup >= 0) {
-        d.virtual_ranks = setups[setup].leaves;
-        d.batch = setups[setup].batch ? setups[setup].batch : d.virtual_ranks * net.g->rows;
-        d.link_cost = 1000;
+        d.ranks.virtual_ranks = setups[setup].leaves;
+        d.batch = setups[setup].batch ? setups[setup].batch : d.ranks.virtual_ranks * net.g->rows;
+        d.ranks.link_cost = 1000;
     }
     memset(&memory, 0, sizeof memory);
     memset(&s, 0, sizeof s);
@@ -160,7 +160,7 @@ static void test_graph(unsigned seed, int how)
         d.mode = modes[k];
         CHECK(gckpt_store_ranks(net.s, 0, 1, GCKPT_SHARD_NONE) == GCKPT_OK);
         if (k == 4)
-            d.instructions = random_schedule(net.g, net.term, net.terms, list, 3000);
+            d.schedule.count = random_schedule(net.g, net.term, net.terms, list, 3000);
         if (setup >= 0)
             CHECK(gckpt_store_ranks(net.s, 0, setups[setup].ranks, setups[setup].shard) ==
                   GCKPT_OK);
@@ -275,10 +275,10 @@ static void test_missing_effect(void)
                                         { GCKPT_BACKWARD, gckpt_id(loss.loss) },
                                         { GCKPT_BACKWARD, gckpt_id(h) },
                                         { GCKPT_FORWARD, gckpt_id(report) } };
-    gckpt_plan_desc desc = { .mode = GCKPT_SCHEDULE, .schedule = list, .batch = 4 };
-    for (desc.instructions = 4; desc.instructions <= 5; desc.instructions++) {
+    gckpt_plan_desc desc = { .mode = GCKPT_SCHEDULE, .schedule.instructions = list, .batch = 4 };
+    for (desc.schedule.count = 4; desc.schedule.count <= 5; desc.schedule.count++) {
         gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
-        CHECK((plan != NULL) == (desc.instructions == 5));
+        CHECK((plan != NULL) == (desc.schedule.count == 5));
         CHECK(plan || strstr(gckpt_error_text(g), "needs a forward"));
         gckpt_plan_free(plan);
     }

@@ -159,8 +159,9 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;
         gckpt_fetch_spec h = { n.h, 1 };
-        gckpt_plan_desc d = { .mode = modes[way % 3], .threads = threads, .plain = plain, .precision = precision,
-                              .batch = rows, .fetch = &h, .fetches = way != 1 && way != 4,
+        gckpt_plan_desc d = { .mode = modes[way % 3], .threads = threads, .kernels.plain = plain,
+                              .bf16.precision = precision,
+                              .batch = rows, .fetch.specs = &h, .fetch.count = way != 1 && way != 4,
                               .update_in_backward = way == 4 };
         gckpt_plan *p = plan_of(&n, &d, lowering);
         if (p) {
@@ -233,8 +234,8 @@ static void test_offered(void)
             size z = { cases[i].kind, 40, 2, 4, 9, cases[i].with };
             net n = net_new(&z);
             gckpt_fetch_spec fetch = { how == 1 && n.logits ? n.logits : n.h, how == 2 };
-            gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch = &fetch, .fetches = 1,
-                                  .precision = how == 3 ? GCKPT_BF16 : GCKPT_FP32 };
+            gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch.specs = &fetch, .fetch.count = 1,
+                                  .bf16.precision = how == 3 ? GCKPT_BF16 : GCKPT_FP32 };
             int want = cases[i].offered && !(cases[i].kind != FUSED && (how == 1 || how == 3));
             /* only the regulariser could be trained, but its parameter is frozen as well, so there is no plan */
             if (cases[i].with & ALL_FROZEN) {
@@ -267,7 +268,7 @@ static void test_choice(void)
             net n = net_new(&z);
             gckpt_plan_desc d = { .batch = 0 };
             gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, &d);
-            d.as_built = 1;
+            d.schedule.as_built = 1;
             gckpt_plan *built = gckpt_plan_new(n.g, n.terms, n.count, &d);
             CHECK(p && built && p->lowering > 0 && built->lowering == 0 && p->mode == GCKPT_STORE_ALL);
             CHECK(gckpt_plan_cost(p) < gckpt_plan_cost(built) || kind != FUSED);
@@ -276,7 +277,7 @@ static void test_choice(void)
             size_t most = gckpt_plan_bytes(built), least;
             gckpt_plan_free(built);
             d.mode = GCKPT_STORE_ALL;
-            d.as_built = 0;
+            d.schedule.as_built = 0;
             built = gckpt_plan_new(n.g, n.terms, n.count, &d);
             CHECK(built && built->lowering == 0 && gckpt_plan_bytes(built) == most);
             uint64_t want = run(&z, built, rows, 0, GCKPT_ISA_AUTO);
@@ -299,10 +300,10 @@ static void test_choice(void)
                     continue;
                 CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) <= before);
                 before = gckpt_plan_cost(p);
-                d.as_built = 1;
+                d.schedule.as_built = 1;
                 built = gckpt_plan_new(n.g, n.terms, n.count, &d);
                 CHECK(!built || before <= gckpt_plan_cost(built));
-                d.as_built = 0;
+                d.schedule.as_built = 0;
                 gckpt_plan_free(built);
                 covered[p->lowering]++;
                 if (rows < 100)
@@ -360,8 +361,8 @@ static void test_costs(void)
         }
         d.mode = GCKPT_AUTO;
         q = gckpt_plan_new(n.g, n.terms, n.count, &d);
-        d.costs = costs;
-        d.cost_count = (int)p->node_count;
+        d.costs.by_id = costs;
+        d.costs.count = (int)p->node_count;
         thrice = gckpt_plan_new(n.g, n.terms, n.count, &d);
         CHECK(q && thrice && q->lowering > 0 && thrice->lowering == q->lowering);
         CHECK(thrice->cost <= 3 * q->cost && thrice->cost + 4 >= 3 * q->cost);

@@ -312,15 +312,15 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     d.budget = least = net.g->min_bytes;
     d.budget += (most - least) / 100 * (size_t)where;
     near = plan_of(&d);
-    d.offload_bytes = chance(30) ? 4096 : HOST_BYTES;
-    d.offload_cost = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
-    d.overlap_offload = (int)below(2);
+    d.offload.bytes = chance(30) ? 4096 : HOST_BYTES;
+    d.offload.cost = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
+    d.offload.overlap = (int)below(2);
     p = plan_of(&d);
     if (!CHECK_MSG(p && near, "%s", gckpt_error_text(net.g)))
         return;
     CHECK_MSG(gckpt_plan_cost(p) <= gckpt_plan_cost(near), "seed %u: %llu, without %llu", seed,
               (unsigned long long)gckpt_plan_cost(p), (unsigned long long)gckpt_plan_cost(near));
-    CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_offloaded(p) <= d.offload_bytes);
+    CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_offloaded(p) <= d.offload.bytes);
     CHECK(gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
     CHECK(gckpt_plan_proven_cost(p) <= gckpt_plan_proven_cost(near));
     check_usage(p, &out, &in);
@@ -356,9 +356,9 @@ static void random_plans(unsigned first, unsigned n)
 {
     for (unsigned seed = first; seed < first + n; seed++) {
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
-        d.precision = chance(30) ? chance(50) ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC : GCKPT_FP32;
-        d.alignment = chance(25) ? 4 : chance(15) ? 512 : 0;
-        d.stage_parameters = chance(20);
+        d.bf16.precision = chance(30) ? chance(50) ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC : GCKPT_FP32;
+        d.kernels.alignment = chance(25) ? 4 : chance(15) ? 512 : 0;
+        d.kernels.stage_parameters = chance(20);
         build(seed, 0);
         int64_t batch = net.batch, rows = chance(40) ? 1 + (int64_t)below(batch) : 0;
         gckpt_plan *p = plan_of(&d);
@@ -409,7 +409,7 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
     if (d.budget == 1) {
         gckpt_plan_desc all = d;
         all.memory = (gckpt_memory){ 0 };
-        all.offload_bytes = 0;
+        all.offload.bytes = 0;
         CHECK(!plan_of(&all) && gckpt_error(net.g) == GCKPT_E_BUDGET);
         d.budget = net.g->min_bytes;
         all.mode = GCKPT_STORE_ALL;
@@ -421,8 +421,8 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
     return plan_of(&d);
 }
 
-static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = HOST_BYTES,
-                                          .offload_cost = 1 << 20, .batch = 4 };
+static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload.bytes = HOST_BYTES,
+                                          .offload.cost = 1 << 20, .batch = 4 };
 
 /* Compares the bits of every way to offload: with callbacks of the executor or with a backend, and in memory that the
  * host can read or in separate memory. */
@@ -504,18 +504,18 @@ static void overlapped(void)
         if (!check_sampled((unsigned)k, 5))
             continue;
         d = gpt_desc;
-        d.overlap_offload = k % 6 != 5;
-        d.offload_cost >>= k % 4 * 2;
+        d.offload.overlap = k % 6 != 5;
+        d.offload.cost >>= k % 4 * 2;
         d.threads = k % 2 ? 2 : 1;
         d.backend = k >= 16 ? &dev.lazy : NULL;
         dev.lazy.wait_copies_until = k % 2 ? lazy_join_but : NULL;
         p = gpt(1 + k % 3, &d);
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
             return;
-        CHECK(gckpt_plan_offloaded(p) > 0 && (d.overlap_offload || !gckpt_plan_hidden_cost(p)));
+        CHECK(gckpt_plan_offloaded(p) > 0 && (d.offload.overlap || !gckpt_plan_hidden_cost(p)));
         file printed = { 0 };
         CHECK(gckpt_plan_print(p, file_write, &printed) == GCKPT_OK && file_write(&printed, "", 1) == 1);
-        CHECK(!strstr((char *)printed.bytes, "  hidden: ") == !d.overlap_offload);
+        CHECK(!strstr((char *)printed.bytes, "  hidden: ") == !d.offload.overlap);
         free(printed.bytes);
         gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &host };
         if (d.backend)
@@ -534,8 +534,8 @@ static void overlapped(void)
         util_free(NULL, p, net.g, net.s);
     }
     d = gpt_desc;
-    d.overlap_offload = 1;
-    d.offload_cost >>= 3;
+    d.offload.overlap = 1;
+    d.offload.cost >>= 3;
     for (int threaded = 0; threaded < 2; threaded++) {
         p = gpt(2, &d);
         gckpt_exec_desc x = { .wait = slow_wait, .user = &host };
@@ -597,7 +597,7 @@ static void reload_last(void)
 {
     static gckpt_instruction list[4096];
     const gckpt_hyper h = { .lr = 1e-2f };
-    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .as_built = 1, .backend = &dev.lazy };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .schedule.as_built = 1, .backend = &dev.lazy };
     gckpt_instruction in;
     gckpt_feed feeds[NET_FEEDS];
     gckpt_plan *p = gpt(1, &d);
@@ -615,12 +615,12 @@ static void reload_last(void)
             gckpt_fetch_spec fetch = { net.g->tensors[list[i].id], 0 };
             gckpt_plan_desc q = d;
             q.mode = GCKPT_SCHEDULE;
-            q.schedule = list;
-            q.instructions = n + more;
-            q.fetch = &fetch;
-            q.fetches = 1;
-            q.offload_bytes = HOST_BYTES;
-            q.offload_cost = 1;
+            q.schedule.instructions = list;
+            q.schedule.count = n + more;
+            q.fetch.specs = &fetch;
+            q.fetch.count = 1;
+            q.offload.bytes = HOST_BYTES;
+            q.offload.cost = 1;
             list[n] = (gckpt_instruction){ GCKPT_RELOAD, list[i].id };
             p = gckpt_plan_new(net.g, net.term, net.terms, &q);
             gckpt_exec_desc e = { .backend = &dev.lazy };
@@ -830,7 +830,7 @@ static void failures(void)
     /* GCKPT_DEBUG_RECOMPUTE must detect a flipped bit in slower memory, for k = 0 in fp32 and for k = 1 in bf16 */
     for (int k = 0; k < 2; k++) {
         gckpt_plan_desc pd = gpt_desc;
-        pd.precision = k ? GCKPT_BF16 : GCKPT_FP32;
+        pd.bf16.precision = k ? GCKPT_BF16 : GCKPT_FP32;
         p = gpt(2, &pd);
         d.debug = GCKPT_DEBUG_RECOMPUTE;
         e = gckpt_exec_new(p, net.s, &d);
@@ -907,12 +907,12 @@ static void refusals(void)
     CHECK(p && gckpt_plan_offloaded(p) == 0);
     util_free(NULL, p, net.g, net.s);
     d = gpt_desc;
-    d.offload_cost = UINT64_MAX / 8;
+    d.offload.cost = UINT64_MAX / 8;
     CHECK(!gpt(2, &d) && gckpt_error(net.g) == GCKPT_E_ARG);
     util_free(NULL, NULL, net.g, net.s);
     /* GCKPT_SCHEDULE with the instructions of a plan must give the same plan */
     d = gpt_desc;
-    d.as_built = 1;
+    d.schedule.as_built = 1;
     p = gpt(2, &d);
     for (gckpt_instruction in; gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE; n++) {
         list[n] = in;
@@ -921,19 +921,19 @@ static void refusals(void)
     d = gpt_desc;
     d.mode = GCKPT_SCHEDULE;
     d.budget = 0;
-    d.schedule = list;
-    d.instructions = n;
+    d.schedule.instructions = list;
+    d.schedule.count = n;
     gckpt_plan *q = plan_of(&d);
     CHECK_MSG(q && gckpt_plan_cost(q) == gckpt_plan_cost(p) && gckpt_plan_offloaded(q) == gckpt_plan_offloaded(p),
               "%s", gckpt_error_text(net.g));
     CHECK(loads > 0);
     gckpt_plan_free(q);
-    d.offload_bytes = gckpt_plan_offloaded(p) - 1;
+    d.offload.bytes = gckpt_plan_offloaded(p) - 1;
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
-    d.offload_bytes = 0;
-    CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "offload_bytes"));
-    d.offload_bytes = HOST_BYTES;
-    memmove(list + 1, list, (size_t)d.instructions++ * sizeof *list);
+    d.offload.bytes = 0;
+    CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "offload.bytes"));
+    d.offload.bytes = HOST_BYTES;
+    memmove(list + 1, list, (size_t)d.schedule.count++ * sizeof *list);
     list[0].kind = GCKPT_RELOAD;
     /* the forward that reads the reloaded value moves to the front, so the reload precedes the value's computation */
     list[1] = list[2];
@@ -981,13 +981,13 @@ static void schedules(unsigned first, unsigned n)
     static gckpt_instruction list[MOST_ENTRIES], with[5 * MOST_ENTRIES];
     long reloads = 0, dones = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
-        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_cost = 12345 };
+        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload.bytes = (SIZE_MAX / 4), .offload.cost = 12345 };
         build(seed, 0);
         int count = random_schedule(net.g, net.term, net.terms, list, MOST_ENTRIES), many = 0, back = 0;
         unsigned char seen[MOST] = { 0 };
-        d.alignment = chance(50) ? 4 : 64;
-        d.overlap_offload = chance(50);
-        d.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+        d.kernels.alignment = chance(50) ? 4 : 64;
+        d.offload.overlap = chance(50);
+        d.bf16.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
         for (int i = 0; i < count; i++) { /* inserts reloads of values that were computed before, at random places */
             back = back || list[i].kind == GCKPT_BACKWARD;
             seen[list[i].id] |= list[i].kind == GCKPT_FORWARD;
@@ -1007,8 +1007,8 @@ static void schedules(unsigned first, unsigned n)
                 with[many++] = (gckpt_instruction){ GCKPT_RELOAD, id };
             }
         }
-        d.schedule = with;
-        d.instructions = many;
+        d.schedule.instructions = with;
+        d.schedule.count = many;
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpti_search s = { 0 };
@@ -1027,29 +1027,30 @@ static void schedules(unsigned first, unsigned n)
                   !memcmp(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int)));
             uint64_t least, work = lowered_cost(&p, q, &least);
             CHECK_MSG(s.now.overhead == work - least && q->cost + q->hidden == work && p.base_cost == least &&
-                          (d.overlap_offload || !q->hidden), "seed %u: work", seed);
-            CHECK((size_t)s.now.host_bytes >= q->offloaded && (size_t)s.now.host_bytes < q->offloaded + d.alignment);
+                          (d.offload.overlap || !q->hidden), "seed %u: work", seed);
+            CHECK((size_t)s.now.host_bytes >= q->offloaded &&
+                  (size_t)s.now.host_bytes < q->offloaded + d.kernels.alignment);
             int same = 1, host_live = 1;
             for (int x = 0; x < q->sched.length; x++) {
                 size_t live = q->live_bytes[q->entry_ins[x]], next = q->live_bytes[q->entry_ins[x] + 1], sum = 0;
                 /* the search counts each buffer rounded up to the alignment */
                 for (size_t b = 0; b < q->buffer_count; b++)
                     sum += q->buffers[b].start <= q->entry_ins[x] && q->buffers[b].end >= q->entry_ins[x]
-                               ? gckpti_round_up(q->buffers[b].size, d.alignment) : 0;
+                               ? gckpti_round_up(q->buffers[b].size, d.kernels.alignment) : 0;
                 same = same && (size_t)s.now.live_bytes[x] == sum && sum >= live;
                 if (q->ins[q->entry_ins[x] + 1].kind == GCKPT_OFFLOAD)
                     host_live = host_live && next <= live;
                 reloads += q->ins[q->entry_ins[x]].kind == GCKPT_RELOAD;
                 dones += q->ins[q->entry_ins[x]].kind == GCKPT_OFFLOAD_DONE;
             }
-            CHECK_MSG(same || d.precision, "seed %u: live bytes", seed);
+            CHECK_MSG(same || d.bf16.precision, "seed %u: live bytes", seed);
             CHECK(host_live);
             gckpti_scratch_free(&s.scratch);
         }
         gckpti_planner_free(&p);
         destroy();
         /* training by this schedule must give the same bits */
-        d.offload_bytes = HOST_BYTES;
+        d.offload.bytes = HOST_BYTES;
         uint64_t want = 0;
         for (int k = 0; k < 2; k++) {
             gckpt_plan_desc now = d;
@@ -1347,14 +1348,14 @@ static void every_schedule(int chains)
         gckpt_cost costs[32] = { { 0, 0 } };
         for (int i = 0; i < 32; i++)
             costs[i] = (gckpt_cost){ 1 + below(100), 1 + below(100) };
-        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .alignment = 4, .costs = costs };
-        d.cost_count = gckpt_id(term.loss) + 1;
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .kernels.alignment = 4, .costs.by_id = costs };
+        d.costs.count = gckpt_id(term.loss) + 1;
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
         d.mode = GCKPT_OPTIMAL;
-        d.offload_bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
-        d.offload_cost = (uint64_t)below(60) << 13;
+        d.offload.bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
+        d.offload.cost = (uint64_t)below(60) << 13;
         if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s",
                       gckpt_error_text(g))) {
             uint64_t backward = 0;
@@ -1364,7 +1365,7 @@ static void every_schedule(int chains)
             for (int k = 0; k < 6; k++) {
                 size_t resident = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
                 size_t arena = gckpt_plan_arena(all) / 8 * (size_t)(8 - k) / 4 * 4;
-                uint64_t least = oracle(&p, (int64_t)arena, (int64_t)d.offload_bytes);
+                uint64_t least = oracle(&p, (int64_t)arena, (int64_t)d.offload.bytes);
                 d.budget = resident + arena;
                 gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
                 CHECK_MSG(!plan || least < UINT64_MAX, "chain %d: a plan where none is possible", c);
@@ -1378,14 +1379,14 @@ static void every_schedule(int chains)
                           "chain %d, %zu bytes: work %llu, least %llu, proven %llu", c, arena,
                           (unsigned long long)gckpt_plan_cost(plan), (unsigned long long)least,
                           (unsigned long long)gckpt_plan_proven_cost(plan));
-                d.overlap_offload = 1;
+                d.offload.overlap = 1;
                 gckpt_plan *overlapped_plan = gckpt_plan_new(g, &term, 1, &d);
                 const uint64_t time = gckpt_plan_cost(overlapped_plan);
-                d.overlap_offload = 0;
+                d.offload.overlap = 0;
                 CHECK_MSG(overlapped_plan && time <= gckpt_plan_cost(plan), "chain %d: %s", c, gckpt_error_text(g));
                 sooner += time < gckpt_plan_cost(plan);
                 hides += gckpt_plan_hidden_cost(overlapped_plan) > 0;
-                least = oracle_overlapped(&p, (int64_t)arena, (int64_t)d.offload_bytes, time);
+                least = oracle_overlapped(&p, (int64_t)arena, (int64_t)d.offload.bytes, time);
                 large += least == 0;
                 if (least > 0) {
                     timed++;
@@ -1416,7 +1417,7 @@ static void holes(unsigned first, unsigned n)
 {
     long moves = 0, refused = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
-        gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .offload_bytes = 256 + (size_t)below(4096), .offload_cost = 1000 };
+        gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .offload.bytes = 256 + (size_t)below(4096), .offload.cost = 1000 };
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpti_search s;
@@ -1465,7 +1466,7 @@ static void regulariser(void)
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.1f, 1 } };
         for (int k = 0; k < 4; k++) {
             gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
-            d.offload_bytes = k & 1 ? HOST_BYTES : 0, d.batch = k & 2 ? 8 : 0;
+            d.offload.bytes = k & 1 ? HOST_BYTES : 0, d.batch = k & 2 ? 8 : 0;
             CHECK(!gckpt_plan_new(g, t, 2, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
             d.budget = g->min_bytes;
             gckpt_plan *p = gckpt_plan_new(g, t, 2, &d);
@@ -1495,7 +1496,7 @@ static void waits(void)
                                     { .inputs = 1, .cost = 1 },
                                     { .cost = 5 } };
             gckpti_node_state note[3] = { { 0 } };
-            gckpt_plan_desc desc = { .offload_cost = 1 << 20 };
+            gckpt_plan_desc desc = { .offload.cost = 1 << 20 };
             gckpti_schedule a = { .entry = entry, .length = 3, .value_end = value_end, .saved_end = saved_end,
                                   .offload_parts = offloaded, .live_bytes = live };
             gckpti_schedule to = { .entry = with };

@@ -53,7 +53,7 @@ static int random_order(unsigned seed)
             list[n++] = in;
         }
     gckpt_plan_free(p);
-    d = (gckpt_plan_desc){ .mode = GCKPT_SCHEDULE, .schedule = list, .instructions = n };
+    d = (gckpt_plan_desc){ .mode = GCKPT_SCHEDULE, .schedule.instructions = list, .schedule.count = n };
     for (int tries = 6 * (n - first); tries > 0 && n - first > 1; tries--) {
         int at = first + (int)below(n - first - 1);
         gckpt_instruction swap = list[at];
@@ -84,12 +84,12 @@ static void test_random_orders(unsigned seed)
     for (int way = 0; way < 5; way++) {
         rows = way == 1 ? (batch + 1) / 2 : batch;
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = batch, .update_in_backward = way == 2 };
-        d.precision = way == 3 ? GCKPT_BF16 : way == 4 ? GCKPT_BF16_STOCHASTIC : GCKPT_FP32;
+        d.bf16.precision = way == 3 ? GCKPT_BF16 : way == 4 ? GCKPT_BF16_STOCHASTIC : GCKPT_FP32;
         uint64_t want = train(seed, rows, d, names[way]);
         for (int k = 0; k < 3; k++) {
             d.mode = GCKPT_SCHEDULE;
-            d.schedule = list;
-            d.instructions = random_order(seed);
+            d.schedule.instructions = list;
+            d.schedule.count = random_order(seed);
             CHECK_MSG(train(seed, rows, d, names[way]) == want, "seed %u %s: a random order gives other bits", seed,
                       names[way]);
         }
@@ -178,11 +178,11 @@ static void test_heads(void)
 {
     size_t built, chosen;
     int built_falls, chosen_falls;
-    gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .as_built = 1 };
+    gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .schedule.as_built = 1 };
     for (int i = 0; i < ROWS * 3; i++)
         head_data[i] = (float)(i * 37 % 101) / 50 - 1;
     uint64_t want = train_heads(d, &built, &built_falls);
-    d.as_built = 0;
+    d.schedule.as_built = 0;
     uint64_t got = train_heads(d, &chosen, &chosen_falls);
     CHECK(got == want && built_falls && !chosen_falls);
     /* the chosen order keeps at least two gradients of heads less */
@@ -205,7 +205,7 @@ static void gradient_of(int which, float *to)
     T *b = gckpt_linear(x, gckpt_param(g, "b", gckpt_shape2(3, WIDE), normal), NULL);
     gckpt_term terms[2] = { { gckpt_sum_loss(a), 1, 0 }, { gckpt_sum_loss(b), 1, 0 } };
     gckpt_fetch_spec fetch = { x, 1 };
-    gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc d = { .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, which == 2 ? &terms[1] : terms, which ? 1 : 2, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[1] = { { gckpt_id(in), head_data } };

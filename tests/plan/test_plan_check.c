@@ -112,7 +112,7 @@ static void test_ranks(void)
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int way = 0; way < 4; way++) {
             sample n;
-            gckpt_plan_desc d = { .batch = 2 * ROWS, .virtual_ranks = way % 2 ? 8 : 2 };
+            gckpt_plan_desc d = { .batch = 2 * ROWS, .ranks.virtual_ranks = way % 2 ? 8 : 2 };
             make(&n, way < 2 ? ROWS : 1, LARGE | REGULAR | SEVERAL);
             CHECK(gckpt_store_ranks(n.s, 0, 2, (gckpt_shard)shard) == GCKPT_OK);
             every_mode(&n, &d, "ranks");
@@ -136,27 +136,27 @@ static void test_good(void)
             make(&n, way == 1 || way == 3 ? 1 : way == 2 ? 2 : ROWS, nets[k]);
             const gckpt_fetch_spec fetches[] = { { n.middle, 0 }, { n.middle, 1 }, { n.x, 1 } };
             d.batch = ROWS;
-            d.virtual_ranks = way == 2 ? 2 : way == 3 ? 4 : 0;
+            d.ranks.virtual_ranks = way == 2 ? 2 : way == 3 ? 4 : 0;
             d.update_in_backward = way == 4;
-            d.precision = way == 5 || way == 10 ? GCKPT_BF16 : GCKPT_FP32;
-            d.stage_parameters = way == 6;
-            d.alignment = way == 7 ? 4 : 0;
-            d.offload_bytes = way == 8 ? 1 << 20 : 0;
-            d.offload_cost = 1 << 20;
-            d.overlap_offload = way == 8 && k % 2;
+            d.bf16.precision = way == 5 || way == 10 ? GCKPT_BF16 : GCKPT_FP32;
+            d.kernels.stage_parameters = way == 6;
+            d.kernels.alignment = way == 7 ? 4 : 0;
+            d.offload.bytes = way == 8 ? 1 << 20 : 0;
+            d.offload.cost = 1 << 20;
+            d.offload.overlap = way == 8 && k % 2;
             if (way == 9) {
                 CHECK(gckpt_store_freeze(n.s, "w*", 1) == GCKPT_OK &&
                       gckpt_store_quantise(n.s, "w*", GCKPT_STORAGE_I8) == GCKPT_OK);
             }
             if (way >= 10 && !(nets[k] & ONLY)) {
-                d.fetch = fetches;
-                d.fetches = 3;
+                d.fetch.specs = fetches;
+                d.fetch.count = 3;
             }
             if (way == 11)
                 CHECK(gckpt_store_freeze(n.s, "gain*", 1) == GCKPT_OK);
             every_mode(&n, &d, ways[way]);
             if (!(nets[k] & ONLY)) {
-                gckpt_plan_desc e = { .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 1 };
+                gckpt_plan_desc e = { .mode = GCKPT_INFERENCE, .fetch.specs = fetches, .fetch.count = 1 };
                 accept(&n, &e, "inference");
                 gckpt_plan *p = gckpt_plan_new(n.g, NULL, 0, &e);
                 CHECK(p && !plan_check(p, n.g, NULL));
@@ -752,18 +752,18 @@ static void test_corruptions(void)
                         : REGULAR | SEVERAL);
         const gckpt_fetch_spec fetches[] = { { n.middle, 0 }, { n.x, 1 } };
         d.batch = ROWS;
-        d.fetch = fetches;
-        d.fetches = way == 0 ? 2 : 0;
-        d.virtual_ranks = way == 3 ? 4 : way == 7 ? 2 : 0;
+        d.fetch.specs = fetches;
+        d.fetch.count = way == 0 ? 2 : 0;
+        d.ranks.virtual_ranks = way == 3 ? 4 : way == 7 ? 2 : 0;
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         if (way == 7)
             CHECK(gckpt_store_ranks(n.s, 0, 2, GCKPT_SHARD_GRADIENTS) == GCKPT_OK);
         /* ways 4 and 8 offload values, which are cheap to copy in way 4; in way 8 the copies overlap computation */
         if (way == 4 || way == 8) {
             d.mode = GCKPT_OPTIMAL;
-            d.offload_bytes = 1 << 20;
-            d.offload_cost = way == 4 ? 1 : 1 << 24;
-            d.overlap_offload = way == 8;
+            d.offload.bytes = 1 << 20;
+            d.offload.cost = way == 4 ? 1 : 1 << 24;
+            d.offload.overlap = way == 8;
             d.budget = bytes_of(&n, &d, GCKPT_SQRT);
         }
         corrupt_all(n.g, n.terms, n.count, &d, 0);

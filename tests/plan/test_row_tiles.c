@@ -268,11 +268,11 @@ static void same_bits(unsigned seed)
     gckpt_fetch_spec top = { n.top, 0 };
     gckpt_plan_desc d = { .mode = seed % 4 == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL,
                           .threads = 1 + (int)(seed / 3 % 3),
-                          .plain = seed / 2 % 2,
+                          .kernels.plain = seed / 2 % 2,
                           .batch = BATCH,
-                          .fetch = &top,
-                          .fetches = seed % 5 < 2 && n.top->kind == GCKPTI_OP,
-                          .alignment = seed / 2 % 2 ? 4 : 0 };
+                          .fetch.specs = &top,
+                          .fetch.count = seed % 5 < 2 && n.top->kind == GCKPTI_OP,
+                          .kernels.alignment = seed / 2 % 2 ? 4 : 0 };
     if (d.mode == GCKPT_INFERENCE)
         d.batch = rows;
     CHECK_MSG(n.term.loss != NULL, "%s", gckpt_error_text(n.g));
@@ -353,7 +353,7 @@ static void test_integers(void)
         n.top = gckpt_where(by, gckpt_tanh(h), h);
         h = gckpt_linear(n.top, weight(&n, gckpt_shape2(4, 3), 0), NULL);
         n.term = (gckpt_term){ gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
-        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 2, .plain = 1, .alignment = 4 };
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 2, .kernels.plain = 1, .kernels.alignment = 4 };
         gckpt_plan *p = plan_of(&n, &d, tiles);
         gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
         const gckpt_feed feeds[2] = { { gckpt_id(n.x), images }, { gckpt_id(n.y), chosen } };
@@ -404,7 +404,7 @@ static void calibrated(const net *n, const gckpt_plan *p)
 static void test_chosen(void)
 {
     net n = net_block();
-    gckpt_plan_desc d = { .plain = 1, .alignment = 4 };
+    gckpt_plan_desc d = { .kernels.plain = 1, .kernels.alignment = 4 };
     gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d), *p;
     file text = { 0 };
     int same = 0;
@@ -420,7 +420,7 @@ static void test_chosen(void)
     CHECK(all && all->node_count <= 64);
     for (size_t i = 0; i < all->node_count; i++)
         costs[i] = (gckpt_cost){ 3 * all->info[i].cost.forward, 3 * all->info[i].cost.backward };
-    d.costs = costs, d.cost_count = (int)all->node_count;
+    d.costs.by_id = costs, d.costs.count = (int)all->node_count;
     gckpt_plan *dear = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(dear && groups_of(dear), "%s", gckpt_error_text(n.g));
     for (size_t i = 0; dear && i < dear->node_count; i++)
@@ -431,11 +431,11 @@ static void test_chosen(void)
         }
     CHECK(same > 0);
     gckpt_plan_free(dear);
-    d.costs = NULL, d.cost_count = 0;
+    d.costs.by_id = NULL, d.costs.count = 0;
     gckpt_plan_free(p);
-    d.as_built = 1;
+    d.schedule.as_built = 1;
     CHECK(!gckpt_plan_new(n.g, &n.term, 1, &d) && gckpt_error(n.g) == GCKPT_E_BUDGET);
-    d.as_built = 0;
+    d.schedule.as_built = 0;
     d.mode = GCKPT_INFERENCE;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(p && groups_of(p) == 1, "%s", gckpt_error_text(n.g));
@@ -457,7 +457,7 @@ static void test_chosen(void)
 /* Row tiles are only for FP32 plans. Tests that ops with row tiles are refused in plans of another precision. */
 static void test_precision(void)
 {
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .plain = 1 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .kernels.plain = 1 };
     net n = { .s = gckpt_store_new(NULL) };
     n.g = gckpt_graph_new(n.s, NULL);
     n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape3(2, 64, 8));
@@ -467,7 +467,7 @@ static void test_precision(void)
     n.term.weight = 1;
     gckpt_plan *p = plan_of(&n, &d, 1);
     CHECK_MSG(groups_of(p) == 1, "%s", gckpt_error_text(n.g));
-    d.precision = GCKPT_BF16;
+    d.bf16.precision = GCKPT_BF16;
     CHECK(!plan_of(&n, &d, 1));
     gckpt_plan_free(p);
     util_free(NULL, NULL, n.g, n.s);
@@ -490,7 +490,8 @@ static gckpt_plan *two_groups(int large, int wide)
     n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(1));
     n.term.loss = gckpt_cross_entropy(gckpt_linear(h, weight(&n, gckpt_shape2(8, wide), 0), NULL), n.y, NULL, 0);
     n.term.weight = 1;
-    gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL, .plain = 1, .alignment = 4 }, 1);
+    gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL, .kernels.plain = 1,
+                                                    .kernels.alignment = 4 }, 1);
     util_free(NULL, NULL, n.g, n.s);
     return p;
 }
@@ -528,7 +529,7 @@ static void test_large(void)
         n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, large ? 1 << 16 : 32, 1024, 4));
         gckpt_tensor *first = gckpt_conv2d(n.x, weight(&n, gckpt_shape4(2, 1, 4, 4), 1), NULL, &far);
         n.term = (gckpt_term){ gckpt_sum_loss(gckpt_global_average_pool(widen(&n, first))), 1, 0 };
-        gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .plain = 1 }, 1);
+        gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .kernels.plain = 1 }, 1);
         CHECK_MSG(large ? !p : groups_of(p) == 1 && !strcmp(gckpt_plan_op(p, first->id), "conv2d"), "%d: %s", large,
                   gckpt_error_text(n.g));
         gckpt_plan_free(p);
@@ -549,7 +550,7 @@ static void test_block(void)
     for (int i = 0; i < 20; i++)
         h = gckpt_relu(gckpt_linear(h, weight(&n, gckpt_shape2(8, 8), 1), NULL));
     n.term = (gckpt_term){ gckpt_sum_loss(gckpt_global_average_pool(h)), 1, 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .plain = 1, .alignment = 4 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .kernels.plain = 1, .kernels.alignment = 4 };
     gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d);
     d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
     d.memory.memory = room.bytes;
@@ -571,7 +572,7 @@ static void test_memory(void)
     for (long at = 1; !p && at < 4000; at++) {
         net n = net_block();
         heap h = { .fail_at = at };
-        gckpt_plan_desc d = { .plain = 1, .budget = 22000, .memory = heap_memory(&h) };
+        gckpt_plan_desc d = { .kernels.plain = 1, .budget = 22000, .memory = heap_memory(&h) };
         p = gckpt_plan_new(n.g, &n.term, 1, &d);
         CHECK_MSG(p ? groups_of(p) : gckpt_error(n.g) == GCKPT_E_MEMORY, "allocation %ld: %s", at,
                   gckpt_error_text(n.g));

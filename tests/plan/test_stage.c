@@ -1,6 +1,6 @@
-/* test_stage.c - plans that copy parameters into the arena (gckpt_plan_desc.stage_parameters). plan_check.h accepts
- * them in every mode, ops read the copies, and the bits are those without staging. A budget is respected, more bytes
- * never cost more time, and with a small budget parameters are copied again instead of kept.
+/* test_stage.c - plans that copy parameters into the arena (gckpt_plan_desc.kernels.stage_parameters).
+ * plan_check.h accepts them in every mode, ops read the copies, and the bits are those without staging. A budget is
+ * respected, more bytes never cost more time, and with a small budget parameters are copied again instead of kept.
  *
  *     build/test_stage [first seed] [graphs] */
 #include "base/base.h"
@@ -55,7 +55,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, d);
     if (!CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(net.g)))
         return NULL;
-    if (d->stage_parameters)
+    if (d->kernels.stage_parameters)
         check_copies(p, what);
     return p;
 }
@@ -89,8 +89,8 @@ static void test_modes(unsigned seed, int64_t rows, int in_backward)
         gckpt_plan_desc d = { .mode = modes[k % 6],
                               .batch = (build(seed, rows), net.batch),
                               .update_in_backward = in_backward,
-                              .stage_parameters = k >= 6,
-                              .schedule = list };
+                              .kernels.stage_parameters = k >= 6,
+                              .schedule.instructions = list };
         random_state = seed;
         for (int i = 0; i < net.count && seed % 3 == 0; i++)
             if (net.nodes[i].t && (net.nodes[i].is_op || chance(30)) && chance(25))
@@ -98,7 +98,7 @@ static void test_modes(unsigned seed, int64_t rows, int in_backward)
         snprintf(what, sizeof what, "seed %u, %d rows, mode %d, staged %d", seed, (int)rows,
                  (int)d.mode, k >= 6);
         if (d.mode == GCKPT_SCHEDULE)
-            d.instructions = random_schedule(net.g, net.term, net.terms, list, 10000);
+            d.schedule.count = random_schedule(net.g, net.term, net.terms, list, 10000);
         gckpt_plan *p = plan(&d, what);
         int different, count = copies(p, &different);
         CHECK_MSG(k >= 6 ? count > 0 : count == 0, "%s: %d copies", what, count);
@@ -119,7 +119,7 @@ static void test_budgets(unsigned seed, int64_t rows)
     char what[64];
     snprintf(what, sizeof what, "budgets of seed %u", seed);
     build(seed, rows);
-    gckpt_plan_desc d = { .batch = net.batch, .stage_parameters = 1 };
+    gckpt_plan_desc d = { .batch = net.batch, .kernels.stage_parameters = 1 };
     gckpt_frontier *f = gckpt_frontier_new(net.g, net.term, net.terms, &d);
     CHECK(gckpt_frontier_points(f) > 0);
     uint64_t work = UINT64_MAX;
@@ -159,9 +159,9 @@ static void test_again(void)
         x = gckpt_tanh(gckpt_linear(x, w, NULL));
     }
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
-    gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .stage_parameters = 1, .batch = 4 };
+    gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .kernels.stage_parameters = 1, .batch = 4 };
     gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
-    d.stage_parameters = 0;
+    d.kernels.stage_parameters = 0;
     gckpt_plan *plain = gckpt_plan_new(g, &term, 1, &d);
     int different, size = WIDTH * WIDTH * (int)sizeof(float);
     CHECK(copies(all, &different) == LAYERS && different == LAYERS &&
@@ -170,7 +170,7 @@ static void test_again(void)
     CHECK(gckpt_plan_cost(all) ==
           gckpt_plan_cost(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_COST));
     d.mode = GCKPT_OPTIMAL;
-    d.stage_parameters = 1;
+    d.kernels.stage_parameters = 1;
     d.budget = gckpt_plan_bytes(plain) + (size_t)(2 * size);
     gckpt_plan *few = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(few && gckpt_plan_bytes(few) <= d.budget, "%s", gckpt_error_text(g));
@@ -191,12 +191,12 @@ static void test_again(void)
         }
     d.mode = GCKPT_SCHEDULE;
     d.budget = 0;
-    d.schedule = list;
-    d.instructions = n;
+    d.schedule.instructions = list;
+    d.schedule.count = n;
     gckpt_plan *user = gckpt_plan_new(g, &term, 1, &d);
     int users = copies(user, &different);
     CHECK_MSG(user && users == copies(few, &different), "%s", gckpt_error_text(g));
-    d.stage_parameters = 0;
+    d.kernels.stage_parameters = 0;
     CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_ARG);
     gckpt_plan_free(user);
     gckpt_plan_free(few);
@@ -212,7 +212,8 @@ static void test_caches(void)
     gen_model m = gen_build(s, B, 4, 20, PREFIXED);
     gckpt_fetch_spec fetch = { m.logits, 0 };
     for (int staged = 0; staged < 2; staged++) {
-        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .stage_parameters = staged };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1,
+                              .kernels.stage_parameters = staged };
         gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(m.g));
         if (staged)

@@ -246,9 +246,9 @@ static void test_builds(void)
     gckpt_plan_free(p);
     d.budget = 0;
     /* the rows of each virtual rank are one micro-batch */
-    for (d.virtual_ranks = 2; d.virtual_ranks <= 4; d.virtual_ranks *= 2) {
+    for (d.ranks.virtual_ranks = 2; d.ranks.virtual_ranks <= 4; d.ranks.virtual_ranks *= 2) {
         p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
+        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.ranks.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
                   gckpt_error_text(s));
         gckpt_plan_free(p);
     }
@@ -258,7 +258,7 @@ static void test_builds(void)
         { 8, B, -1, "the 2 rows of a virtual rank" }, /* with 1 and 2 rows */
         { 2, 9, -1, "the 5 rows of a virtual rank; build refuses these, or they do not divide the batch of 9 rows" } };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        d.virtual_ranks = none[i].virtual_ranks;
+        d.ranks.virtual_ranks = none[i].virtual_ranks;
         m.refuse = none[i].refuse;
         p = gckpt_fit(s, build, &m, none[i].batch, &d, NULL);
         if (i == 2)
@@ -285,17 +285,17 @@ static void test_arguments(void)
     for (int i = 0; i < 5; i++)
         CHECK(gckpt_fit(s, build, &m, batches[i], NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
     for (int i = 0; i < 11; i++) {
-        d = (gckpt_plan_desc){ .fetch = &fetch };
+        d = (gckpt_plan_desc){ .fetch.specs = &fetch };
         switch (i) {
-        case 0: d.fetches = 1; break;
-        case 1: d.costs = &cost, d.cost_count = 1; break;
+        case 0: d.fetch.count = 1; break;
+        case 1: d.costs.by_id = &cost, d.costs.count = 1; break;
         case 2: d.mode = GCKPT_SCHEDULE; break;
         case 3: d.mode = GCKPT_INFERENCE; break;
         case 4: d.memory.memory = memory, d.memory.size = sizeof memory; break;
         case 5: d.update_in_backward = 3; break;
         case 6: d.update_in_backward = -1; break;
         case 7: d.threads = -1; break;
-        case 8: d.alignment = 3; break;
+        case 8: d.kernels.alignment = 3; break;
         case 9: d.mode = (gckpt_mode)77; break;
         default: d.optimiser = (gckpt_optimiser)77; break;
         }
@@ -303,9 +303,9 @@ static void test_arguments(void)
     }
     CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
     for (int early = 1; early >= 0; early--) { /* update_in_backward needs a single virtual rank */
-        d = (gckpt_plan_desc){ .update_in_backward = early, .virtual_ranks = 2 };
+        d = (gckpt_plan_desc){ .update_in_backward = early, .ranks.virtual_ranks = 2 };
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.virtual_ranks 1") : p != NULL, "%s",
+        CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.ranks.virtual_ranks 1") : p != NULL, "%s",
                   gckpt_error_text(s));
         gckpt_plan_free(p);
     }
@@ -348,8 +348,8 @@ static void test_step_cost(void)
             memset(t, 0, sizeof t);
             m.terms = terms;
             build(g, 4, t, &m);
-            gckpt_plan_desc d = { .batch = batch, .costs = costs,
-                    .cost_count = gckpt_id(t[terms - 1].loss) + 1 };
+            gckpt_plan_desc d = { .batch = batch, .costs.by_id = costs,
+                    .costs.count = gckpt_id(t[terms - 1].loss) + 1 };
             for (int i = 0; i < 256; i++)
                 costs[i] = (gckpt_cost){ 4000, 8000 };
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
@@ -373,7 +373,7 @@ static void test_larger_than_vrank(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model m = plain();
         gckpt_store *s = gckpt_store_new(NULL);
-        gckpt_plan_desc d = { .virtual_ranks = 2 };
+        gckpt_plan_desc d = { .ranks.virtual_ranks = 2 };
         gckpt_plan *fit = gckpt_fit(s, build, &m, cases[i].batch, &d, NULL);
         CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 virtual ranks: %d rows: %s",
                   (int)cases[i].batch, (int)gckpt_plan_rows(fit), gckpt_error_text(s));
@@ -466,8 +466,8 @@ static void test_calibrate(void)
         }
         /* the op is not in the plan, so its cost is derived from the other costs in proportion */
         CHECK(costs[n - 1].forward > 1);
-        d.costs = costs;
-        d.cost_count = n;
+        d.costs.by_id = costs;
+        d.costs.count = n;
         d.mode = GCKPT_STORE_ALL;
         gckpt_plan *by_costs = gckpt_plan_new(g, t, m.terms, &d);
         CHECK_MSG(by_costs && gckpt_plan_cost(by_costs) % 1000 == 0, "%s", gckpt_error_text(g));
@@ -534,7 +534,7 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     gckpt_result result = m->measure_result;
     double dt = 1e-6;
     m->measured++;
-    gckpt_plan_desc d = { .as_built = m->as_built };
+    gckpt_plan_desc d = { .schedule.as_built = m->as_built };
     gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
@@ -547,7 +547,7 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
 static void test_measure(void)
 {
     model m = plain();
-    gckpt_plan_desc d = { .as_built = 1 };
+    gckpt_plan_desc d = { .schedule.as_built = 1 };
     gckpt_store *s = gckpt_store_new(NULL);
     m.store = s;
     m.as_built = 1;
@@ -556,7 +556,7 @@ static void test_measure(void)
     /* each instruction costs one tick of the clock, so the plan with the fewest instructions is chosen */
     CHECK(gckpt_plan_step_cost(p) % 1000 == 0);
     /* with another lowering, which is then the one that is timed, the plan has the same measured cost */
-    m.as_built = d.as_built = 0;
+    m.as_built = d.schedule.as_built = 0;
     q = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
                   gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p),
@@ -595,7 +595,7 @@ static void test_allocations(void)
         CHECK(!worked || p);
         gckpt_plan_free(p);
         d.update_in_backward = 0;
-        d.as_built = 1;                                     /* plans with the lowering that was timed */
+        d.schedule.as_built = 1;                                     /* plans with the lowering that was timed */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);

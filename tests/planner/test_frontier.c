@@ -281,8 +281,8 @@ static void odd_costs(void)
         for (int i = 0; i < 64; i++) {
             costs[i] = (gckpt_cost){ k == 1 ? UINT64_C(1) << 40 : 0, k == 0 ? 0 : 1 };
         }
-        m.desc.costs = costs;
-        m.desc.cost_count = (int)m.graph->count;
+        m.desc.costs.by_id = costs;
+        m.desc.costs.count = (int)m.graph->count;
         gckpt_frontier *f = frontier_of(&m);
         check_modes(&m, 19);
         check_all(&m, f, 0);
@@ -413,7 +413,7 @@ static void no_memory_for_costs(void)
     CHECK(count <= 400);
     for (int i = 0; i < count; i++)
         costs[i] = (gckpt_cost){ 100, 200 };
-    m.desc.costs = costs, m.desc.cost_count = count;
+    m.desc.costs.by_id = costs, m.desc.costs.count = count;
     for (long at = 1; at < 16; at++) {
         m.h.fail_at = m.h.calls + at;
         CHECK(!gckpt_frontier_new(m.graph, &m.term, 1, &m.desc) && gckpt_error(m.graph) == GCKPT_E_MEMORY);

@@ -223,7 +223,7 @@ static void once_and_fetched(void)
     gckpt_term terms[2] = { m.term, { gckpt_sum_loss(gckpt_tanh(gckpt_mul(w, w))), 0.1f, 1 } };
     gckpt_fetch_spec fetch = { w, 1 };
     for (int batch = 4; batch <= 12; batch += 8) {
-        gckpt_plan_desc d = { .batch = batch, .fetch = &fetch, .fetches = 1 };
+        gckpt_plan_desc d = { .batch = batch, .fetch.specs = &fetch, .fetch.count = 1 };
         gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
         if (CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m.graph))) {
             check_getters(plan, batch);
@@ -330,7 +330,7 @@ static void vranks_and_offsets(void)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(6, 3), normal);
     gckpt_term term = { gckpt_sum_loss(gckpt_linear(h, w, NULL)), 1, 0 };
     for (int leaves = 1; leaves <= 4; leaves += 3) {
-        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 8, .virtual_ranks = leaves };
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 8, .ranks.virtual_ranks = leaves };
         gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(plan != NULL, "%s", gckpt_error_text(g));
         gckpt_buffer b = { 0 };

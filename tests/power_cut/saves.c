@@ -75,7 +75,7 @@ static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
 {
     const gckpt_store_desc seed = { .seed = 5 };
     const gckpt_init uniform = { 0, 0.1f, 0 };
-    const gckpt_plan_desc plan = { .batch = BATCH, .virtual_ranks = 4 };
+    const gckpt_plan_desc plan = { .batch = BATCH, .ranks.virtual_ranks = 4 };
     const gckpt_exec_desc exec = { .transport = transport };
     t->s = gckpt_store_new(&seed);
     gckpt_store_ranks(t->s, rank, ranks, shard);

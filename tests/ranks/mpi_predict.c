@@ -83,14 +83,14 @@ static int print_row(mpi_ranks *m, const size *z, const measured *at, gckpt_shar
     const int64_t rows = (int64_t)z->batch * r.ranks;
     gckpt_plan_desc desc = { .mode = GCKPT_AUTO,
                              .batch = rows,
-                             .virtual_ranks = r.virtual_ranks,
-                             .costs = at->costs,
-                             .cost_count = at->count };
+                             .ranks.virtual_ranks = r.virtual_ranks,
+                             .costs.by_id = at->costs,
+                             .costs.count = at->count };
     const gckpt_exec_desc how = { .transport = &m->ranks };
     bench b = { 0 };
     double best = 1e30;
     uint64_t sent = 0;
-    desc.link_cost = (uint64_t)(1e9 * 1048576 / at->machine.inter_node.bandwidth);
+    desc.ranks.link_cost = (uint64_t)(1e9 * 1048576 / at->machine.inter_node.bandwidth);
     bench_shard = shard;
     int good = bench_open(&b, z, &desc, &how);
     simulate_step s;

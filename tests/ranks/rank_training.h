@@ -193,13 +193,13 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .optimiser = s->optimiser,
                              .custom_state = s->optimiser == GCKPT_CUSTOM_OPTIMISER,
                              .threads = s->threads,
-                             .virtual_ranks = s->virtual_ranks,
-                             .link_cost = s->overlap ? 1 << 24 : 1000,
-                             .overlap_communication = s->overlap,
-                             .precision = s->precision,
-                             .offload_bytes = s->offload,
-                             .offload_cost = s->overlap ? 1 << 24 : 1,
-                             .overlap_offload = s->overlap,
+                             .ranks.virtual_ranks = s->virtual_ranks,
+                             .ranks.link_cost = s->overlap ? 1 << 24 : 1000,
+                             .ranks.overlap = s->overlap,
+                             .bf16.precision = s->precision,
+                             .offload.bytes = s->offload,
+                             .offload.cost = s->overlap ? 1 << 24 : 1,
+                             .offload.overlap = s->overlap,
                              .backend = s->backends };
     if (s->mode == GCKPT_OPTIMAL) {
         desc.mode = GCKPT_STORE_ALL;

@@ -90,7 +90,7 @@ refused()
     shift 2
     check "refused: $pattern" fails_with "$status" "$pattern" ranks "$@"
 }
-refused 1 'set desc.virtual_ranks to 4 or more' 4 build/gpt-mpi $small --steps 2 --virtual-ranks 2
+refused 1 'set desc.ranks.virtual_ranks to 4 or more' 4 build/gpt-mpi $small --steps 2 --virtual-ranks 2
 refused 2 'shard' 2 build/gpt-mpi $small --shard all
 refused 1 'power of two' 3 build/gpt-mpi $small --virtual-ranks 4
 refused 1 'No such file' 2 sh -c "exec build/gpt-mpi $run --data \$([ \$OMPI_COMM_WORLD_RANK = 0 ] && echo README.md || echo none)"

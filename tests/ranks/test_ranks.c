@@ -278,12 +278,13 @@ static void run_query(ranks_world *w, int rank, void *context)
     gckpt_parameter table;
     gckpt_tensor *shift_t = gckpt_param(m.g, "shift", gckpt_shape1(C), (gckpt_init){ 0, 0, 0 });
     gckpt_fetch_spec fetches[3] = { { shift_t, 1 }, { m.before_head, 0 }, { m.before_head, 1 } };
-    gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = q->virtual_ranks, .fetch = fetches, .fetches = 3 };
+    gckpt_plan_desc desc = { .batch = BATCH, .ranks.virtual_ranks = q->virtual_ranks, .fetch.specs = fetches,
+                             .fetch.count = 3 };
     gckpt_exec_desc x = { .transport = q->ranks > 1 ? &w->rank[rank].transport : NULL };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     desc.mode = GCKPT_INFERENCE;
-    desc.virtual_ranks = q->forward_virtual_ranks;
-    desc.fetches = 0;
+    desc.ranks.virtual_ranks = q->forward_virtual_ranks;
+    desc.fetch.count = 0;
     gckpt_plan *forward = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, m.s, &x), *f = gckpt_exec_new(forward, m.s, &x);
     int64_t first, share = gckpt_plan_rank_rows(p, ROWS, rank, &first), id = gckpt_id(m.before_head);
@@ -362,11 +363,11 @@ static void test_refused(void)
         gckpt_plan_desc desc;
         const char *text;
     } wrong[] = {
-        { { .batch = BATCH, .virtual_ranks = 4 }, "8 ranks" },
-        { { .batch = BATCH, .virtual_ranks = 3 }, "power of two" },
-        { { .batch = BATCH, .virtual_ranks = -8 }, "-8" },
-        { { .batch = BATCH, .virtual_ranks = 8, .update_in_backward = 1 }, "backward" },
-        { { .batch = BATCH, .virtual_ranks = 8, .fetch = &fetch, .fetches = 1 }, "up" },
+        { { .batch = BATCH, .ranks.virtual_ranks = 4 }, "8 ranks" },
+        { { .batch = BATCH, .ranks.virtual_ranks = 3 }, "power of two" },
+        { { .batch = BATCH, .ranks.virtual_ranks = -8 }, "-8" },
+        { { .batch = BATCH, .ranks.virtual_ranks = 8, .update_in_backward = 1 }, "backward" },
+        { { .batch = BATCH, .ranks.virtual_ranks = 8, .fetch.specs = &fetch, .fetch.count = 1 }, "up" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &wrong[i].desc);
@@ -375,7 +376,7 @@ static void test_refused(void)
                   "%d: \"%s\" lacks \"%s\"", (int)i, gckpt_error_text(m.g), wrong[i].text);
         gckpt_plan_free(p);
     }
-    gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = 8 };
+    gckpt_plan_desc desc = { .batch = BATCH, .ranks.virtual_ranks = 8 };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, m.s, NULL); /* without a transport */
     CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "desc.transport"), "%s",
@@ -470,7 +471,7 @@ static void call_transport(ranks_world *w, int rank, void *context)
     }
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
     gckpt_plan_desc desc = {
-        .batch = 2 * THEIRS, .threads = 2, .virtual_ranks = 2, .link_cost = 1 << 24, .overlap_communication = 1
+        .batch = 2 * THEIRS, .threads = 2, .ranks.virtual_ranks = 2, .ranks.link_cost = 1 << 24, .ranks.overlap = 1
     };
     gckpt_exec_desc how = { .transport = &w->rank[rank].transport, .parallel_for = c->program_threads ? by_two : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);

@@ -99,11 +99,11 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
         fetches[i] = (gckpt_fetch_spec){ net.nodes[t->fetch[i]].t, 1 };
     gckpt_plan_desc d = { .mode = t->s.mode,
                           .batch = net.batch,
-                          .virtual_ranks = t->s.virtual_ranks,
-                          .link_cost = (uint64_t)t->s.overlap << 24,
-                          .overlap_communication = t->s.overlap,
-                          .fetch = fetches,
-                          .fetches = t->fetches };
+                          .ranks.virtual_ranks = t->s.virtual_ranks,
+                          .ranks.link_cost = (uint64_t)t->s.overlap << 24,
+                          .ranks.overlap = t->s.overlap,
+                          .fetch.specs = fetches,
+                          .fetch.count = t->fetches };
     if (t->s.poor) {
         size_t bytes[2];
         for (int i = 0; i < 2; i++) {
@@ -130,8 +130,8 @@ static void choose_fetches(unsigned seed, trial *t)
     build(seed, 0);
     for (int i = net.count; i-- > 0 && t->fetches < FETCHES;) {
         gckpt_fetch_spec fetch = { net.nodes[i].t, 1 };
-        d.fetch = &fetch;
-        d.fetches = 1;
+        d.fetch.specs = &fetch;
+        d.fetch.count = 1;
         gckpt_plan *p =
             fetch.tensor && !net.nodes[i].data && i % 3 != 1 && elements(fetch.tensor) <= 4096
                 ? gckpt_plan_new(net.g, net.term, net.terms, &d)

@@ -74,7 +74,7 @@ static void test_transports(void)
 {
     int silent = 0;
     model m = build(2, GCKPT_SHARD_NONE), alone = build(1, GCKPT_SHARD_NONE);
-    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
+    gckpt_plan_desc desc = { .batch = 8, .ranks.virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
     gckpt_transport other = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent }, few = other;
     gckpt_transport none = { .rank = 0, .size = 2 }, right = other;
@@ -103,7 +103,7 @@ static void test_one_process_only(void)
     int silent = 0;
     static float x[8 * 80], y[8 * 70];
     model m = build(2, GCKPT_SHARD_VALUES);
-    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
+    gckpt_plan_desc desc = { .batch = 8, .ranks.virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
     gckpt_transport transport = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
     gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });
@@ -186,7 +186,7 @@ static void test_collected_within(void)
     for (int i = 0; i < OWN; i++)
         x[i] = 0.1f * (float)(i % 7 - 3);
     gckpt_fetch_spec fetch = { m.x, 1 };
-    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc desc = { .batch = 8, .ranks.virtual_ranks = 2, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
     gckpt_transport transport = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent };
     gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });
@@ -228,7 +228,7 @@ static void test_ranks_later(void)
         gckpt_tensor *q = gckpt_param(m.g, "w", gckpt_shape2(80, 70), (gckpt_init){ 0, 0, 0 });
         m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, q, NULL), m.y, NULL);
         m.loss.weight = 1;
-        gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 1 + k % 2, .optimiser = GCKPT_SGD };
+        gckpt_plan_desc desc = { .batch = 8, .ranks.virtual_ranks = 1 + k % 2, .optimiser = GCKPT_SGD };
         gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
         gckpt_exec *e = gckpt_exec_new(p, m.s, NULL);
         gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
@@ -255,7 +255,7 @@ static void test_streamed(void)
     int silent = 0;
     const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     model m = build(2, GCKPT_SHARD_NONE);
-    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
+    gckpt_plan_desc desc = { .batch = 8, .ranks.virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
     gckpt_transport transport = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
     gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });

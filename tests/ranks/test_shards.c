@@ -1341,7 +1341,7 @@ static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard s
     gckpt_term loss = { gckpt_mean_squared_error(
                             gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL), y, NULL),
                         1, 0 };
-    gckpt_plan_desc plan = { .batch = BATCH, .virtual_ranks = m->alone ? 1 : 8 };
+    gckpt_plan_desc plan = { .batch = BATCH, .ranks.virtual_ranks = m->alone ? 1 : 8 };
     m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
 }
 

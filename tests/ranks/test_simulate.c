@@ -117,8 +117,9 @@ static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
     gckpt_cost costs[4 * LAYERS];
-    gckpt_plan_desc d = { .batch = rows, .virtual_ranks = r->virtual_ranks, .costs = costs, .link_cost = 320,
-                          .overlap_communication = overlap_on };
+    gckpt_plan_desc d = { .batch = rows, .ranks.virtual_ranks = r->virtual_ranks, .costs.by_id = costs,
+                          .ranks.link_cost = 320,
+                          .ranks.overlap = overlap_on };
     char name[8];
     c->s = gckpt_store_new(NULL);
     CHECK(gckpt_store_ranks(c->s, r->rank, r->ranks, r->shard) == GCKPT_OK);
@@ -132,8 +133,8 @@ static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t
     }
     const gckpt_term loss = { gckpt_mean_squared_error(h, c->y, NULL), 1, 0 };
     gckpt_node node;
-    d.cost_count = gckpt_graph_size(c->g);
-    for (int i = 0; i < d.cost_count; i++) {
+    d.costs.count = gckpt_graph_size(c->g);
+    for (int i = 0; i < d.costs.count; i++) {
         const int layer = gckpt_graph_node(c->g, i, &node) == GCKPT_OK && !strcmp(node.op, "linear");
         costs[i].forward = costs[i].backward = layer ? cost : 0;
     }

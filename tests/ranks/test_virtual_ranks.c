@@ -102,22 +102,23 @@ static void refuses(const gckpt_plan_desc *d, const char *why)
 static void test_refusals(void)
 {
     open_model(1);
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = -1 }, "desc.virtual_ranks is -1; allowed is 0 to 32768");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 65536 }, "desc.virtual_ranks is 65536; allowed is 0 to 32768");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "desc.virtual_ranks is 6: must be a power of two");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2, .update_in_backward = 1 },
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = -1 }, "desc.ranks.virtual_ranks is -1; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 65536 },
+            "desc.ranks.virtual_ranks is 65536; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 6 }, "desc.ranks.virtual_ranks is 6: must be a power of two");
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 2, .update_in_backward = 1 },
             "complete only when those of all 2 virtual ranks are added");
     set_ranks(4, GCKPT_SHARD_STATE);
     refuses(NULL, "4 ranks, 1 virtual ranks");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, "set desc.virtual_ranks to 4 or more");
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 2 }, "set desc.ranks.virtual_ranks to 4 or more");
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 },
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 },
             "has only its shard of the gradient of param \"table\"");
     CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* a frozen parameter is not sharded */
-    gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
+    gckpt_plan_free(plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 }));
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
     set_ranks(4, GCKPT_SHARD_NONE);
-    gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
+    gckpt_plan_free(plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 }));
     /* in an inference plan, rows are not divided among ranks, so a rank can generate text */
     gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
     int64_t first = -1;
@@ -137,7 +138,7 @@ static void test_rows(void)
         int64_t of = inference ? rows : batch;
         set_ranks(ranks, GCKPT_SHARD_NONE);
         gckpt_plan *p = plan(&(gckpt_plan_desc){
-            .mode = inference ? GCKPT_INFERENCE : GCKPT_AUTO, .batch = batch, .virtual_ranks = vranks });
+            .mode = inference ? GCKPT_INFERENCE : GCKPT_AUTO, .batch = batch, .ranks.virtual_ranks = vranks });
         for (int rank = 0; rank < ranks; rank++) {
             int64_t n = gckpt_plan_rank_rows(p, rows, rank, &first);
             CHECK(first == at && n >= 0 && gckpt_plan_rank_rows(p, rows, rank, NULL) == n);
@@ -202,7 +203,7 @@ static void test_by_hand(void)
             static const int64_t batch[] = { 2, 2, 8, 8, 5 };
             const int accumulates = i == 1 || i >= 3, cut = shard && ranks[i] > 1;
             set_ranks(ranks[i], (gckpt_shard)shard);
-            gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = vranks[i], .batch = batch[i] });
+            gckpt_plan *p = plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = vranks[i], .batch = batch[i] });
             counters t = count(p);
             CHECK(p->accumulates == accumulates && t.reduces == (vranks[i] > 1 ? 2 : 0));
             CHECK(t.partial_sums == (i == 1 ? 6 : i == 3 ? 2 : 0));
@@ -246,7 +247,7 @@ static void test_formulas(void)
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 1; ranks <= 8; ranks *= 2)
             for (int per_rank = 1; per_rank <= 4; per_rank *= 4) { /* per_rank: number of virtual ranks of each rank */
-                const gckpt_plan_desc d = { .virtual_ranks = ranks * per_rank, .batch = ROWS * ranks * per_rank };
+                const gckpt_plan_desc d = { .ranks.virtual_ranks = ranks * per_rank, .batch = ROWS * ranks * per_rank };
                 size_t all = 0, part = 0, exact = 0;
                 set_ranks(ranks, (gckpt_shard)shard);
                 gckpt_plan *p = plan(&d);
@@ -302,9 +303,9 @@ static int is_gather(const gckpt_plan *p, size_t x)
 static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
 {
     gckpt_instruction list[1000];
-    d.mode = GCKPT_SCHEDULE, d.schedule = list, d.overlap_communication = 1;
-    for (int i = 0; i < 1000 && gckpt_plan_get(p, i, &list[d.instructions]) == GCKPT_OK; i++)
-        d.instructions += list[d.instructions].kind <= GCKPT_BACKWARD;
+    d.mode = GCKPT_SCHEDULE, d.schedule.instructions = list, d.ranks.overlap = 1;
+    for (int i = 0; i < 1000 && gckpt_plan_get(p, i, &list[d.schedule.count]) == GCKPT_OK; i++)
+        d.schedule.count += list[d.schedule.count].kind <= GCKPT_BACKWARD;
     gckpt_plan *q = plan(&d);
     CHECK(q->length == p->length && gckpt_plan_cost(q) == gckpt_plan_cost(p));
     for (size_t x = 0; x < p->length; x++)
@@ -312,12 +313,12 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
     gckpt_plan_free(q);
 }
 
-/* Makes the plan again with overlap_communication. Checks that it has the same instructions within the budget, the
+/* Makes the plan again with ranks.overlap. Checks that it has the same instructions within the budget, the
  * gathers in the same order and none later than before, and the other instructions in the same order. Returns whether
  * a gather has moved. */
 static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
 {
-    d.overlap_communication = 1;
+    d.ranks.overlap = 1;
     gckpt_plan *q = plan(&d);
     size_t x = 0, y = 0, length = p->length;
     int moved = 0;
@@ -361,9 +362,9 @@ static void test_budgets(void)
     open_model(2);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int per_rank = 1; per_rank <= 2; per_rank++) {
-            gckpt_plan_desc d = { .virtual_ranks = 4 * per_rank, .batch = 8 * ROWS * per_rank, .budget = 1 };
+            gckpt_plan_desc d = { .ranks.virtual_ranks = 4 * per_rank, .batch = 8 * ROWS * per_rank, .budget = 1 };
             set_ranks(4, (gckpt_shard)shard);
-            d.link_cost = per_rank > 1 ? 1 << 24 : 100000;
+            d.ranks.link_cost = per_rank > 1 ? 1 << 24 : 100000;
             gckpt_plan *none = gckpt_plan_new(graph, terms, term_count, &d);
             size_t least = util_least_budget(graph), most;
             CHECK(!none && gckpt_error(graph) == GCKPT_E_BUDGET && least > 0);
@@ -372,11 +373,11 @@ static void test_budgets(void)
             most = gckpt_plan_bytes(p);
             const uint64_t work = gckpt_plan_cost(p);
             gckpt_plan_free(p);
-            d.as_built = 1;
+            d.schedule.as_built = 1;
             p = plan(&d);
             check_schedule(p, d);
             gckpt_plan_free(p);
-            d.as_built = 0;
+            d.schedule.as_built = 0;
             for (int i = 0; i <= 4; i++) {
                 if (i < 4 && !check_sampled((unsigned)(shard * 10 + per_rank * 5 + i), 3))
                     continue;
@@ -405,10 +406,10 @@ static void test_memory(void)
         while (!p && n < 500) {
             h.calls = 0;
             h.fail_at = ++n;
-            const gckpt_plan_desc d = { .virtual_ranks = i < 2 ? 4 : 2,
+            const gckpt_plan_desc d = { .ranks.virtual_ranks = i < 2 ? 4 : 2,
                                         .batch = i < 2 ? 16 : 4,
-                                        .link_cost = i ? 1 << 24 : 0,
-                                        .overlap_communication = i,
+                                        .ranks.link_cost = i ? 1 << 24 : 0,
+                                        .ranks.overlap = i,
                                         .memory = heap_memory(&h) };
             p = gckpt_plan_new(graph, terms, term_count, &d);
             CHECK(p || (gckpt_error(graph) == GCKPT_E_MEMORY && h.blocks == 0));
@@ -420,14 +421,14 @@ static void test_memory(void)
     }
 }
 
-/* ---- costs: a gather costs link_cost for its bytes, whatever the number of rows ---- */
+/* ---- costs: a gather costs ranks.link_cost for its bytes, whatever the number of rows ---- */
 static void test_costs(void)
 {
     open_model(1);
     set_ranks(2, GCKPT_SHARD_VALUES);
-    gckpt_plan_desc d = { .virtual_ranks = 4, .batch = 12 };
+    gckpt_plan_desc d = { .ranks.virtual_ranks = 4, .batch = 12 };
     gckpt_plan *p = plan(&d);
-    d.link_cost = 1 << 20;
+    d.ranks.link_cost = 1 << 20;
     gckpt_plan *q = plan(&d);
     uint64_t gathered = 0, body = 0;
     gckpt_usage u, v;
@@ -496,7 +497,8 @@ static void test_texts(void)
     open_model(2);
     for (int i = 0; i < 3; i++) {
         set_ranks(1, GCKPT_SHARD_NONE);
-        gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = i < 2 ? i : 4, .batch = 8, .plain = 1 });
+        gckpt_plan *p = plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = i < 2 ? i : 4, .batch = 8,
+                                                 .kernels.plain = 1 });
         hash[i] = gckpt_plan_hash(p);
         check_texts(p);
         gckpt_plan_free(p);
@@ -506,10 +508,10 @@ static void test_texts(void)
         for (int per_rank = 1; per_rank <= 2; per_rank++) {
             set_ranks(2, (gckpt_shard)shard);
             gckpt_plan *p =
-                plan(&(gckpt_plan_desc){ .virtual_ranks = 2 * per_rank,
+                plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = 2 * per_rank,
                                          .batch = 4 * per_rank,
                                          .mode = per_rank == 1 ? GCKPT_AUTO : GCKPT_MEMORY_POOR,
-                                         .link_cost = 12345 });
+                                         .ranks.link_cost = 12345 });
                 check_texts(p);
             gckpt_plan_free(p);
         }
@@ -523,7 +525,7 @@ static void test_fit(void)
     for (int vranks = 1; vranks <= 16; vranks *= 2) {
         store = gckpt_store_new(NULL);
         set_ranks(vranks > 2 ? 2 : 1, GCKPT_SHARD_STATE);
-        const gckpt_plan_desc d = { .virtual_ranks = vranks };
+        const gckpt_plan_desc d = { .ranks.virtual_ranks = vranks };
         gckpt_plan *p = gckpt_fit(store, build, &losses, 24, &d, NULL);
         int64_t vrank = (24 + vranks - 1) / vranks;
         CHECK_MSG(p && gckpt_plan_rows(p) <= vrank && p->virtual_ranks == vranks, "%s",
@@ -534,13 +536,13 @@ static void test_fit(void)
     }
     /* with virtual ranks, gradients are complete after the last one, so no update comes before */
     store = gckpt_store_new(NULL);
-    gckpt_plan_desc d = { .virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
+    gckpt_plan_desc d = { .ranks.virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
     gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);
     CHECK_MSG(p && !gckpt_plan_in_backward(p), "%s", gckpt_error_text(store));
     gckpt_plan_free(p);
     d.update_in_backward = 1;
     CHECK(!gckpt_fit(store, build, &losses, 1, &d, NULL) && gckpt_error(store) == GCKPT_E_ARG);
-    CHECK(strstr(gckpt_error_text(store), "update_in_backward needs desc.virtual_ranks 1") != NULL);
+    CHECK(strstr(gckpt_error_text(store), "update_in_backward needs desc.ranks.virtual_ranks 1") != NULL);
     gckpt_store_free(store);
 }
 

@@ -189,10 +189,10 @@ static small make(const setting *o, int wanted)
                           .batch = ROWS,
                           .optimiser = o->optimiser,
                           .custom_state = 1,
-                          .stage_parameters = o->stage,
-                          .precision = o->precision,
-                          .fetch = fetch,
-                          .fetches = 3,
+                          .kernels.stage_parameters = o->stage,
+                          .bf16.precision = o->precision,
+                          .fetch.specs = fetch,
+                          .fetch.count = 3,
                           .backend = o->backend };
     if (o->optimiser != GCKPT_CUSTOM_OPTIMISER)
         d.custom_state = 0;
@@ -781,7 +781,7 @@ static void test_caches(void)
     gen_fill();
     for (int i = 0; i < 4; i++) {
         const gckpt_backend *b = tested[i % 2];
-        gckpt_plan_desc d = { .backend = b, .precision = i % 3 ? GCKPT_BF16 : GCKPT_FP32 };
+        gckpt_plan_desc d = { .backend = b, .bf16.precision = i % 3 ? GCKPT_BF16 : GCKPT_FP32 };
         gckpt_exec_desc x = { .backend = b };
         tested_lacks(i % 2, i < 2 ? NULL : "cache");
         gen_check_same(1 + i % 2, &d, &x, "own memory");

@@ -10,7 +10,7 @@ static void everywhere(void)
 {
     for (int style = 0; style < STYLES; style++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
-            gckpt_plan_desc plan = { .precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
+            gckpt_plan_desc plan = { .bf16.precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
             for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
                 gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = GCKPT_DEBUG_POISON };
                 if (gckpt_isa_available((gckpt_isa)isa))
@@ -18,7 +18,7 @@ static void everywhere(void)
             }
             gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE, .parallel_for = any_order };
             plan.threads = 3;
-            plan.stage_parameters = 1;
+            plan.kernels.stage_parameters = 1;
             gen_check_same(style, &plan, &x, "threads");
         }
 }
@@ -102,7 +102,7 @@ static void apart(void)
                                               &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
         gckpt_tensor *all = gckpt_attention(in, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
         gckpt_fetch_spec fetches[2] = { { alone, 0 }, { all, 0 } };
-        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = fetches, .fetch.count = 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec_desc desc = { .isa = gckpt_isa_available((gckpt_isa)isa) ? (gckpt_isa)isa : GCKPT_ISA_AUTO };
         gckpt_exec *e = gckpt_exec_new(p, s, &desc);
@@ -135,7 +135,7 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 24 / rows, C));
     gckpt_tensor *q = gckpt_reshape(x, gckpt_shape3(6, 4, C)), *k = gckpt_cache(q, 8);
     gckpt_fetch_spec fetch = { gckpt_attention(q, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .backend = backend };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1, .backend = backend };
     gckpt_exec_desc desc = { .caches_of = caches_of, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
@@ -152,7 +152,8 @@ static void cut_by_vranks(gckpt_store *s)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(6, 4, C)), *k = gckpt_cache(x, 8);
     const gckpt_fetch_spec fetch = { gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }),
                                      0 };
-    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .virtual_ranks = 2 };
+    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1,
+                                .ranks.virtual_ranks = 2 };
     const gckpt_feed feed = { gckpt_id(x), rows };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -164,7 +165,7 @@ static void cut_by_vranks(gckpt_store *s)
 static void sharing(void)
 {
     gckpt_store *s = gckpt_store_new(NULL), *s2 = gckpt_store_new(NULL);
-    gckpt_plan_desc d = { .threads = 1 }, bf16 = { .precision = GCKPT_BF16 }, wide = { .alignment = 256 };
+    gckpt_plan_desc d = { .threads = 1 }, bf16 = { .bf16.precision = GCKPT_BF16 }, wide = { .kernels.alignment = 256 };
     generator own = gen_start(s, B, 4, 20, ROTARY, &d, NULL);
     gckpt_exec_desc x = { .caches_of = own.e };
     const struct {
@@ -237,7 +238,7 @@ static void printed(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gen_model m = gen_build(s, B, 4, 20, PREFIXED);
     gckpt_fetch_spec fetch = { m.logits, 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
     file f = { 0 };
     CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK);
@@ -366,9 +367,9 @@ static void refusals(void)
             after(cached(3, 6), gckpt_positions(of(2, 3, 4), table(9), 4)));
     REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, but the table has 5",
             after(gckpt_positions(of(2, 3, 4), table(9), 4), cached(3, 6)));
-    REFUSED(GCKPT_E_SHAPE, "T + first, which is 7", gckpt_positions(of(2, 3, 4), table(9), 7));
-    REFUSED(GCKPT_E_SHAPE, "which is -1", gckpt_positions(of(2, 3, 4), table(9), -1));
-    REFUSED(GCKPT_E_SHAPE, "which is", gckpt_positions(of(2, 3, 4), table(9), INT64_MAX));
+    REFUSED(GCKPT_E_SHAPE, "Tmax >= T + first and first >= 0; first is 7", gckpt_positions(of(2, 3, 4), table(9), 7));
+    REFUSED(GCKPT_E_SHAPE, "first is -1", gckpt_positions(of(2, 3, 4), table(9), -1));
+    REFUSED(GCKPT_E_SHAPE, "first is 9223372036854775807", gckpt_positions(of(2, 3, 4), table(9), INT64_MAX));
     REFUSED(GCKPT_E_ARG, "must not depend on inputs",
             gckpt_positions(of(2, 3, 4), gckpt_reshape(of(2, 3, 4), gckpt_shape2(6, 4)), 0));
     REFUSED(GCKPT_E_ARG, "first position -1",
@@ -387,11 +388,11 @@ static void refusals(void)
     gckpt_plan_desc d = { .threads = 1 };
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
-    d.precision = GCKPT_BF16_STOCHASTIC;
+    d.bf16.precision = GCKPT_BF16_STOCHASTIC;
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "with stochastic rounding"));
-    d.precision = GCKPT_FP32;
-    d.fetch = &fetch;
-    d.fetches = 1;
+    d.bf16.precision = GCKPT_FP32;
+    d.fetch.specs = &fetch;
+    d.fetch.count = 1;
     for (all = c; all; all = all == c ? k : NULL, fetch.tensor = k)
         CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "of caches the executor's"));
     fetch.tensor = a;
@@ -412,8 +413,8 @@ static void too_many(void)
     for (int i = 0; i < 64; i++)
         CHECK_MSG(gckpt_cache(x, wide ? 1 << 30 : 1 << 15), "%s", gckpt_error_text(graph));
     const gckpt_fetch_spec fetch = { gckpt_relu(x), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .costs = costs, .fetch = &fetch, .fetches = 1 };
-    d.cost_count = gckpt_graph_size(graph);
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .costs.by_id = costs, .fetch.specs = &fetch, .fetch.count = 1 };
+    d.costs.count = gckpt_graph_size(graph);
     for (d.budget = 0; d.budget <= 1000; d.budget += 1000) {
         gckpt_plan *p = gckpt_plan_new(graph, NULL, 0, &d);
         CHECK_MSG(!p && gckpt_error(graph) == GCKPT_E_MEMORY && says(graph, "than this machine can address"),

@@ -108,7 +108,7 @@ static void test_golden(void)
             graph(&m, rows);
             /* fetching the gradient of k twice must not add it up twice */
             gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 3 };
+            gckpt_plan_desc d = { .batch = ROWS, .fetch.specs = fetches, .fetch.count = 3 };
             if (frozen)
                 gckpt_store_freeze(m.s, "*", 1);
             plan(&m, &d, NULL);
@@ -148,7 +148,7 @@ static void test_golden_attention(void)
         set(m.s, "w", 3, 0);
         gckpt_store_freeze(m.s, "*", 1);
         gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.y, 1 } };
-        gckpt_plan_desc d = { .batch = 2, .fetch = fetches, .fetches = 2 };
+        gckpt_plan_desc d = { .batch = 2, .fetch.specs = fetches, .fetch.count = 2 };
         plan(&m, &d, NULL);
         gckpt_feed f[2] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
         CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, dx, N) == GCKPT_OK);
@@ -202,8 +202,8 @@ static found train(const way *w)
     fetches[5].tensor = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), (gckpt_init){ 0, 0, 0 });
     fetches[4].gradient = fetches[5].gradient = 1;
     way use = *w;
-    use.d.fetch = fetches;
-    use.d.fetches = w->unfetched ? 0 : FETCHED;
+    use.d.fetch.specs = fetches;
+    use.d.fetch.count = w->unfetched ? 0 : FETCHED;
     use.d.batch = use.d.update_in_backward ? 0 : ROWS;
     plan(&m, &use.d, &use.x);
     if (!w->unfetched) {
@@ -248,7 +248,7 @@ static void test_bits(int frozen, gckpt_precision precision)
                                         GCKPT_OPTIMAL };
     static unsigned char host[65536];
     way plain = { .rows = ROWS, .frozen = frozen, .x.debug = GCKPT_DEBUG_PLAIN };
-    plain.d.precision = precision;
+    plain.d.bf16.precision = precision;
     found want = train(&plain), none;
     way bare = plain;
     bare.unfetched = 1;
@@ -262,8 +262,8 @@ static void test_bits(int frozen, gckpt_precision precision)
         for (int64_t rows = 1; rows <= ROWS; rows += 1 + k % 2) {
             way w = { .rows = rows, .frozen = frozen };
             w.d.mode = modes[k];
-            w.d.precision = precision;
-            w.d.stage_parameters = k % 2;
+            w.d.bf16.precision = precision;
+            w.d.kernels.stage_parameters = k % 2;
             w.x.debug = GCKPT_DEBUG_POISON | (rows % 2 ? GCKPT_DEBUG_FINITE : GCKPT_DEBUG_RECOMPUTE);
             SAME(&w, &want);
             w.pieces = 1;
@@ -278,7 +278,7 @@ static void test_bits(int frozen, gckpt_precision precision)
     classes m; /* tests a plan for every point of the frontier, beginning with the smallest */
     graph(&m, 2);
     gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.k, 1 } };
-    gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .fetch = fetches, .fetches = 2 };
+    gckpt_plan_desc d = { .batch = ROWS, .bf16.precision = precision, .fetch.specs = fetches, .fetch.count = 2 };
     if (frozen)
         gckpt_store_freeze(m.s, frozen == 1 ? "w?" : "*", 1);
     gckpt_frontier *front = gckpt_frontier_new(m.g, &m.term, 1, &d);
@@ -300,13 +300,13 @@ static void test_bits(int frozen, gckpt_precision precision)
     gckpt_frontier_free(front);
     util_free(NULL, NULL, m.g, m.s);
     way late = { .rows = ROWS, .frozen = frozen };
-    late.d.precision = precision;
+    late.d.bf16.precision = precision;
     late.d.update_in_backward = 1;
     SAME(&late, &want);
     device device_of;
     gckpt_backend backend;
     if (device_start(&device_of, &backend, "pages", GCKPT_ISA_PLAIN)) {
-        way own = { .rows = 4, .frozen = frozen, .d.precision = precision, .d.backend = &backend };
+        way own = { .rows = 4, .frozen = frozen, .d.bf16.precision = precision, .d.backend = &backend };
         own.x.backend = &backend;
         SAME(&own, &want);
         own.rows = 1;
@@ -315,10 +315,10 @@ static void test_bits(int frozen, gckpt_precision precision)
         device_end(&device_of);
     }
     way offloading = { .rows = 3, .frozen = frozen };
-    offloading.d.precision = precision;
+    offloading.d.bf16.precision = precision;
     offloading.d.mode = GCKPT_OPTIMAL;
-    offloading.d.offload_bytes = sizeof host;
-    offloading.d.offload_cost = 1;
+    offloading.d.offload.bytes = sizeof host;
+    offloading.d.offload.cost = 1;
     offloading.x = (gckpt_exec_desc){ .offload = offload_to, .reload = reload_from, .user = host };
     SAME(&offloading, &want);
 }
@@ -346,7 +346,7 @@ static int test_differences(unsigned seed)
     if (seed % 4 == 0)
         gckpt_store_freeze(net.s, "*", 1);
     gckpt_fetch_spec fetch = { net.x, 1 };
-    gckpt_plan_desc d = { .batch = net.batch, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc d = { .batch = net.batch, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
     if (!p) { /* no loss depends on x */
@@ -394,7 +394,7 @@ static void test_attack(void)
     graph(&m, 4);
     gckpt_store_freeze(m.s, "*", 1);
     gckpt_fetch_spec fetch = { m.x, 1 };
-    gckpt_plan_desc d = { .batch = ROWS, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch.specs = &fetch, .fetch.count = 1 };
     plan(&m, &d, NULL);
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, dx, ROWS * IN) == GCKPT_OK);
     CHECK(gckpt_gradients(m.e, f, feed(&m, 0, f), ROWS, &clean) == GCKPT_OK);
@@ -427,7 +427,7 @@ static void test_condition(gckpt_isa isa, int repeated)
     t = gckpt_add(gckpt_scale(t, 3), gckpt_where(fetches[2].tensor, fetches[1].tensor, fetches[2].tensor));
     const gckpt_term term = { gckpt_sum_loss(t), 1, 0 };
     const gckpt_feed feeds[2] = { { gckpt_id(fetches[0].tensor), x }, { gckpt_id(fetches[1].tensor), y } };
-    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = 3 };
+    const gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = 3 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, store, &(gckpt_exec_desc){ .isa = isa });
     CHECK_MSG(gckpt_gradients(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
@@ -461,7 +461,7 @@ static void test_penalty_and_coupling(void)
     gckpt_term outside = { gckpt_sum_loss(gckpt_mul(gckpt_mul(in, in), out)), 1, 0 };
     set(s, "w", 5, 0);
     gckpt_fetch_spec fetch = { in, 1 };
-    gckpt_plan_desc d = { .batch = B, .fetch = &fetch, .fetches = 1 };
+    gckpt_plan_desc d = { .batch = B, .fetch.specs = &fetch, .fetch.count = 1 };
     numbers(x, B * N, 7, 0);
     numbers(g, B * N, 3, 0);
     gckpt_feed f[2] = { { gckpt_id(in), x }, { gckpt_id(out), g } };
@@ -491,7 +491,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
     graph(&m, rows);
     gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
     gckpt_fetch_spec fetches[5] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 }, { w2, 1 }, { m.k, 1 } };
-    gckpt_plan_desc d = { .batch = in_backward ? 0 : ROWS, .fetch = fetches, .fetches = 5,
+    gckpt_plan_desc d = { .batch = in_backward ? 0 : ROWS, .fetch.specs = fetches, .fetch.count = 5,
                           .mode = GCKPT_STORE_ALL, .update_in_backward = in_backward };
     plan(&m, &d, NULL);
     for (int k = 0; k < 5; k++) /* nothing has run */
@@ -547,7 +547,7 @@ static void test_fetch_cancelled(void)
     int at = -1;
     graph(&m, ROWS);
     gckpt_fetch_spec fetches[2] = { { m.h, 0 }, { m.x, 1 } };
-    gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .mode = GCKPT_STORE_ALL };
+    gckpt_plan_desc d = { .fetch.specs = fetches, .fetch.count = 2, .mode = GCKPT_STORE_ALL };
     gckpt_exec_desc x = { .progress = cancel_at, .user = &at };
     plan(&m, &d, &x);
     CHECK(gckpt_step(m.e, f, feed(&m, 0, f), ROWS, &sgd, NULL) == GCKPT_OK);
@@ -585,7 +585,7 @@ static void test_collect(void)
             const int64_t width[3] = { WIDE, WIDE, IN };
             graph(&m, rows);
             gckpt_fetch_spec fetches[3] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 } };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = how == 5 ? 1 : 3,
+            gckpt_plan_desc d = { .batch = ROWS, .fetch.specs = fetches, .fetch.count = how == 5 ? 1 : 3,
                                   .optimiser = GCKPT_SGD };
             d.mode = how == 5 ? GCKPT_INFERENCE : GCKPT_AUTO;
             plan(&m, &d, NULL);
@@ -596,7 +596,7 @@ static void test_collect(void)
                            (size_t)width[k] * sizeof(float));
             }
             memset(got, 0x7f, sizeof got);
-            for (int k = 0; k < d.fetches; k++)
+            for (int k = 0; k < d.fetch.count; k++)
                 CHECK(gckpt_collect(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient, got[k],
                                     (size_t)(ROWS * width[k])) == GCKPT_OK);
             feed(&m, 0, f);
@@ -606,7 +606,7 @@ static void test_collect(void)
                                              : util_step(m.e, feed, &m, ROWS, how == 2 ? 1 : how == 3 ? -2 : 0,
                                                         how == 4 ? 3 : 0, &still, &report);
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
-            for (int k = 0; k < d.fetches; k++) {
+            for (int k = 0; k < d.fetch.count; k++) {
                 size_t n = (size_t)(ROWS * width[k]);
                 CHECK_MSG(!memcmp(got[k], want[k], n * sizeof(float)), "rows %d, how %d, fetch %d", (int)rows, how, k);
                 uint32_t behind;
@@ -636,7 +636,8 @@ static void test_updates_in_backward(void)
         gckpt_tensor *h = gckpt_sqrt(gckpt_mul(in, w1)), *y = gckpt_matmul(h, w2);
         gckpt_term term = { finite ? gckpt_sum_loss(y) : gckpt_cross_entropy(y, ids, NULL, 0), 1, 0 };
         gckpt_fetch_spec fetch = { h, 0 };
-        gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch = &fetch, .fetches = 1 };
+        gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch.specs = &fetch,
+                              .fetch.count = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, finite ? &x : NULL);
         gckpt_feed f[2] = { { gckpt_id(in), four }, { gckpt_id(ids), none } };
@@ -662,7 +663,7 @@ static void test_collect_mixed(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, IN)), *y = gckpt_permute(x, swap, 2);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { y, 0 }, { x, 1 } };
-    gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 2 };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch.specs = fetches, .fetch.count = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed f = { gckpt_id(x), in_data };
@@ -682,7 +683,7 @@ static void test_collect_refusals(void)
     graph(&m, 2);
     gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
     gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { w2, 1 } };
-    gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 3 };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch.specs = fetches, .fetch.count = 3 };
     plan(&m, &d, NULL);
     memset(to, 0, sizeof to);
     CHECK(gckpt_collect(NULL, 0, 0, to, 1) == GCKPT_E_ARG);
@@ -733,7 +734,7 @@ static void test_changes_nothing(void)
             m.term.loss = loss; /* with dropout, gckpt_gradients must use the mask of the next step */
             gckpt_fetch_spec fetch = { w2, 1 };
             gckpt_plan_desc d = {
-                .batch = ROWS, .fetch = &fetch, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser
+                .batch = ROWS, .fetch.specs = &fetch, .fetch.count = 1, .optimiser = (gckpt_optimiser)optimiser
             };
             plan(&m, &d, NULL);
             feed(&m, 0, f);
@@ -774,7 +775,7 @@ static void test_gradients_refusals(void)
     static int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
     graph(&m, ROWS);
     gckpt_fetch_spec fetch = { m.x, 1 };
-    gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1, .update_in_backward = 1 };
+    gckpt_plan_desc d = { .fetch.specs = &fetch, .fetch.count = 1, .update_in_backward = 1 };
     CHECK(gckpt_gradients(NULL, f, 0, 1, NULL) == GCKPT_E_ARG);
     plan(&m, &d, NULL);
     CHECK(gckpt_gradients(m.e, f, feed(&m, 0, f), ROWS, NULL) == GCKPT_E_ARG &&
@@ -788,7 +789,7 @@ static void test_gradients_refusals(void)
     CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "needs a training plan"));
     util_free(m.e, m.p, NULL, NULL);
-    d = (gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 };
+    d = (gckpt_plan_desc){ .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_store_freeze(m.s, "*", 1);
     plan(&m, &d, NULL);
     f[1].data = none; /* all targets are -1, so the loss is 0, which is no error */
@@ -999,11 +1000,11 @@ static void test_finite(void)
         for (int64_t rows = 1; rows <= FB; rows++)
             finite_one(&finite_cases[i], d, rows, rows % 2 ? 0 : 1, NULL);
         d.mode = GCKPT_MEMORY_POOR;
-        d.stage_parameters = 1;
+        d.kernels.stage_parameters = 1;
         finite_one(&finite_cases[i], d, 2, 0, NULL);
         if (pages)
             finite_one(&finite_cases[i], d, 2, 0, &backend);
-        d.precision = GCKPT_BF16;
+        d.bf16.precision = GCKPT_BF16;
         finite_one(&finite_cases[i], d, 2, 0, NULL);
         d = (gckpt_plan_desc){ .update_in_backward = 1 };
         finite_one(&finite_cases[i], d, FB, 0, NULL);

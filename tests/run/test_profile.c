@@ -52,8 +52,8 @@ static void plan(net *m, gckpt_plan_desc d, const gckpt_exec_desc *x)
 {
     const gckpt_fetch_spec fetches[2] = { { m->h, 0 }, { m->logits, 0 } };
     d.batch = ROWS;
-    d.fetch = fetches;
-    d.fetches = 2;
+    d.fetch.specs = fetches;
+    d.fetch.count = 2;
     m->p = gckpt_plan_new(m->g, m->terms, TERMS, &d);
     m->e = gckpt_exec_new(m->p, m->s, x);
     CHECK_MSG(m->e != NULL, "%s %s", gckpt_error_text(m->g), gckpt_error_text(m->s));

@@ -53,7 +53,7 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
     }
     const gckpt_fetch_spec fetch = { r.out = h, 0 };
     gckpt_plan_desc d = *request;
-    d.mode = GCKPT_INFERENCE, d.fetch = &fetch, d.fetches = 1;
+    d.mode = GCKPT_INFERENCE, d.fetch.specs = &fetch, d.fetch.count = 1;
     r.p = h ? gckpt_plan_new(r.g, NULL, 0, &d) : NULL;
     r.e = r.p ? gckpt_exec_new(r.p, s, x) : NULL;
     return r;
@@ -176,7 +176,7 @@ static void try_model(unsigned seed)
     for (int i = 0; i < 5; i++)
         (void)below(2);
     const model m = random_model();
-    const gckpt_plan_desc d = { .precision = chance(40) ? GCKPT_BF16 : GCKPT_FP32, .threads = between(1, 3) };
+    const gckpt_plan_desc d = { .bf16.precision = chance(40) ? GCKPT_BF16 : GCKPT_FP32, .threads = between(1, 3) };
     gckpt_exec_desc x = { .isa = (gckpt_isa)below(GCKPT_ISA_COUNT), .debug = chance(50) ? GCKPT_DEBUG_POISON : 0 };
     x.isa = gckpt_isa_available(x.isa) ? x.isa : GCKPT_ISA_AUTO;
     x.parallel_for = d.threads > 1 ? any_order : NULL;

@@ -85,8 +85,9 @@ static void make(net *m, const way *o, void *arena, size_t arena_size)
     h = gckpt_add(h, gckpt_linear(gckpt_tanh(h), c, NULL));
     gckpt_term terms[2] = { { gckpt_mean_squared_error(h, m->y, NULL), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(c, c)), 0.01f, 1 } };
-    gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .precision = o->precision,
-                          .custom_state = o->optimiser == GCKPT_CUSTOM_OPTIMISER, .stage_parameters = o->stage };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .bf16.precision = o->precision,
+                          .custom_state = o->optimiser == GCKPT_CUSTOM_OPTIMISER,
+                          .kernels.stage_parameters = o->stage };
     m->p = gckpt_plan_new(m->g, terms, 2, &d);
     CHECK_MSG(m->p != NULL, "%s", gckpt_error_text(m->g));
     gckpt_exec_desc x = { .skip_nonfinite = o->skips, .custom_optimiser = own_optimiser, .user = &m->own_calls,

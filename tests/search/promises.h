@@ -185,7 +185,7 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
             "%s, %s: work %lu, proven %lu; bytes %lu, proven %lu", promise_request.who, what,
             (unsigned long)now.work, (unsigned long)now.proven, (unsigned long)now.bytes,
             (unsigned long)now.proven_bytes);
-    CHECK_MSG(d->backend || d->precision || workspaces_match(p), "%s, %s: another workspace",
+    CHECK_MSG(d->backend || d->bf16.precision || workspaces_match(p), "%s, %s: another workspace",
               promise_request.who, what);
     if (CHECK(promise_request.plans < PROMISE_PLANS))
         promise_request.plan[promise_request.plans++] = now;
@@ -224,21 +224,22 @@ static inline void promise_modes(void)
     promise_mode(GCKPT_MEMORY_POOR, "memory-poor");
     promise_record(promise_new_plan(GCKPT_OPTIMAL, 0), "optimal without a budget", 0, 1);
     promise_record(promise_new_plan(GCKPT_AUTO, 0), "auto without a budget", 0, 0);
-    if (promise_request.d.segment_size) {
-        const int group = promise_request.d.segment_size;
-        promise_request.d.segment_size = 0;
+    if (promise_request.d.schedule.segment_size) {
+        const int group = promise_request.d.schedule.segment_size;
+        promise_request.d.schedule.segment_size = 0;
         promise_mode(GCKPT_SQRT, "sqrt, any group");
-        promise_request.d.segment_size = group;
+        promise_request.d.schedule.segment_size = group;
     }
-    if (promise_request.d.fetches || promise_request.d.stage_parameters || (promise_request.of_net && net.packed))
+    if (promise_request.d.fetch.count || promise_request.d.kernels.stage_parameters ||
+        (promise_request.of_net && net.packed))
         return; /* random_schedule takes its list from a plan without these options, which lacks some forwards */
-    promise_request.d.schedule = list;
-    promise_request.d.instructions =
+    promise_request.d.schedule.instructions = list;
+    promise_request.d.schedule.count =
         random_schedule(promise_request.g, promise_request.term, promise_request.terms, list, PROMISE_LIST);
-    if (promise_request.d.instructions > 0)
+    if (promise_request.d.schedule.count > 0)
         promise_record(promise_new_plan(GCKPT_SCHEDULE, 0), "schedule", 0, 0);
-    promise_request.d.schedule = NULL;
-    promise_request.d.instructions = 0;
+    promise_request.d.schedule.instructions = NULL;
+    promise_request.d.schedule.count = 0;
 }
 
 /* Checks that the error for too small a budget names the smallest budget of the mode, that this budget suffices, and
@@ -400,8 +401,8 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
 /* Compares a plan that may offload with the plan for the same budget that may not. */
 static inline void promise_slower(size_t budget, const promise_plan *with)
 {
-    const size_t bytes = promise_request.d.offload_bytes;
-    promise_request.d.offload_bytes = 0;
+    const size_t bytes = promise_request.d.offload.bytes;
+    promise_request.d.offload.bytes = 0;
     gckpt_plan *p = promise_new_plan(GCKPT_OPTIMAL, budget);
     promise(PROMISE_SLOWER, p || promise_request.g->min_bytes >= promise_request.least,
             "%s: the least is %lu bytes, %lu without slower memory", promise_request.who,
@@ -412,7 +413,7 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
             (unsigned long)budget, (unsigned long)with->work, (unsigned long)with->proven,
             (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p));
     gckpt_plan_free(p);
-    promise_request.d.offload_bytes = bytes;
+    promise_request.d.offload.bytes = bytes;
 }
 
 /* Compares every recorded plan with every other: more bytes must never cost more. */
@@ -468,10 +469,10 @@ static inline void promise_inference(void)
     promise_request.plans = 0;
     promise_request.least = 0;
     d->update_in_backward = 0;
-    for (int i = 0; i < d->fetches; i++)
+    for (int i = 0; i < d->fetch.count; i++)
         if (net.fetch[i].gradient)
-            net.fetch[i--] = net.fetch[--d->fetches];
-    d->fetch = d->fetches ? net.fetch : NULL;
+            net.fetch[i--] = net.fetch[--d->fetch.count];
+    d->fetch.specs = d->fetch.count ? net.fetch : NULL;
     if (!promise_record(promise_new_plan(GCKPT_INFERENCE, 0), "inference", 0, 0) ||
         !promise_least(GCKPT_INFERENCE))
         return;
@@ -500,7 +501,7 @@ static inline void promise_training(void)
     int n = promise_budgets(budget, most);
     for (int i = 0; i < n; i++) {
         promise_budget(f, budget[i]);
-        if (promise_request.d.offload_bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
+        if (promise_request.d.offload.bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
             promise_slower(budget[i], promise_last());
     }
     promise_compare();
@@ -534,7 +535,7 @@ static inline void promise_synthetic(const char *kind, int ops, int64_t which)
     promise_request.term = m.term;
     promise_request.terms = m.terms;
     promise_request.d = m.d;
-    promise_request.d.as_built = chance(50);
+    promise_request.d.schedule.as_built = chance(50);
     snprintf(promise_request.who, sizeof promise_request.who, "%d %s, number %ld", ops, kind, (long)which);
     promise_training();
 }
@@ -569,7 +570,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     run.hash = gckpt_store_hash(net.s);
     run.measured = gckpt_bytes_measured(e);
     /* if a virtual rank has fewer rows than a micro-batch of the graph, no micro-batch is full */
-    const int64_t vranks = promise_request.d.virtual_ranks ? promise_request.d.virtual_ranks : 1;
+    const int64_t vranks = promise_request.d.ranks.virtual_ranks ? promise_request.d.ranks.virtual_ranks : 1;
     if ((net.batch + vranks - 1) / vranks >= net.rows)
         promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p),
                 "%s, %s: %lu bytes, %lu touched", promise_request.who, what,
@@ -645,7 +646,7 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             d.update_in_backward = rule;
             d.budget = budget;
             gckpt_plan *p =
-                net.mixes && (rows < net.batch || d.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
+                net.mixes && (rows < net.batch || d.ranks.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
             if (p && p->fused)
                 net_cover("runs in bands");
             if (p && (gckpt_plan_step_cost(p) < best ||
@@ -670,10 +671,10 @@ static inline void promise_fit(unsigned seed, int way)
     net_seed(seed, 16 + 2000 + (unsigned)way);
     d = promise_request.d;
     d.mode = chance(60) ? GCKPT_OPTIMAL : GCKPT_AUTO;
-    d.fetches = d.cost_count = 0;
-    d.fetch = NULL;
-    d.costs = NULL;
-    d.update_in_backward = d.virtual_ranks > 1 ? 0 : (int)below(3);
+    d.fetch.count = d.costs.count = 0;
+    d.fetch.specs = NULL;
+    d.costs.by_id = NULL;
+    d.update_in_backward = d.ranks.virtual_ranks > 1 ? 0 : (int)below(3);
     /* gckpt_fit builds its graphs in the same store, where they share the parameters of the net's own graph */
     gckpt_graph *own = net.g;
     net_store = net.s;

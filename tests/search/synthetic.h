@@ -158,10 +158,11 @@ static inline void synth_finish(void)
     for (int q = 0; q < m.params; q++)
         m.base += (size_t)m.param_size[q] * FLOAT_BYTES;
     m.d.optimiser = GCKPT_SGD;
-    m.d.alignment = FLOAT_BYTES;
-    m.d.as_built = 1; /* the oracles know one order of backwards and no lowerings, so the plan must not choose others */
-    m.d.costs = m.cost;
-    m.d.cost_count = gckpt_graph_size(m.g);
+    m.d.kernels.alignment = FLOAT_BYTES;
+    /* the oracles know one order of backwards and no lowerings, so the plan must not choose others */
+    m.d.schedule.as_built = 1;
+    m.d.costs.by_id = m.cost;
+    m.d.costs.count = gckpt_graph_size(m.g);
 }
 
 /* ---- random graphs ---- */

@@ -34,9 +34,9 @@ static void build(unsigned i)
     case 3: large_graph(n, 0, 40); break;
     default: flagged_graph(n, 30, i % 10 == 9 ? LARGE : 1, 5); /* some take gigabytes */
     }
-    m.d.as_built = 0;
+    m.d.schedule.as_built = 0;
     if (i % 3 == 2)
-        m.d.offload_bytes = 2000, m.d.offload_cost = 3;
+        m.d.offload.bytes = 2000, m.d.offload.cost = 3;
 }
 
 static uint64_t work_in(size_t budget)

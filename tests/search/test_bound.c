@@ -84,8 +84,8 @@ static int open_bound(void)
     gckpt_plan_desc *d = &request.d;
     memset(&request.memory, 0, sizeof request.memory);
     d->mode = GCKPT_SCHEDULE;
-    d->schedule = &nothing;
-    d->instructions = 1;
+    d->schedule.instructions = &nothing;
+    d->schedule.count = 1;
     gckpt_result result = gckpti_planner_open(&request.p, &request.memory, request.g, request.term, request.terms, d);
     request.scratch = gckpti_scratch_new(&request.memory, &request.p.failed);
     if (result == GCKPT_OK)
@@ -122,8 +122,8 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
 {
     gckpti_lowered *d = &request.p.lowered;
     int at;
-    request.d.schedule = list;
-    request.d.instructions = n;
+    request.d.schedule.instructions = list;
+    request.d.schedule.count = n;
     if (gckpti_lower_mode(&request.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
         return;
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
@@ -273,8 +273,8 @@ static int random_fetches(int gradients)
     gckpt_plan_desc saved = request.d;
     for (int tried = 0; tried < 20 && n < FETCHES; tried++) {
         request.fetch[n] = (gckpt_fetch_spec){ request.g->tensors[below((int64_t)request.g->count)], gradients };
-        request.d.fetch = &request.fetch[n];
-        request.d.fetches = 1;
+        request.d.fetch.specs = &request.fetch[n];
+        request.d.fetch.count = 1;
         gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
         n += p != NULL;
         gckpt_plan_free(p);
@@ -306,19 +306,19 @@ static void take_request(void)
     request.terms = net.terms;
     request.d = *d;
     cases = 1u << PLAIN;
-    cases |= d->precision == GCKPT_BF16              ? 1u << BF16
-             : d->precision == GCKPT_BF16_STOCHASTIC ? 1u << STOCHASTIC
+    cases |= d->bf16.precision == GCKPT_BF16              ? 1u << BF16
+             : d->bf16.precision == GCKPT_BF16_STOCHASTIC ? 1u << STOCHASTIC
                                                      : 0;
     cases |= d->batch > net.rows ? 1u << ACCUMULATES : 0;
     cases |= d->update_in_backward ? 1u << IN_BACKWARD : 0;
-    cases |= d->stage_parameters ? 1u << STAGED : 0;
-    cases |= d->alignment == 4 ? 1u << FINE : d->alignment >= 256 ? 1u << COARSE : 0;
-    cases |= d->virtual_ranks > 1 ? 1u << VIRTUAL_RANKS : 0;
-    cases |= d->offload_bytes ? 1u << OFFLOADED : 0;
+    cases |= d->kernels.stage_parameters ? 1u << STAGED : 0;
+    cases |= d->kernels.alignment == 4 ? 1u << FINE : d->kernels.alignment >= 256 ? 1u << COARSE : 0;
+    cases |= d->ranks.virtual_ranks > 1 ? 1u << VIRTUAL_RANKS : 0;
+    cases |= d->offload.bytes ? 1u << OFFLOADED : 0;
     cases |= net.packed ? 1u << PACKED : 0;
     cases |= request.terms > 1 ? 1u << LOSSES : 0;
     cases |= net.dropout ? 1u << DROPOUT : 0;
-    for (int i = 0; i < d->fetches; i++)
+    for (int i = 0; i < d->fetch.count; i++)
         cases |= 1u << (net.fetch[i].gradient ? GRADIENTS_FETCHED : VALUES_FETCHED);
     for (int i = 0; i < net.count; i++)
         cases |= net.kept[i] ? 1u << KEPT : net.recomputed[i] ? 1u << RECOMPUTED : 0;
@@ -337,7 +337,7 @@ static void take_synthetic(void)
     request.term = m.term;
     request.terms = m.terms;
     request.d = m.d;
-    request.d.as_built = 0;
+    request.d.schedule.as_built = 0;
     cases = 1u << PLAIN;
     cases |= m.prologue ? 1u << PROLOGUE : 0;
     cases |= m.terms > 1 ? 1u << LOSSES : 0;
@@ -355,9 +355,9 @@ static void test_real(unsigned first, long count)
         net_open(seed, 1, NET_ROWS);
         take_request();
         check_request(seed);
-        for (int k = 0; k < request.d.fetches; k++)
+        for (int k = 0; k < request.d.fetch.count; k++)
             if (net.fetch[k].gradient)
-                net.fetch[k--] = net.fetch[--request.d.fetches];
+                net.fetch[k--] = net.fetch[--request.d.fetch.count];
         request.d.batch = request.d.update_in_backward = 0;
         gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
         check_plan(p, "inference", seed);
@@ -383,9 +383,9 @@ static void test_synthetic(unsigned first, long count)
         cases |= request.d.update_in_backward ? 1u << IN_BACKWARD : 0;
         if (chance(30)) {
             int gradients = chance(50);
-            request.d.fetch = request.fetch;
-            request.d.fetches = random_fetches(gradients);
-            cases |= request.d.fetches ? 1u << (gradients ? GRADIENTS_FETCHED : VALUES_FETCHED) : 0;
+            request.d.fetch.specs = request.fetch;
+            request.d.fetch.count = random_fetches(gradients);
+            cases |= request.d.fetch.count ? 1u << (gradients ? GRADIENTS_FETCHED : VALUES_FETCHED) : 0;
         }
         check_request(seed);
         synth_free();
@@ -583,14 +583,14 @@ static void test_long(void)
     request.g = g;
     request.term = &term;
     request.terms = 1;
-    request.d.costs = cost;
-    request.d.cost_count = (int)g->count;
+    request.d.costs.by_id = cost;
+    request.d.costs.count = (int)g->count;
     /* with two micro-batches all parameter gradients live from the start; with one they would add up during the step,
      * and the points that matter would come late */
     request.d.batch = 4;
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
-        request.d.segment_size = group;
+        request.d.schedule.segment_size = group;
         gckpt_plan *p = plan_mode(GCKPT_SQRT, 0);
         check_plan(p, "long chain", (unsigned)group);
         gckpt_plan_free(p);
@@ -611,8 +611,8 @@ static void test_closures(unsigned first, long count)
         if (chance(40))
             set_policies(20);
         if (chance(30)) {
-            request.d.fetch = request.fetch;
-            request.d.fetches = random_fetches(0);
+            request.d.fetch.specs = request.fetch;
+            request.d.fetch.count = random_fetches(0);
         }
         if (CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(request.g)) &&
             CHECK(request.p.nodes <= 15))

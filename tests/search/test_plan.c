@@ -74,8 +74,8 @@ static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
 {
     gckpt_plan_desc d = request.d;
     d.mode = GCKPT_SCHEDULE;
-    d.schedule = list;
-    d.instructions = n;
+    d.schedule.instructions = list;
+    d.schedule.count = n;
     return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 
@@ -463,10 +463,10 @@ static void take_setup(int setup)
     int ranks = setups[setup].ranks;
     gckpt_shard shard = setup < 3 ? GCKPT_SHARD_NONE : (gckpt_shard)below(4);
     CHECK(gckpt_store_ranks(request.g->store, ranks - 1, ranks, shard) == GCKPT_OK);
-    request.d.virtual_ranks = setups[setup].virtual_ranks;
+    request.d.ranks.virtual_ranks = setups[setup].virtual_ranks;
     request.d.batch = rows * setups[setup].virtual_ranks * setups[setup].times;
     request.d.batch -= setup > 1 && request.d.batch > rows && chance(50);
-    request.d.link_cost = (uint64_t)below(1000000);
+    request.d.ranks.link_cost = (uint64_t)below(1000000);
 }
 
 /* ---- properties of every graph ---- */

@@ -15,7 +15,7 @@ enum { POINTS = 600, PLANS = 100 };
 static void build(int n, unsigned skips, int most, int segments)
 {
     skip_chain(n, skips, most, segments);
-    m.d.as_built = 0;
+    m.d.schedule.as_built = 0;
     CHECK_MSG(gckpt_error(m.g) == GCKPT_OK, "%s", gckpt_error_text(m.g));
 }
 
@@ -24,7 +24,7 @@ static gckpt_plan *plan(gckpt_mode mode, size_t budget, int group)
     gckpt_plan_desc d = m.d;
     d.mode = mode;
     d.budget = budget;
-    d.segment_size = group;
+    d.schedule.segment_size = group;
     return gckpt_plan_new(m.g, m.term, 1, &d);
 }
 
@@ -279,10 +279,10 @@ int main(int argc, char **argv)
                 else
                     gckpt_recompute(m.t[k]);
             }
-        m.d.alignment = (size_t)FLOAT_BYTES << below(6);
-        m.d.as_built = chance(50);
-        m.d.offload_bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
-        m.d.offload_cost = (uint64_t)between(1, 200000);
+        m.d.kernels.alignment = (size_t)FLOAT_BYTES << below(6);
+        m.d.schedule.as_built = chance(50);
+        m.d.offload.bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
+        m.d.offload.cost = (uint64_t)between(1, 200000);
         check_promises(first + i, n + 1);
         synth_free();
     }

@@ -199,7 +199,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
     d.mode = k == POOR ? GCKPT_MEMORY_POOR : k == STORE_ALL ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
     /* budget: the least bytes of the graph as built, or of the lowerings that take the fewest bytes */
     if (k == LEAST) {
-        d.as_built = n->two;
+        d.schedule.as_built = n->two;
         d.budget = 1; /* a frontier would take longer */
         CHECK(!gckpt_plan_new(n->g, &n->term, 1, &d));
         d.budget = util_least_budget(n->g);
@@ -223,8 +223,8 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
 {
     net n = net_new(y->z, y->rows, y->two, y->storage, floats);
     const gckpt_fetch_spec fetch = { n.middle, 1 };
-    gckpt_plan_desc d = { .batch = ROWS, .precision = y->precision, .threads = threads, .optimiser = GCKPT_ADAMW };
-    d.fetch = &fetch, d.fetches = y->rows == ROWS && k == STORE_ALL;
+    gckpt_plan_desc d = { .batch = ROWS, .bf16.precision = y->precision, .threads = threads, .optimiser = GCKPT_ADAMW };
+    d.fetch.specs = &fetch, d.fetch.count = y->rows == ROWS && k == STORE_ALL;
     gckpt_plan *p = plan_of(&n, d, k);
     uint64_t hash = 0;
     for (int isa = first; p && isa < (floats ? first + 1 : GCKPT_ISA_COUNT); isa++) {

@@ -560,13 +560,14 @@ static void test_modes(unsigned seed, gckpt_precision precision)
     for (int k = 0; k < 7; k++) {
         int64_t rows = k == 2 ? 1 : k == 3 ? 2 : 0;
         build(seed, rows);
-        gckpt_plan_desc d = { .mode = modes[k], .batch = net.batch, .schedule = list, .precision = precision,
-                              .threads = 1 + k % 3, .stage_parameters = k == 4, .plain = k == 5 };
+        gckpt_plan_desc d = { .mode = modes[k], .batch = net.batch, .schedule.instructions = list,
+                              .bf16.precision = precision,
+                              .threads = 1 + k % 3, .kernels.stage_parameters = k == 4, .kernels.plain = k == 5 };
         snprintf(what, sizeof what, "seed %u, mode %d, %d rows, precision %d", seed, (int)d.mode, (int)rows,
                  (int)precision);
         pack_net(seed, k == 0);
         if (d.mode == GCKPT_SCHEDULE)
-            d.instructions = random_schedule(net.g, net.term, net.terms, list, 10000);
+            d.schedule.count = random_schedule(net.g, net.term, net.terms, list, 10000);
         gckpt_plan *p = plan(&d, what);
         int exact = p && (gckpt_plan_split_exact(p, NULL) || rows == 0);
         uint64_t hash = train(p, what, NULL, rows ? 0 : k == 6 && gckpt_plan_batch(p) > net.rows);
@@ -655,7 +656,7 @@ static void test_fetched(gckpt_storage storage, int beside, int precision)
         CHECK(gckpt_store_quantise(s, "a", storage) == GCKPT_OK);
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "a"), &made) == GCKPT_OK);
         CHECK(packed || gckpt_store_quantise(s, "a", GCKPT_STORAGE_F32) == GCKPT_OK);
-        gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1, .precision = (gckpt_precision)precision };
+        gckpt_plan_desc d = { .fetch.specs = &fetch, .fetch.count = 1, .bf16.precision = (gckpt_precision)precision };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         const gckpt_feed feed = { gckpt_id(x), in };
@@ -989,7 +990,7 @@ static void test_few_bytes(void)
     int table = gckpt_id(gckpt_param(t.g, "frozen.table.0", gckpt_shape2(WORDS, WIDE), (gckpt_init){ 0, 0, 0 }));
     for (int k = 0; k < 2; k++) {
         int times = 0;
-        d.stage_parameters = k;
+        d.kernels.stage_parameters = k;
         d.budget = 1;
         CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
         d.budget = least[k] = t.g->min_bytes;
@@ -1132,7 +1133,7 @@ static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_
     gckpt_fetch_spec fetch[READERS];
     gckpt_graph *g = readers(s, z, 1, fetch);
     uint64_t hash = 0;
-    d.mode = GCKPT_INFERENCE, d.fetch = fetch, d.fetches = READERS;
+    d.mode = GCKPT_INFERENCE, d.fetch.specs = fetch, d.fetch.count = READERS;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, &x);
@@ -1182,10 +1183,10 @@ static void test_reads(gckpt_storage storage)
         CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage,
                                              bytes + row * (blocks ? 18 * (int64_t)t : count + (int64_t)t % 3),
                                              row == 1 && !blocks ? scales + z.k : NULL) == GCKPT_OK);
-        gckpt_plan_desc d = { .threads = 1, .stage_parameters = 1 };
+        gckpt_plan_desc d = { .threads = 1, .kernels.stage_parameters = 1 };
         gckpt_exec_desc x = { .isa = GCKPT_ISA_PLAIN };
         const uint64_t want = read_all(s, z, d, x, in, index, &staged, "staged");
-        d.stage_parameters = 0;
+        d.kernels.stage_parameters = 0;
         for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
             for (int threads = 1; threads < 4; threads++) {
                 d.threads = threads;
@@ -1220,7 +1221,8 @@ static void test_finite(void)
         const gckpt_fetch_spec fetch = {
             gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0
         };
-        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .stage_parameters = i / 2 };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1,
+                              .kernels.stage_parameters = i / 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });
         const gckpt_feed feed = { gckpt_id(x), in };

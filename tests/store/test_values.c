@@ -348,8 +348,8 @@ static void test_too_large(void)
         gckpt_plan_desc d;
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
-        d.fetch = &fetch;
-        d.fetches = 1;
+        d.fetch.specs = &fetch;
+        d.fetch.count = 1;
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
         CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == (size_t)n * 4 * MANY);
@@ -435,8 +435,8 @@ static void test_free_order(void)
         memset(&ed, 0, sizeof ed);
         memset(&hyper, 0, sizeof hyper);
         d.memory = plan_memory;
-        d.fetch = &fetch;
-        d.fetches = 1;
+        d.fetch.specs = &fetch;
+        d.fetch.count = 1;
         ed.memory = memory;
         hyper.lr = 0.01f;
         gckpt_plan *p = gckpt_plan_new(g, &n.loss, 1, &d);
@@ -884,8 +884,8 @@ static const char *initial_text(gckpt_store *s, int count, const char *const *of
         top = gckpt_mul(top, gckpt_param(g, of[i], gckpt_shape1(IN), normal));
     gckpt_fetch_spec fetch = { top, 0 };
     d.mode = GCKPT_INFERENCE;
-    d.fetch = &fetch;
-    d.fetches = 1;
+    d.fetch.specs = &fetch;
+    d.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
     gckpt_feed feed = { gckpt_id(x), x_data };
@@ -959,8 +959,8 @@ static void test_initial_trained(void)
         gckpt_fetch_spec fetch = { n.top, 0 };
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
-        d.fetch = &fetch;
-        d.fetches = 1;
+        d.fetch.specs = &fetch;
+        d.fetch.count = 1;
         gckpt_plan *q = gckpt_plan_new(n.g, NULL, 0, &d);
         gckpt_exec *f = gckpt_exec_new(q, s, NULL);
         CHECK_MSG(gckpt_forward(f, n.feeds, 1, ROWS, NULL) == (trained ? GCKPT_OK : GCKPT_E_ARG),

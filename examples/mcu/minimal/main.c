@@ -41,7 +41,7 @@ int main(void)
     gckpt_tensor *b2 = gckpt_param(g, "b2", gckpt_shape1(1), zero);
     gckpt_tensor *out = gckpt_linear(gckpt_tanh(gckpt_linear(reading, w1, b1)), w2, b2);
     const gckpt_term loss = { gckpt_mean_squared_error(out, degrees, NULL), 1, 0 };
-    const gckpt_plan_desc desc = { .batch = ROWS, .plain = 1, .alignment = 8 };
+    const gckpt_plan_desc desc = { .batch = ROWS, .kernels.plain = 1, .kernels.alignment = 8 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     if (p && gckpt_plan_c(p, "plan", to_stdout, NULL) == GCKPT_OK)
         return 0;

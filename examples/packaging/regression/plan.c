@@ -30,7 +30,7 @@ int main(void)
     gckpt_tensor *b2 = gckpt_param(g, "b2", gckpt_shape1(1), zero);
     gckpt_tensor *out = gckpt_linear(gckpt_tanh(gckpt_linear(x, w1, b1)), w2, b2);
     const gckpt_term term = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
-    gckpt_plan_desc desc = { .batch = POINTS, .plain = 1, .alignment = 8 };
+    gckpt_plan_desc desc = { .batch = POINTS, .kernels.plain = 1, .kernels.alignment = 8 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     const int failed = !p || gckpt_plan_c(p, "regression_plan", to_stdout, NULL) != GCKPT_OK;
     if (failed)

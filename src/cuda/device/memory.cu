@@ -139,7 +139,7 @@ void *host_get(void *context, size_t bytes)
     cudaGetLastError();
     snprintf(memory_text, sizeof memory_text,
              ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
-             "smaller offload_bytes",
+             "smaller desc.offload.bytes",
              bytes, cudaGetErrorString(error));
     return NULL;
 }

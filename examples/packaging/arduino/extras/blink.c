@@ -29,10 +29,12 @@ int main(void)
     gckpt_tensor *guess = gckpt_name(gckpt_linear(hidden, w2, b2), "guess");
     const gckpt_term loss = { gckpt_mean_squared_error(guess, light, NULL), 1, 0 };
     const gckpt_fetch_spec pick = { guess, 0 };
-    const gckpt_plan_desc learn = { .batch = 16, .plain = 1, .alignment = 8 };
-    const gckpt_plan_desc tell = {
-        .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .plain = 1, .alignment = 8
-    };
+    const gckpt_plan_desc learn = { .batch = 16, .kernels.plain = 1, .kernels.alignment = 8 };
+    const gckpt_plan_desc tell = { .mode = GCKPT_INFERENCE,
+                                   .fetch.specs = &pick,
+                                   .fetch.count = 1,
+                                   .kernels.plain = 1,
+                                   .kernels.alignment = 8 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &learn), *q = gckpt_plan_new(g, NULL, 0, &tell);
     if (p && q && gckpt_plan_c(p, "learn", to_stdout, NULL) == GCKPT_OK &&
         gckpt_plan_c(q, "tell", to_stdout, NULL) == GCKPT_OK)
