@@ -90,7 +90,8 @@
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8). Implies
  *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
- *                                  NO_DEBUG, NO_BF16; int64_t is int32_t in all declarations.
+ *                                  NO_DEBUG, NO_BF16, NO_PRINT, NO_EXPORT, NO_CHECK; int64_t is
+ *                                  int32_t in all declarations. gckpt_plan_new does not exist.
  *                                  Graphs, debug modes, desc.backend, copy_feeds, custom_optimiser
  *                                  and parallel_for return E_ARG. Plans with bf16, virtual ranks or
  *                                  offloading do not compile. Tables and ops are not hashed
@@ -249,7 +250,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1286
  *                 arithmetic, per_isa_begin, vectors, formulas, per_isa_end, angles, random,
  *                 halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1816
+ *     >>store     parameters and optimiser state, however they are stored                     1817
  *                 arrays, names, notes/notes, initial, quant/rows, values, quant/copy, params,
  *                 dist/store, calls, quant/calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        674
@@ -278,7 +279,7 @@
  *                 advance, layout, open, step, train, tools/profile
  *     >>check     gradients against finite differences; measured costs; timed trials           743
  *                 gradients, tools/calibrate, tools/trials
- *     >>files     safetensors                                                                 2643
+ *     >>files     safetensors                                                                 2644
  *                 axes, write, header, resolve, read, path, dist/load, dist/save
  *     >>export    plans and weights as C constants                                             535
  *                 c, weights
@@ -841,9 +842,9 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
-/* Resizes (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's
- * interpolate(size=(height, width)); how: nearest pixel (mode "nearest": rounded down) or bilinear,
- * aligned at the edges of corner pixels or (ALIGNED: align_corners) at their centres. */
+/* Resizes images (B,H,W,C) -> (B,height,width,C): GCKPT_NEAREST takes the nearest pixel (rounded
+ * down), GCKPT_BILINEAR interpolates with the outer edges of both images aligned, _ALIGNED with the
+ * centres of their corner pixels aligned (align_corners=True). As PyTorch's interpolate. */
 typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
@@ -853,16 +854,16 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
  * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
-/* Batch norm: (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and
- * variance over all other axes. So results depend on the rows of the micro-batch
- * (gckpt_plan_split_exact returns 0), and training refuses one value per channel. `mean` and
- * `variance` are gckpt_running (C), usually from 0 and 1, with momentum 0.1; each training step
- * updates them (with the unbiased variance), and INFERENCE plans use them. Ioffe & Szegedy 2015. */
+/* Batch norm: (x - m) * rsqrt(v + 1e-5) * gain + bias for each channel; m and v are measured over
+ * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
+ * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
+ * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
+ * training step updates them (with the unbiased variance). Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
 #endif /* GCKPT_NO_IMAGES */
 #ifndef GCKPT_NO_RECURRENT
-/* ---- Recurrent layers, over a whole sequence: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
+/* ---- GRU over whole sequences of T steps: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
  * NULL, h0 (B,H) or NULL (zeros) -> h (B,T,H). Gates r, z, n, as in PyTorch (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
@@ -881,12 +882,12 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
  * their bytes are GCKPT_BYTES_CACHES. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
-/* Key/value cache for attention with windows of `window` keys or fewer: positions go up to
- * capacity, but the cache holds only window + 63 rows, rounded up to a multiple of 64 (if that is
- * not less than capacity, or window is 0, it works as gckpt_cache). x (B,T,C) -> (B,rows,C),
- * position p in row p % rows. A call may add rows - window + 1 positions, at least 64 (if one
- * attention has a longer window w, rows - w + 1), so longer prompts need several calls.
- * gckpt_concat refuses it. A graph may have caches of both kinds. */
+/* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
+ * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or
+ * rows >= capacity, it works as gckpt_cache. x (B,T,C) -> (B,rows,C), position p in row p % rows.
+ * A call may add rows - window + 1 positions, at least 64 (if one attention has a longer window w,
+ * rows - w + 1), so longer prompts need several calls. gckpt_concat refuses it. A graph may have
+ * caches of both kinds. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
 /* Elementwise a op b. Broadcasts: matches axes from the last, repeats axes of size 1 or missing. */
@@ -1123,7 +1124,8 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
  * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
- * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster if all do. */
+ * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster still if A and B
+ * have a stride of 1. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -6083,7 +6085,8 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         exported++; /* first all entries: the array cannot grow in place after values */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", exported->name);
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
+                              exported->name);
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         exported = &all[i];
@@ -15541,7 +15544,7 @@ typedef struct gckpti_planner {
     int reductions, *reduction_of; /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
     struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
-    int *first_use;             /* by id: the first target of its gradient, or -1 */
+    int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
     int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
@@ -21717,7 +21720,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
     }
 }
 
-/* Returns a hash of everything inside a stage; stages with equal hashes have the same options. */
+/* Returns a hash of all in a stage; stages with equal hashes share a list of options (chain.c). */
 static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
     const gckpti_planner *p = c->s->p;
@@ -23013,8 +23016,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL, 0);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
-                            "plan: %g bytes without recomputing are too many to search below; "
-                            "use fewer rows",
+                            "plan: the step takes %g bytes without recomputing, more than the "
+                            "search can handle; use fewer rows",
                             p->store_all_peak);
     if (p->failed || p->store_all_peak > GCKPTI_SEARCH_LIMIT ||
         (result != GCKPT_OK && !gckpti_is_too_large(p, result)))
@@ -23797,9 +23800,9 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
     return p == end ? NULL : p;
 }
 
-/* Plans the request of the open planners from `first` up to `end`. If has_store_all is nonzero,
- * first->best is the store-all plan already. If it returns NULL, *result is the error, or GCKPT_OK
- * if the budget is too small; then *least bytes would suffice. */
+/* Plans the request with the variants in the list from `first` up to `end`. If has_store_all is
+ * nonzero, first->best is the store-all plan already. If it returns NULL, *result is the error, or
+ * GCKPT_OK if the budget is too small; then *least bytes would suffice. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int has_store_all, gckpt_result *result, size_t *least)
 {
@@ -24465,8 +24468,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     if (d->fetch.count || d->costs.by_id || d->mode == GCKPT_SCHEDULE ||
         d->mode == GCKPT_INFERENCE || d->memory.memory)
         return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: fetch, costs, a schedule and memory in a block belong to one "
-                            "graph, and inference has no batch: use gckpt_plan_new");
+                            "fit: desc.fetch, costs, a schedule, GCKPT_INFERENCE and a block of "
+                            "memory are refused, as fit makes several plans: use gckpt_plan_new");
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
@@ -24957,10 +24960,10 @@ typedef struct { /* sum and count of a loss, to which its kernels add, in backen
 /* ---- dist/exchange.c, dist/group.c, dist/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
-/* The first failure or, without one, numbers that ranks must agree on: the call (and, above its
- * lowest byte, agree_count), rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
+/* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
+ * 256 agree_count + the call, rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
 typedef struct {
-    int32_t result, rank; /* the rank that failed, or the lowest merged; -1 if numbers differ */
+    int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -25044,7 +25047,7 @@ typedef struct {
     size_t first_square; /* index in update.squares of its first block */
 } gckpti_exec_param;
 
-typedef struct {      /* run/mixed: a parameter's bf16 copy */
+typedef struct {      /* bf16/run: a parameter's bf16 copy */
     uint16_t *values; /* NULL without a copy */
     uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
@@ -31222,7 +31225,7 @@ typedef struct {
 /* ---- files/axes.c ---- */
 /* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* number of axes; 0 if desc.axes has no order */
+    int count;                          /* of axes; 0: desc.axes gives no order */
     unsigned char permuted;             /* nonzero if the file has another order of axes */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;
@@ -33582,7 +33585,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 {
     gckpt_store *s = save->store;
-    gckpti_file file = { NULL, 0, "read what is there; may it be read" };
+    gckpti_file file = { NULL, 0, "read the index that exists; may it be read" };
     gckpti_loader load;
     memset(&load, 0, sizeof load);
     gckpti_resolve_target(&file, save->old.path, save->old.path_size, NULL);
@@ -33605,7 +33608,8 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
     if (file.f)
         fclose(file.f);
     if (load.result == GCKPT_E_MEMORY) {
-        gckpti_error(s, load.result, "save: no memory to read what is there: \"%s\"", save->path);
+        gckpti_error(s, load.result, "save: no memory to read the present index: \"%s\"",
+                     save->path);
         gckpti_hint_block(s, "store", &s->memory, 0);
         return load.result;
     }
@@ -37224,10 +37228,10 @@ static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_
 #pragma GCC pop_options
 #endif
 
-/* gckpti_online down W columns of x, (64,64) scores (key,query), n rows of which exist; scores
- * become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and gets zeros in
- * its other rows; if no column sees a row, returns 0 and leaves x unchanged. max, sum and factor:
- * the caller's values of W columns. */
+/* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
+ * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
+ * gets zeros in its other rows; if no column sees a row, returns 0, sets factor to 1 and leaves x
+ * as it is. max, sum and factor: the caller's values of W columns. */
 GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
                                      float scale, int first, float *max, float *sum, float *factor)
 {

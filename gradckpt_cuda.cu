@@ -18,7 +18,7 @@
  *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       673
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3728
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3726
  *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
@@ -1362,8 +1362,7 @@ template <auto F, int N = 0> struct Unary {
     }
 };
 
-/* Computes an element of dx by PUT from g and DERIV(at, o), where `at` is x, or y if DERIV is a
- * function of y. o: the N attributes. */
+/* Computes an element of dx by PUT from g and DERIV(at, o). at: x, or y if DERIV takes y. */
 template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
@@ -3304,8 +3303,7 @@ enum { CONV_K = 16 };
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    /* reads term p of rows r, r + THREADS / CONV_K, ..; DW: terms p, p + THREADS / BM, .. of r */
-    int p, r;
+    int p, r; /* reads term p of rows r, r + THREADS / CONV_K, ..; DW: terms p, .. of row r */
     int channel, ky, kx; /* channel and tap of the term */
     int64_t at[ROWS];    /* offset of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];
@@ -5429,7 +5427,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
 
 /* >>fast/products */
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies a tile of BK terms to shared memory: `size` lines along k, or BK lines across k. */
+/* Copies `size` rows or columns, BK terms of each: `size` lines (along) or else BK lines of x. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)

@@ -367,7 +367,7 @@ static inline void pictures_lanes(pictures_timeline *s)
                                    : phase == PICTURES_REDUCE && s->kinds < PICTURES_KINDS)
             continue;
         double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
-        /* the bar being drawn: number of its columns, first column, column after the last one */
+        /* instructions of this phase; first column of the bar being drawn, column after its last */
         size_t count = 0, begin = 0, end = 0;
         uint64_t work = 0;
         pictures_text(o, PICTURES_LEFT - 8, y + 11, " class=\"e\"", "%s", names[phase]);

@@ -550,9 +550,9 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
-/* Resizes (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's
- * interpolate(size=(height, width)); how: nearest pixel (mode "nearest": rounded down) or bilinear,
- * aligned at the edges of corner pixels or (ALIGNED: align_corners) at their centres. */
+/* Resizes images (B,H,W,C) -> (B,height,width,C): GCKPT_NEAREST takes the nearest pixel (rounded
+ * down), GCKPT_BILINEAR interpolates with the outer edges of both images aligned, _ALIGNED with the
+ * centres of their corner pixels aligned (align_corners=True). As PyTorch's interpolate. */
 typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
@@ -562,16 +562,16 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
  * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
-/* Batch norm: (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, with mean and
- * variance over all other axes. So results depend on the rows of the micro-batch
- * (gckpt_plan_split_exact returns 0), and training refuses one value per channel. `mean` and
- * `variance` are gckpt_running (C), usually from 0 and 1, with momentum 0.1; each training step
- * updates them (with the unbiased variance), and INFERENCE plans use them. Ioffe & Szegedy 2015. */
+/* Batch norm: (x - m) * rsqrt(v + 1e-5) * gain + bias for each channel; m and v are measured over
+ * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
+ * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
+ * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
+ * training step updates them (with the unbiased variance). Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
 #endif /* GCKPT_NO_IMAGES */
 #ifndef GCKPT_NO_RECURRENT
-/* ---- Recurrent layers, over a whole sequence: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
+/* ---- GRU over whole sequences of T steps: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
  * NULL, h0 (B,H) or NULL (zeros) -> h (B,T,H). Gates r, z, n, as in PyTorch (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
@@ -590,12 +590,12 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
  * their bytes are GCKPT_BYTES_CACHES. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
-/* Key/value cache for attention with windows of `window` keys or fewer: positions go up to
- * capacity, but the cache holds only window + 63 rows, rounded up to a multiple of 64 (if that is
- * not less than capacity, or window is 0, it works as gckpt_cache). x (B,T,C) -> (B,rows,C),
- * position p in row p % rows. A call may add rows - window + 1 positions, at least 64 (if one
- * attention has a longer window w, rows - w + 1), so longer prompts need several calls.
- * gckpt_concat refuses it. A graph may have caches of both kinds. */
+/* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
+ * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or
+ * rows >= capacity, it works as gckpt_cache. x (B,T,C) -> (B,rows,C), position p in row p % rows.
+ * A call may add rows - window + 1 positions, at least 64 (if one attention has a longer window w,
+ * rows - w + 1), so longer prompts need several calls. gckpt_concat refuses it. A graph may have
+ * caches of both kinds. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
 /* Elementwise a op b. Broadcasts: matches axes from the last, repeats axes of size 1 or missing. */
@@ -832,7 +832,8 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
  * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
- * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster if all do. */
+ * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster still if A and B
+ * have a stride of 1. */
 typedef struct {
     int64_t m, n, k;
     const float *a;

@@ -92,10 +92,10 @@ static struct {
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths, *bytes;
     unsigned char used[MOST], kept[MOST], recomputed[MOST];
     gckpt_term term[5];
-    gckpt_plan_desc d; /* the request that net_open fills, and the arrays to which it points */
+    gckpt_plan_desc d; /* the request, which net_open fills; fetch and cost are its arrays */
     gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_cost cost[MOST];
-    int ranks, packed;
+    int ranks, packed; /* ranks and shard of the store; number of quantised parameters */
     gckpt_shard shard;
 } net;
 static float constant_data[LARGEST];

@@ -134,7 +134,8 @@ PC_API const pc_op *pc_find_op(const char *name); /* returns NULL if the library
 } /* of the extern "C" that base/config.h begins */
 #endif
 #endif
-/* ---- table of the library's ops: the inputs that the backward reads, and results that may share bytes ---- */
+/* ---- table of the library's ops: what the backward reads; which inputs' bytes the output may take over, and which
+ * gradients may take over those of the output's gradient ---- */
 enum {
     PC_0 = GCKPT_IN(0),
     PC_1 = GCKPT_IN(1),

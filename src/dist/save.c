@@ -103,7 +103,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 {
     gckpt_store *s = save->store;
-    gckpti_file file = { NULL, 0, "read what is there; may it be read" };
+    gckpti_file file = { NULL, 0, "read the index that exists; may it be read" };
     gckpti_loader load;
     memset(&load, 0, sizeof load);
     gckpti_resolve_target(&file, save->old.path, save->old.path_size, NULL);
@@ -126,7 +126,8 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
     if (file.f)
         fclose(file.f);
     if (load.result == GCKPT_E_MEMORY) {
-        gckpti_error(s, load.result, "save: no memory to read what is there: \"%s\"", save->path);
+        gckpti_error(s, load.result, "save: no memory to read the present index: \"%s\"",
+                     save->path);
         gckpti_hint_block(s, "store", &s->memory, 0);
         return load.result;
     }

@@ -25,7 +25,7 @@ typedef struct {
 /* ---- files/axes.c ---- */
 /* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* number of axes; 0 if desc.axes has no order */
+    int count;                          /* of axes; 0: desc.axes gives no order */
     unsigned char permuted;             /* nonzero if the file has another order of axes */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;

@@ -2,10 +2,10 @@
 #pragma GCC pop_options
 #endif
 
-/* gckpti_online down W columns of x, (64,64) scores (key,query), n rows of which exist; scores
- * become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and gets zeros in
- * its other rows; if no column sees a row, returns 0 and leaves x unchanged. max, sum and factor:
- * the caller's values of W columns. */
+/* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
+ * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
+ * gets zeros in its other rows; if no column sees a row, returns 0, sets factor to 1 and leaves x
+ * as it is. max, sum and factor: the caller's values of W columns. */
 GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
                                      float scale, int first, float *max, float *sum, float *factor)
 {

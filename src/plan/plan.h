@@ -564,7 +564,7 @@ typedef struct gckpti_planner {
     int reductions, *reduction_of; /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
     struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
-    int *first_use;             /* by id: the first target of its gradient, or -1 */
+    int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
     int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */

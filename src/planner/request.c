@@ -40,9 +40,9 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
     return p == end ? NULL : p;
 }
 
-/* Plans the request of the open planners from `first` up to `end`. If has_store_all is nonzero,
- * first->best is the store-all plan already. If it returns NULL, *result is the error, or GCKPT_OK
- * if the budget is too small; then *least bytes would suffice. */
+/* Plans the request with the variants in the list from `first` up to `end`. If has_store_all is
+ * nonzero, first->best is the store-all plan already. If it returns NULL, *result is the error, or
+ * GCKPT_OK if the budget is too small; then *least bytes would suffice. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int has_store_all, gckpt_result *result, size_t *least)
 {

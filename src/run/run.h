@@ -80,10 +80,10 @@ typedef struct { /* sum and count of a loss, to which its kernels add, in backen
 /* ---- dist/exchange.c, dist/group.c, dist/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
-/* The first failure or, without one, numbers that ranks must agree on: the call (and, above its
- * lowest byte, agree_count), rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
+/* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
+ * 256 agree_count + the call, rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
 typedef struct {
-    int32_t result, rank; /* the rank that failed, or the lowest merged; -1 if numbers differ */
+    int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -167,7 +167,7 @@ typedef struct {
     size_t first_square; /* index in update.squares of its first block */
 } gckpti_exec_param;
 
-typedef struct {      /* run/mixed: a parameter's bf16 copy */
+typedef struct {      /* bf16/run: a parameter's bf16 copy */
     uint16_t *values; /* NULL without a copy */
     uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;

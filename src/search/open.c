@@ -36,8 +36,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL, 0);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
-                            "plan: %g bytes without recomputing are too many to search below; "
-                            "use fewer rows",
+                            "plan: the step takes %g bytes without recomputing, more than the "
+                            "search can handle; use fewer rows",
                             p->store_all_peak);
     if (p->failed || p->store_all_peak > GCKPTI_SEARCH_LIMIT ||
         (result != GCKPT_OK && !gckpti_is_too_large(p, result)))

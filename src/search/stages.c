@@ -84,7 +84,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
     }
 }
 
-/* Returns a hash of everything inside a stage; stages with equal hashes have the same options. */
+/* Returns a hash of all in a stage; stages with equal hashes share a list of options (chain.c). */
 static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
     const gckpti_planner *p = c->s->p;

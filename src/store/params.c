@@ -123,7 +123,8 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         exported++; /* first all entries: the array cannot grow in place after values */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", exported->name);
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
+                              exported->name);
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         exported = &all[i];

@@ -274,8 +274,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     if (d->fetch.count || d->costs.by_id || d->mode == GCKPT_SCHEDULE ||
         d->mode == GCKPT_INFERENCE || d->memory.memory)
         return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: fetch, costs, a schedule and memory in a block belong to one "
-                            "graph, and inference has no batch: use gckpt_plan_new");
+                            "fit: desc.fetch, costs, a schedule, GCKPT_INFERENCE and a block of "
+                            "memory are refused, as fit makes several plans: use gckpt_plan_new");
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");

@@ -195,7 +195,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
-        c.on_its_way = 2 * 4 * 16; /* four of the kernel's eight iterations have loads in flight */
+        c.on_its_way = 2 * 4 * 16; /* two operands; the 16-byte loads of four iterations are in flight at once */
     } else if (is("embed")) {
         c.bytes = 6.0 * 768 * (double)l.grid.x; /* each block reads a row of the table */
     } else if (is("params") || is("lists")) {
@@ -348,8 +348,8 @@ void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
     device->update(call, pass);
 }
 
-/* Prints the counts of a step of two micro-batches as a row of the table. Returns false if the step copies to the
- * host before its last update. */
+/* Prints a row of the table: parameters, launches and copies to the host in a step of two micro-batches. Returns whether
+ * there is no copy to the host before the last update. */
 bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_type type, gckpt_shape shape,
               gckpt_precision precision)
 {

@@ -234,8 +234,8 @@ static gckpt_graph *blocks(gckpt_store *s, int depth, int width, const char *nam
     return g;
 }
 
-/* Tests the marks of a picture with a frozen layer below a trained one: only nodes above the frozen layer have a
- * gradient; one of them is a view. */
+/* Tests which boxes of a picture have the bar that marks a gradient: all, or, with the layer below frozen, only the nodes
+ * above that layer. One of these nodes is a view. */
 static void marks(void)
 {
     text svg = { 0 };

@@ -2427,10 +2427,10 @@ static void plans_refused(void)
     desc.costs.count = gckpt_id(terms[0].loss) + 1;
     desc.budget = (size_t)1 << 40;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
-    ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
+    ERROR_IS(g, GCKPT_E_MEMORY, "more than the search can handle");
     desc.budget = 0;
     CHECK(!gckpt_frontier_new(g, terms, 1, &desc));
-    ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
+    ERROR_IS(g, GCKPT_E_MEMORY, "more than the search can handle");
 
     begin(); /* the plan cannot be split exactly because of a view that divides rows; its name must be returned */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));

@@ -10,7 +10,7 @@
 /* ---- the transport: arguments and results ---- */
 enum { ROUNDS = 20 };
 typedef struct {
-    int breach;          /* the rule of BREACHES that rank 1 breaks in iteration 8 */
+    int breach;          /* what rank 1 does wrong in round 8: SIZE to IN_PLACE, or 0 for nothing */
     int matched[RANKS_MOST]; /* number of exchanges that received the right bytes */
     int failed[RANKS_MOST];
 } exchanges;

@@ -1,6 +1,6 @@
-/* test_pack.c - quantised parameters (gckpt_store_quantise): the value of each stored number, stores, bytes, errors
- * and failing allocations. Training with quantised parameters has the bits of training with floats of equal value, in
- * every mode, budget and split; frozen weights take exactly the bytes and the cost that they need.
+/* test_pack.c - quantised parameters (gckpt_store_quantise): the value of each stored number, bytes, errors and
+ * failing allocations. Training with quantised parameters has the bits of training with floats of equal value, in
+ * every mode, budget and micro-batch; frozen weights take exactly the bytes and the cost that they need.
  *
  *     build/test_pack [first seed] [graphs] */
 #include "num/num.h"

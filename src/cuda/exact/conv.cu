@@ -113,8 +113,7 @@ enum { CONV_K = 16 };
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    /* reads term p of rows r, r + THREADS / CONV_K, ..; DW: terms p, p + THREADS / BM, .. of r */
-    int p, r;
+    int p, r; /* reads term p of rows r, r + THREADS / CONV_K, ..; DW: terms p, .. of row r */
     int channel, ky, kx; /* channel and tap of the term */
     int64_t at[ROWS];    /* offset of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];

@@ -11,8 +11,7 @@ template <auto F, int N = 0> struct Unary {
     }
 };
 
-/* Computes an element of dx by PUT from g and DERIV(at, o), where `at` is x, or y if DERIV is a
- * function of y. o: the N attributes. */
+/* Computes an element of dx by PUT from g and DERIV(at, o). at: x, or y if DERIV takes y. */
 template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];

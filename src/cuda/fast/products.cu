@@ -1,5 +1,5 @@
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies a tile of BK terms to shared memory: `size` lines along k, or BK lines across k. */
+/* Copies `size` rows or columns, BK terms of each: `size` lines (along) or else BK lines of x. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
