@@ -272,7 +272,7 @@
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1787
  *                 getters, checks, planner, request, tools/frontier, tools/fit, tools/print,
  *                 tools/frontier_print
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5522
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5527
  *                 call, memory, dist/exchange, backend, dist/group, params, host,
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
  *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
@@ -1290,10 +1290,10 @@ typedef struct {
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
 } gckpt_plan_desc;
+#ifndef GCKPT_SMALL
 /* Makes a plan that minimises the sum of `count` loss terms; the first term's count divides
  * gradients (manual, 3). INFERENCE plans may have none. The graph may be freed afterwards. Returns
  * NULL after an error, which the graph then has. */
-#ifndef GCKPT_SMALL
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 #endif
@@ -28760,8 +28760,7 @@ static void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_u
 }
 
 /* FINITE: Checks a parameter's gradient before its update, or (done 1) its new values and state. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                         int done)
+static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     gckpt_update_pass pass;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
@@ -29157,7 +29156,13 @@ static const gckpti_handler gckpti_handlers[] = {
 GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const unsigned read = gckpti_nonfinite_kinds(e, ins);
-    gckpt_result result = gckpti_handlers[ins->kind](e, ins, c);
+    gckpt_result result;
+    if (!GCKPTI_IS_SMALL)
+        result = gckpti_handlers[ins->kind](e, ins, c);
+    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
+        result = gckpti_run_op(e, ins, c);
+    else
+        result = gckpti_run_checked_update(e, ins, c);
     if (result == GCKPT_OK)
         result = gckpti_check_reload(e, ins);
     return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;

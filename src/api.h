@@ -998,10 +998,10 @@ typedef struct {
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
 } gckpt_plan_desc;
+#ifndef GCKPT_SMALL
 /* Makes a plan that minimises the sum of `count` loss terms; the first term's count divides
  * gradients (manual, 3). INFERENCE plans may have none. The graph may be freed afterwards. Returns
  * NULL after an error, which the graph then has. */
-#ifndef GCKPT_SMALL
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 #endif

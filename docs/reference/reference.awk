@@ -294,9 +294,9 @@ function parse(    i, s, first, code, own, at, deep, c, k)
             else
                 put_text("lead", s)
         } else if (s ~ /^#(if|ifdef|ifndef) /) {
-            under[++depth] = s ~ /^#ifndef GCKPT_NO_/ ? substr(s, 9) : s
+            under[++depth] = s ~ /^#ifndef GCKPT_(NO_|SMALL)/ ? substr(s, 9) : s
             sub(/ .*/, "", under[depth])
-            if (s !~ /^#ifndef GCKPT_NO_/) { # no switch
+            if (s !~ /^#ifndef GCKPT_(NO_|SMALL)/) { # no switch
                 for (k = 1; k > 0 && i < lines; k += (s ~ /^#if/) - (s ~ /^#endif/))
                     s = line[++i]
                 depth--

@@ -41,8 +41,7 @@ static const gckpt_op pinball = { .name = "pinball",
                                   .shape = pinball_shape,
                                   .forward = pinball_forward,
                                   .backward = pinball_backward,
-                                  /* read for gradient of input 0 */
-                                  .needs = { GCKPT_IN(0) | GCKPT_IN(1) },
+                                  .needs = { GCKPT_IN(0) | GCKPT_IN(1) }, /* for input 0 */
                                   .flags = GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS };
 
 int main(void)

@@ -188,7 +188,13 @@ static const gckpti_handler gckpti_handlers[] = {
 GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const unsigned read = gckpti_nonfinite_kinds(e, ins);
-    gckpt_result result = gckpti_handlers[ins->kind](e, ins, c);
+    gckpt_result result;
+    if (!GCKPTI_IS_SMALL)
+        result = gckpti_handlers[ins->kind](e, ins, c);
+    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
+        result = gckpti_run_op(e, ins, c);
+    else
+        result = gckpti_run_checked_update(e, ins, c);
     if (result == GCKPT_OK)
         result = gckpti_check_reload(e, ins);
     return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;

@@ -46,8 +46,7 @@ static void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_u
 }
 
 /* FINITE: Checks a parameter's gradient before its update, or (done 1) its new values and state. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                         int done)
+static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     gckpt_update_pass pass;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))

@@ -115,7 +115,7 @@ check "a byte order mark is no token" test "$(tr '\n' ' ' < "$work/counts")" = "
 check "--data in another encoding: a note counts the replaced bytes" \
     sh -c "printf 'Gr\\374\\337 Gott, wie geht es dir in dieser schoenen Zeit und Welt?' > $work/latin &&
     build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are not UTF-8 and replaced by U+FFFD'"
-check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" build/finetune $text --device cuda
+check "--device cuda without one" fails_with 2 "make build/finetune-cuda builds one" build/finetune $text --device cuda
 check "--store of what is trained" fails_with 2 "only frozen matrices can be" build/finetune $text --method full --store int8
 
 # ---- every method: the loss falls, bytes equal the planned ones, and a stopped run resumes to the same bits

@@ -621,7 +621,7 @@ check "--save through a link keeps the link" test -h "$files/resumed" -a ! -h "$
 check "--save through a link replaces the link's target" sh -c "! cmp -s $files/part $work/part.safetensors"
 check "--bf16-fast without a device" fails_with 2 "add --device cuda, or give --bf16 instead" build/gpt --bf16-fast --data README.md
 check "--device cuda without a CUDA build is refused" \
-    fails_with 2 "build/gpt-cuda makes one" build/gpt --device cuda --data README.md
+    fails_with 2 "make build/gpt-cuda builds one" build/gpt --device cuda --data README.md
 check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 --json /dev/null \
     --timeline /dev/null
 check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000; timeout 60 build/gpt \

@@ -193,7 +193,7 @@ static void test_builds(void)
         { "micro-batches of 3 rows: build made other tensors", 3, offsetof(model, other_end), GCKPT_E_ARG },
         { "micro-batches of 1 rows: build made other tensors", 1, offsetof(model, junk), GCKPT_E_ARG },
         { "micro-batches of 3 rows: build made inputs of 4 rows", 3, offsetof(model, wrong_rows), GCKPT_E_ARG },
-        { "micro-batches of 2 rows: build returned 1000 terms", 2, offsetof(model, too_many), GCKPT_E_ARG },
+        { "micro-batches of 2 rows: build returned 1000 loss terms", 2, offsetof(model, too_many), GCKPT_E_ARG },
     };
     gckpt_plan_desc d = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

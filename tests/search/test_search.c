@@ -232,12 +232,12 @@ static void check_promises(unsigned seed, int n)
     gckpt_frontier_free(frontier);
 }
 
-int main(int argc, char **argv)
+/* Compares the plans of `count` small random graphs with the optimum, and prints how many budgets have the optimal plan.
+ * Returns the number of budgets that have not. */
+static long small_graphs(unsigned first, unsigned count)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    int scale = argc > 2 ? atoi(argv[2]) : check_iterations(40);
     score t = { 0, 0, 0, 0, 0, 0 };
-    for (unsigned i = 0; i < 15u * (unsigned)scale; i++) {
+    for (unsigned i = 0; i < count; i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 1;
         int n = between(4, 7), most = between(4, 9);
         build(n, 40, most, 0);
@@ -249,8 +249,18 @@ int main(int argc, char **argv)
            t.graphs, t.budgets, 100.0 * (double)t.optimal / (double)t.budgets,
            t.budgets - t.optimal, t.refused, 100 * t.lost / (double)t.budgets,
            100.0 * (double)t.proven / (double)t.budgets);
-    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 2 * scale - 1,
-              "%ld budgets are not optimal, more than %d", t.budgets - t.optimal, 2 * scale - 1);
+    return t.budgets - t.optimal;
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
+    int scale = argc > 2 ? atoi(argv[2]) : check_iterations(40);
+    small_graphs(first, 15u * (unsigned)scale);
+    if (argc == 1) { /* always the same graphs: few random ones vary too much */
+        const long missed = small_graphs(1, 600);
+        CHECK_MSG(missed <= 12, "%ld budgets are not optimal, more than 12", missed);
+    }
     for (unsigned i = 0; i < 8u * (unsigned)scale / 100; i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 3;
         build(between(6, 14), 40, 60, 1);
