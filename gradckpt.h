@@ -37,7 +37,7 @@
  *                if (gckpt_step(e, feeds, 2, 256, &adamw, &report) != GCKPT_OK)
  *                    return puts(gckpt_error_text(p ? (void *)e : g)), 1;
  *            printf("%zu bytes, %.0f %% recomputed, loss %.6f\n", gckpt_plan_bytes(p),
- *                   100 * gckpt_plan_recompute(p), report.loss);
+ *                   100 * gckpt_plan_describe(p).recompute, report.loss);
  *            gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
  *        }
  *
@@ -151,10 +151,10 @@
  * 7. Time
  *    The forward and the backward of an op have a cost (gckpt_cost), from a model that is the same
  *    on every machine, or measured in nanoseconds (gckpt_calibrate, then desc.costs).
- *    gckpt_plan_step_cost is the sum over all micro-batches, including recomputation. With measured
- *    costs, a step takes about this sum + *update of gckpt_calibrate. The sum ignores the caches of
- *    the processor, so gckpt_fit_timed times the most promising plans. Only its choice may differ
- *    between machines.
+ *    gckpt_plan_info.step_cost is the sum over all micro-batches, including recomputation. With
+ *    measured costs, a step takes about this sum + *update of gckpt_calibrate. The sum ignores the
+ *    caches of the processor, so gckpt_fit_timed times the most promising plans. Only its choice
+ *    may differ between machines.
  *
  * 8. Plans as data (docs/device.md)
  *    A plan printed as C (gckpt_plan_c) is compiled into firmware, without graph or planner:
@@ -179,10 +179,10 @@
  * 9. Planning (docs/planning.md)
  *    A minimum cut selects values to keep; a search improves that schedule until it is proven
  *    near-optimal or its effort is spent. Every plan and frontier point has bounds: no schedule
- *    within its bytes costs less than gckpt_plan_proven_cost, and none needs fewer bytes than
- *    gckpt_plan_proven_bytes. A plan never exceeds its budget, a larger budget never costs more,
- *    and a plan exists for the least budget that an error names. The planner obeys gckpt_keep and
- *    gckpt_recompute; segments are hints. Without changing a bit of any result, AUTO, OPTIMAL,
+ *    within its bytes costs less than gckpt_plan_info.proven_cost, and none needs fewer bytes than
+ *    gckpt_plan_info.proven_bytes. A plan never exceeds its budget, a larger budget never costs
+ *    more, and a plan exists for the least budget that an error names. The planner obeys gckpt_keep
+ *    and gckpt_recompute; segments are hints. Without changing a bit of any result, AUTO, OPTIMAL,
  *    frontiers and gckpt_fit also choose lowerings of ops (linear_cross_entropy computes its logits
  *    once, or twice in chunks) and row tiles for ops that need no gradient, unless
  *    desc.schedule.as_built, and copies to slower memory (desc.offload.bytes).
@@ -262,7 +262,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4873
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4881
  *                 types, plan, tensors, bf16/plan, op_lowerings, gradients, order, place,
  *                 tiles/op, tiles/group, tiles/fuse, model, builders, schedule, offload/time,
  *                 lowered, modes, dist/prefetch, encode
@@ -277,7 +277,7 @@
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
  *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
  *                 advance, layout, open, step, train, tools/profile
- *     >>check     gradients against finite differences; measured costs; timed trials           743
+ *     >>check     gradients against finite differences; measured costs; timed trials           744
  *                 gradients, tools/calibrate, tools/trials
  *     >>files     safetensors                                                                 2644
  *                 axes, write, header, resolve, read, path, dist/load, dist/save
@@ -1221,7 +1221,7 @@ typedef struct {
          * judging by link_cost and the costs of the ops, that it ends before its first use, as far
          * as the budget has room for buffers that live longer (with budget 0, without making the
          * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
-         * makes a budget infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores
+         * makes a budget infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores
          * it. */
         int overlap;
     } ranks;
@@ -1300,8 +1300,6 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
 /* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* bytes of the step arena */
-GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan);  /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -1319,40 +1317,52 @@ enum {
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
  * gradients, workspace, ..) are counted where the live sum is greatest: they add up to the peak. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
-GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory used */
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* cost of recomputes / forwards */
-/* gckpt_plan_cost returns the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards,
- * and copies to slower memory and back minus their hidden cost. hidden_cost is the part of the
- * copies' cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
- * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
-GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
-GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
-/* Lower bounds for all schedules (manual, 9): none within the budget has a gckpt_plan_cost below
- * proven_cost, and none has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget for
- * AUTO and OPTIMAL, the argument of gckpt_frontier_plan, and otherwise the plan's own bytes. gap is
- * (cost - proven_cost) / cost of a store-all plan; 0 means optimal. The true minimum can be higher
- * than the bounds: with few bytes, where forwards must run a third time; with gckpt_recompute,
- * which the bounds ignore; if updates in the backward or several micro-batches keep buffers longer;
- * if an op can only run late (several losses). If memory for the proof runs out, the bounds are
- * parameters + state, and the cost without recomputes. */
-GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
-GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Returns the cost of a step of desc.batch rows: all micro-batches of a rank (short ones in
- * proportion, the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX
- * if it is that or more. In seconds: manual, 7. */
-GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* rows of a micro-batch */
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* most rows of a step */
+/* What a plan needs and costs: a result of gckpt_plan_describe. */
+typedef struct {
+    size_t arena;     /* bytes of the step arena */
+    size_t peak;      /* greatest sum of live arena bytes */
+    size_t offloaded; /* bytes of slower memory used */
+    double recompute; /* cost of recomputes / forwards */
+    /* cost is the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies
+     * to slower memory and back minus their hidden cost. hidden_cost is the part of the copies'
+     * cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
+     * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
+    uint64_t cost, hidden_cost;
+    double overhead;
+    /* Lower bounds for all schedules (manual, 9): none within the budget has a cost below
+     * proven_cost, and none has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget
+     * for AUTO and OPTIMAL, the argument of gckpt_frontier_plan, and otherwise the plan's own
+     * bytes. gap is (cost - proven_cost) / cost of a store-all plan; 0 means optimal. The true
+     * minimum can be higher than the bounds: with few bytes, where forwards must run a third time;
+     * with gckpt_recompute, which the bounds ignore; if updates in the backward or several
+     * micro-batches keep buffers longer; if an op can only run late (several losses). If memory for
+     * the proof runs out, the bounds are parameters + state, and the cost without recomputes. */
+    uint64_t proven_cost;
+    size_t proven_bytes;
+    double gap;
+    /* The cost of a step of desc.batch rows: all micro-batches of a rank (short ones in proportion,
+     * the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX if it is
+     * that or more. In seconds: manual, 7. */
+    uint64_t step_cost;
+    int64_t rows;           /* rows of a micro-batch */
+    int64_t batch;          /* most rows of a step */
+    int update_in_backward; /* 1 if it updates in the backward */
+    gckpt_mode mode;        /* the mode that AUTO chose */
+    int instructions;       /* number of instructions */
+    int buffers;            /* number of buffers */
+    /* A hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs, constants
+     * and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every machine
+     * and for every plan of the graph with as many virtual ranks. */
+    uint64_t hash;
+} gckpt_plan_info;
+/* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
+ * instructions. */
+GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
 /* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
  * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1 if it updates in the backward */
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* the mode that AUTO chose */
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* e.g. "store-all" */
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* number of instructions */
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
 /* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range. */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* Cost and bytes of instruction i. */
@@ -1378,12 +1388,11 @@ typedef enum {
     GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
-    int start, end;      /* its first and last instruction; last: the plan's length at the end */
+    int start, end;      /* its first and last instruction; at the end, last is their number */
     size_t offset, size; /* bytes */
     int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* number of buffers */
 /* Describes buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
@@ -1398,10 +1407,6 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 #endif
 
-/* Returns a hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs,
- * constants and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every
- * machine and for every plan of the graph with as many virtual ranks. */
-GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
@@ -1439,13 +1444,13 @@ typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *term
 typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                          gckpt_cost *costs, int cost_count, void *user);
 /* Chooses the micro-batch together with the plan: returns the plan with the least
- * gckpt_plan_step_cost, then fewest bytes, then most rows, among the plans of all micro-batch sizes
- * (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the cost
- * model, and so the same plan on every machine. A graph that mixes rows is planned with the whole
- * batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and memory
- * must not be a block. Graphs are temporary; parameters that they create stay in the store if a
- * plan is found. Returns NULL after an error, which the store then has; if the budget is too small,
- * the text names the least bytes, and the bytes for 1.5 times the least cost. */
+ * gckpt_plan_info.step_cost, then fewest bytes, then most rows, among the plans of all micro-batch
+ * sizes (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the
+ * cost model, and so the same plan on every machine. A graph that mixes rows is planned with the
+ * whole batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and
+ * memory must not be a block. Graphs are temporary; parameters that they create stay in the store
+ * if a plan is found. Returns NULL after an error, which the store then has; if the budget is too
+ * small, the text names the least bytes, and the bytes for 1.5 times the least cost. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
@@ -1454,9 +1459,9 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 /* A plan of this cost fits in `bytes`; the search found no cheaper one. */
 typedef struct {
     size_t bytes;
-    uint64_t cost;              /* gckpt_plan_cost */
-    double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
-    uint64_t proven_cost;       /* gckpt_plan_proven_cost within these bytes */
+    uint64_t cost;              /* gckpt_plan_info.cost */
+    double recompute, overhead; /* gckpt_plan_info.recompute, gckpt_plan_info.overhead */
+    uint64_t proven_cost;       /* gckpt_plan_info.proven_cost within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
 /* Finds the points of GCKPT_OPTIMAL for all budgets. Freeze and quantise parameters before. desc is
@@ -1752,7 +1757,7 @@ typedef struct {
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
     gckpt_memory memory; /* memory for tables, caches, copies, and the arena if `arena` is NULL */
-    /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment; NULL (default)
+    /* Step arena of gckpt_plan_info.arena bytes, aligned to the plan's alignment; NULL (default)
      * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;
     size_t arena_size; /* bytes of arena */
@@ -1774,7 +1779,7 @@ typedef struct {
      * time; each plan counts the bytes. NULL (default) allocates own caches. */
     gckpt_exec *caches_of;
     /* offload copies `bytes` bytes to position `at` of a slower memory (file, chip) of
-     * gckpt_plan_offloaded bytes, reload copies them back; return the bytes done. If fewer, the
+     * gckpt_plan_info.offloaded bytes, reload copies them back; return the bytes done. If less, the
      * step ends with E_FILE and changes nothing. If both are NULL, host memory is used. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
@@ -1994,7 +1999,7 @@ typedef struct {
     double (*clock)(void *user);  /* returns seconds from any origin */
     void *user;                   /* passed to clock */
     gckpt_profile_entry *entries; /* one entry an instruction; set to 0 before the first step */
-    int count;                    /* length of entries: the plan's length */
+    int count;                    /* length of entries: gckpt_plan_info.instructions */
     int64_t steps;                /* number of profiled steps; set to 0 before the first */
     double total_seconds; /* time of the calls, with checks, feeds and the norm; set to 0 before */
     gckpt_report report;  /* report of the last step */
@@ -2008,10 +2013,10 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
 #ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {
-    int64_t rows;    /* gckpt_plan_rows */
+    int64_t rows;    /* gckpt_plan_info.rows */
     size_t bytes;    /* gckpt_plan_bytes */
-    uint64_t cost;   /* gckpt_plan_step_cost: the prediction */
-    double overhead; /* gckpt_plan_overhead */
+    uint64_t cost;   /* gckpt_plan_info.step_cost: the prediction */
+    double overhead; /* gckpt_plan_info.overhead */
     double seconds;  /* seconds of a step without its updates, the least of `runs` steps */
     int runs;        /* number of timed steps; 0 if the limit was reached before */
 } gckpt_trial;
@@ -15204,7 +15209,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_hash; hash of the ops that run */           \
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, offload_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)            \
@@ -16114,6 +16119,14 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
     if (n && (cost_per_mib > most >> 20 || (mib && cost_per_mib > most / mib)))
         return most;
     return mib * cost_per_mib + ((rest * cost_per_mib + 0xfffff) >> 20);
+}
+
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                      plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
+                      plan->arena
+                : 0;
 }
 
 GCKPTI_COLD_END
@@ -23156,32 +23169,6 @@ static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
 }
 
-/* Getters of one number of a plan; they return 0 for NULL. */
-#define GCKPTI_GETTER(type, name, value)                                                           \
-    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
-GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
-GCKPTI_GETTER(size_t, bytes,
-              plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                  plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
-                  plan->arena)
-GCKPTI_GETTER(size_t, arena, plan->arena)
-GCKPTI_GETTER(size_t, peak, plan->peak)
-GCKPTI_GETTER(size_t, offloaded, plan->offloaded)
-GCKPTI_GETTER(size_t, proven_bytes, plan->proven_bytes)
-GCKPTI_GETTER(double, recompute, plan->recompute)
-GCKPTI_GETTER(double, overhead, gckpti_relative_cost(plan, plan->least_cost))
-GCKPTI_GETTER(double, gap, gckpti_relative_cost(plan, plan->proven_cost))
-GCKPTI_GETTER(uint64_t, cost, plan->cost)
-GCKPTI_GETTER(uint64_t, hidden_cost, plan->hidden)
-GCKPTI_GETTER(uint64_t, proven_cost, plan->proven_cost)
-GCKPTI_GETTER(uint64_t, hash, plan->hash)
-GCKPTI_GETTER(int64_t, rows, plan->rows)
-GCKPTI_GETTER(int64_t, batch, plan->batch)
-GCKPTI_GETTER(int, in_backward, plan->update_in_backward != 0)
-GCKPTI_GETTER(int, length, (int)plan->length)
-GCKPTI_GETTER(int, buffers, (int)plan->buffer_count)
-#undef GCKPTI_GETTER
-
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
     if (!plan || !plan->info || !out || i < 0 || (size_t)i >= plan->length)
@@ -23211,12 +23198,10 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     return GCKPT_OK;
 }
 
-GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
+static uint64_t gckpti_step_cost(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0, micro_batches = 1;
     gckpt_usage u;
-    if (!plan)
-        return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
     if (plan->virtual_ranks > 1) { /* of one rank; a virtual rank's only micro-batch counts whole */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
@@ -23236,6 +23221,33 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     body -= plan->hidden; /* so that a short micro-batch counts in proportion */
     body = body / rows * batch + body % rows * batch / rows;
     return gckpti_add_cost(once, body);
+}
+
+GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
+{
+    gckpt_plan_info d;
+    memset(&d, 0, sizeof d);
+    if (!plan)
+        return d;
+    d.arena = plan->arena;
+    d.peak = plan->peak;
+    d.offloaded = plan->offloaded;
+    d.recompute = plan->recompute;
+    d.cost = plan->cost;
+    d.hidden_cost = plan->hidden;
+    d.overhead = gckpti_relative_cost(plan, plan->least_cost);
+    d.proven_cost = plan->proven_cost;
+    d.proven_bytes = plan->proven_bytes;
+    d.gap = gckpti_relative_cost(plan, plan->proven_cost);
+    d.step_cost = gckpti_step_cost(plan);
+    d.rows = plan->rows;
+    d.batch = plan->batch;
+    d.update_in_backward = plan->update_in_backward != 0;
+    d.mode = plan->mode;
+    d.instructions = (int)plan->length;
+    d.buffers = (int)plan->buffer_count;
+    d.hash = plan->hash;
+    return d;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
@@ -24287,8 +24299,8 @@ static int gckpti_cannot_split(const gckpt_plan *p)
 static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
-    uint64_t cost = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
-             plan_cost = gckpt_plan_step_cost(plan);
+    uint64_t cost = best ? gckpt_plan_describe(best).step_cost : UINT64_MAX,
+             plan_cost = gckpt_plan_describe(plan).step_cost;
     int fewer = plan_cost == cost && gckpti_required_bytes(plan) < gckpti_required_bytes(best);
     int better = !gckpti_cannot_split(plan) && (!best || plan_cost < cost || fewer);
     gckpt_plan_free(better ? best : plan);
@@ -24302,7 +24314,8 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
     most = f->phase == 2 ? f->fast_bytes - 1 : most;
     int no_repeats = p->best.cost == p->base_cost; /* false if gckpt_recompute demands more */
-    return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
+    const uint64_t cost = gckpt_plan_describe(plan).step_cost;
+    return (no_repeats && f->best && cost > gckpt_plan_describe(f->best).step_cost) ||
            gckpti_cannot_split(plan) ||
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
@@ -24311,7 +24324,7 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
  * whether even the store-all plan costs more than a fast step. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
-    const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
+    const uint64_t cost = plan ? gckpt_plan_describe(plan).step_cost : UINT64_MAX;
     const uint64_t most = gckpti_fast_cost(f->least_cost);
     const int64_t vrank_rows = gckpti_largest_vrank(&f->desc, NULL), rows = p->g->rows;
     const int64_t step_rows = (vrank_rows > rows ? vrank_rows : rows) * p->virtual_ranks;
@@ -24637,7 +24650,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_print(&k,
                  "cost %u a micro-batch; proven: no schedule in its budget has less than %u, none "
                  "fits in less than %z bytes\n",
-                 plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
+                 plan->cost, plan->proven_cost, plan->proven_bytes);
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
                  plan->alignment, precisions[plan->precision]);
@@ -24748,7 +24761,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                  "\"arena\":%z,\"lower_bound\":%z,\"work\":%u,\"proven_work\":%u,"
                  "\"proven_bytes\":%z},\"traceEvents\":[\n",
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
-                 plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
+                 plan->cost, plan->proven_cost, plan->proven_bytes);
     gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
                      "\"plan: 1 ns is one unit of cost\"}},\n"
                      "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
@@ -28174,7 +28187,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
-/* Returns the instruction that completes a fetch, or the plan's length if the step's end does. */
+/* Returns the instruction that completes a fetch, or p->length if the step's end does. */
 static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     int x = (int)p->length;
@@ -30387,7 +30400,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     const gckpt_plan *p = exec->plan;
     if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
         state.result = gckpti_error(
-            exec, GCKPT_E_ARG, "profile_step: needs a clock, gckpt_plan_length entries and count");
+            exec, GCKPT_E_ARG, "profile_step: needs a clock, and an entry for each instruction");
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;
@@ -30994,17 +31007,18 @@ static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->t
 /* Adds a plan to the trials; frees it and returns 0 if it costs more than 5/4 of the first. */
 static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
 {
-    uint64_t least = gckpt_plan_step_cost(r->plan[0]), cost = gckpt_plan_step_cost(plan);
-    if (!plan || (r->count > 0 && cost > least + least / 4)) {
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
+    const uint64_t least = gckpt_plan_describe(r->plan[0]).step_cost;
+    if (!plan || (r->count > 0 && info.step_cost > least + least / 4)) {
         gckpt_plan_free(plan);
         return 0;
     }
     gckpt_trial *t = &r->timed->trials[r->count];
     memset(t, 0, sizeof *t);
-    t->rows = plan->rows;
+    t->rows = info.rows;
     t->bytes = gckpt_plan_bytes(plan);
-    t->cost = cost;
-    t->overhead = gckpt_plan_overhead(plan);
+    t->cost = info.step_cost;
+    t->overhead = info.overhead;
     r->plan[r->count++] = plan;
     return 1;
 }

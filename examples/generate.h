@@ -96,8 +96,8 @@ static inline int generator_plan(generator *p, generator_stage *stage, gckpt_sto
     stage->plan = gckpt_plan_new(g, NULL, 0, &plan);
     const int failed = stage->plan == NULL ? model_fail(p->model, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
-    if (!failed && gckpt_plan_arena(stage->plan) > p->arena_bytes)
-        p->arena_bytes = gckpt_plan_arena(stage->plan);
+    const size_t bytes = gckpt_plan_describe(stage->plan).arena;
+    p->arena_bytes = bytes > p->arena_bytes ? bytes : p->arena_bytes;
     return failed;
 }
 
@@ -155,7 +155,7 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
     for (int i = 0; i < 3 && !failed; i++)
         failed = stages[i]->length > 0 && generator_bind(p, stages[i], store) != 0;
     if (!failed)
-        p->bytes = gckpt_plan_bytes(p->decode.plan) - gckpt_plan_arena(p->decode.plan) + p->arena_bytes;
+        p->bytes = gckpt_plan_bytes(p->decode.plan) - gckpt_plan_describe(p->decode.plan).arena + p->arena_bytes;
     else
         generator_free(p);
     return failed ? -1 : 0;

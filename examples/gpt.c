@@ -416,7 +416,7 @@ static int make_plans(void)
     int failed = lm_plan_training(&run, m, build_loss, o.tune_seconds > 0 ? &reports.timed : NULL);
     if (!failed && lm.eval_every > 0 && !only_reports())
         failed = lm_plan(&run, &run.stages[LM_EVALUATION], LM_EVALUATION, build_loss,
-                         gckpt_plan_rows(m->plan), &desc);
+                         gckpt_plan_describe(m->plan).rows, &desc);
     desc.batch = lm.samples;
     desc.fetch.specs = &run.stages[LM_SAMPLING].logits;
     desc.fetch.count = 1;
@@ -450,18 +450,20 @@ static void report_trials(void)
  * limit. */
 static void report_proof(const gckpt_plan *p)
 {
-    const double gap = 100 * gckpt_plan_gap(p);
-    if (gckpt_plan_proven_cost(p) == gckpt_plan_cost(p))
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    const double gap = 100 * info.gap;
+    if (info.proven_cost == info.cost)
         fprintf(session.out, "proof  no plan within these bytes is faster\n");
     else
         fprintf(session.out, "proof  at most %.1f %% slower than the best plan within these bytes\n",
                 gap < 0.1 ? 0.1 : gap);
-    fprintf(session.out, "       every plan needs at least %zu bytes\n", gckpt_plan_proven_bytes(p));
+    fprintf(session.out, "       every plan needs at least %zu bytes\n", info.proven_bytes);
 }
 
 static void report_plan(void)
 {
     const gckpt_plan *p = run.stages[LM_TRAINING].plan;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     if (reports.note[0] != 0)
         fprintf(session.out, "note   %s\n", reports.note);
     fprintf(session.out, "text   %s: %zu bytes, %s%zu for validation\n",
@@ -473,8 +475,8 @@ static void report_plan(void)
             (long long)o.dim, (long long)o.context, (long long)lm_param_count(run.store));
     lm_report_plan(&run);
     session_event(",\"lower_bound\":%zu,\"gap\":%.9g,\"proven_bytes\":%zu",
-                  gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_peak(p),
-                  gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
+                  gckpt_plan_bytes(p) - info.arena + info.peak,
+                  info.gap, info.proven_bytes);
     gckpt_point at;
     for (int i = 0; o.frontier != NULL && gckpt_frontier_get(reports.frontier, i, &at) == GCKPT_OK;
          i++)
@@ -491,7 +493,7 @@ static gckpt_term graph_of(lm_stage *m)
     gckpt_term term = { m->loss, 1, 0 };
     if (m->graph == NULL) {
         m->graph = gckpt_graph_new(run.store, NULL);
-        build_loss(m->graph, gckpt_plan_rows(m->plan), &term, m);
+        build_loss(m->graph, gckpt_plan_describe(m->plan).rows, &term, m);
     }
     return term;
 }
@@ -504,7 +506,7 @@ static int find_frontier(lm_stage *m)
     gckpt_term term = graph_of(m);
     desc.mode = GCKPT_AUTO;
     desc.budget = 0;
-    desc.update_in_backward = gckpt_plan_in_backward(m->plan);
+    desc.update_in_backward = gckpt_plan_describe(m->plan).update_in_backward;
     reports.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
     if (reports.frontier == NULL ||
         pictures_compare(m->graph, &term, 1, &desc, &reports.modes) != GCKPT_OK)
@@ -575,7 +577,7 @@ static int time_steps(gckpt_profile *p)
 static int print_reports(void)
 {
     lm_stage *m = &run.stages[LM_TRAINING];
-    gckpt_profile p = { .clock = seconds, .count = gckpt_plan_length(m->plan) };
+    gckpt_profile p = { .clock = seconds, .count = gckpt_plan_describe(m->plan).instructions };
     summary s;
     int failed = 0;
     graph_of(m);

@@ -338,10 +338,11 @@ static size_t lm_total_bytes(lm_run *r, size_t *arena)
     const gckpt_plan *p = training != NULL ? training : r->stages[LM_EVALUATION].plan;
     lm_stage *m;
     *arena = 0;
-    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++)
-        if (m->plan != NULL && gckpt_plan_arena(m->plan) > *arena)
-            *arena = gckpt_plan_arena(m->plan);
-    return gckpt_plan_bytes(p) - gckpt_plan_arena(p) + *arena;
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
+        const size_t bytes = gckpt_plan_describe(m->plan).arena;
+        *arena = bytes > *arena ? bytes : *arena;
+    }
+    return gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena + *arena;
 }
 
 /* Creates the executors of all plans, in one arena. */
@@ -373,7 +374,7 @@ static int lm_new_execs(lm_run *r)
         e.allow_initial = 1;
         e.backend = r->device;
         e.skip_nonfinite =
-            purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
+            purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_describe(m->plan).update_in_backward;
         e.transport = r->ranks;
         e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
@@ -464,7 +465,8 @@ static void lm_report_plan(lm_run *r)
 {
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
     const gckpt_plan *p = r->stages[LM_TRAINING].plan;
-    const char *name = gckpt_mode_name(gckpt_plan_mode(p));
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    const char *name = gckpt_mode_name(info.mode);
     size_t kinds[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds[i] = gckpt_plan_kind_bytes(p, i);
@@ -472,22 +474,22 @@ static void lm_report_plan(lm_run *r)
         session.out,
         "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes\n"
         "cost   %.4g units per step, %.1f %% more than without recomputation\n",
-        name, r->device != NULL ? ", on cuda" : "", (long long)gckpt_plan_rows(p),
-        (long long)lm.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
+        name, r->device != NULL ? ", on cuda" : "", (long long)info.rows,
+        (long long)lm.batch, info.update_in_backward ? ", updates in the backward" : "",
         precisions[lm.precision == GCKPT_FP32   ? 0
                    : lm.precision == GCKPT_BF16 ? 1
                                                 : 2],
-        (long long)lm.threads, session_plural(lm.threads), lm_plan_bytes(r), (double)gckpt_plan_step_cost(p),
-        100 * gckpt_plan_overhead(p));
-    if (gckpt_plan_overhead(p) > 2)
+        (long long)lm.threads, session_plural(lm.threads), lm_plan_bytes(r), (double)info.step_cost,
+        100 * info.overhead);
+    if (info.overhead > 2)
         fprintf(session.out,
                 "note   a step costs %.1f times the least cost; --budget 1 prints the bytes for 1.5\n"
                 "       times\n",
-                1 + gckpt_plan_overhead(p));
+                1 + info.overhead);
     fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu\n"
             "peak   of the arena: gradients %zu, activations %zu, workspace %zu\n",
-            kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
+            kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], info.arena,
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
     if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
@@ -499,8 +501,8 @@ static void lm_report_plan(lm_run *r)
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"reduction_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  lm_plan_bytes(r), (unsigned long long)gckpt_plan_step_cost(p), gckpt_plan_overhead(p),
-                  gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
+                  lm_plan_bytes(r), (unsigned long long)info.step_cost, info.overhead,
+                  info.recompute, name, (long long)info.rows,
                   (long long)lm_param_count(r->store), (long long)lm.budget,
                   kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
@@ -690,7 +692,7 @@ static int lm_train(lm_run *r)
                 continue;
         }
         const int bad = report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0;
-        const char *nonfinite = bad ? lm_find_nonfinite(r->store, gckpt_plan_in_backward(m->plan)) : NULL;
+        const char *nonfinite = bad ? lm_find_nonfinite(r->store, gckpt_plan_describe(m->plan).update_in_backward) : NULL;
         if (nonfinite != NULL)
             return session_fail(1, lm_nonfinite_text, nonfinite);
         if (bad)

@@ -311,6 +311,7 @@ static inline void pictures_header(pictures_timeline *s)
         "workspace", "sums of virtual ranks"
     };
     const gckpt_plan *plan = s->plan;
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
     pictures_out *o = &s->out;
     int height = PICTURES_BOTTOM + 56;
     pictures_printf(o,
@@ -325,15 +326,15 @@ static inline void pictures_header(pictures_timeline *s)
                   ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}"
                   ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
                   ".m{font-size:12px}.m,.n{font-family:monospace}%s%s</style>\n",
-                  gckpt_plan_offloaded(plan) ? ".p4{fill:#56b4e9}" : "",
+                  info.offloaded ? ".p4{fill:#56b4e9}" : "",
                   s->kinds == PICTURES_KINDS ? ".p5{fill:#882255}.k5{fill:#44aa99}" : "");
     pictures_printf(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"",
-                  gckpt_plan_mode(plan) == GCKPT_INFERENCE
+                  info.mode == GCKPT_INFERENCE
                       ? "Memory of a forward pass (%s): %b"
                       : "Memory of a training step (%s): %b, recomputing adds %g %% work",
-                  gckpt_mode_name(gckpt_plan_mode(plan)), gckpt_plan_bytes(plan),
-                  pictures_round(100 * gckpt_plan_overhead(plan)));
+                  gckpt_mode_name(info.mode), gckpt_plan_bytes(plan),
+                  pictures_round(100 * info.overhead));
     const size_t caches = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_CACHES);
     const size_t copies = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_COPIES);
     pictures_text(o, 16, 60, "",
@@ -343,8 +344,8 @@ static inline void pictures_header(pictures_timeline *s)
                            "here, %b. %I of %I rows at a time.",
                   gckpt_plan_bytes(plan),
                   gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS) + copies,
-                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE) + caches, gckpt_plan_arena(plan),
-                  gckpt_plan_rows(plan), gckpt_plan_batch(plan));
+                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE) + caches, info.arena,
+                  info.rows, info.batch);
     for (int k = 0; k < s->kinds; k++) {
         pictures_printf(o, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
         pictures_text(o, legend_x[k] + 17, 91, "", "%s", kinds[k]);
@@ -354,12 +355,13 @@ static inline void pictures_header(pictures_timeline *s)
 /* Draws a lane for each phase of a step (see pictures_phase), and marks the body of the plan. */
 static inline void pictures_lanes(pictures_timeline *s)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(s->plan);
     static const char *const names[] = { "forward",   "backward",        "update",
                                          "recompute", "offload, reload", "reduce" };
-    const int copies = gckpt_plan_offloaded(s->plan) > 0;
+    const int copies = info.offloaded > 0;
     const int lane_of[] = { 0, 2, 3, 1, 4, 4 + copies };
-    const int64_t rows = gckpt_plan_rows(s->plan);
-    const int64_t batch = gckpt_plan_rank_rows(s->plan, gckpt_plan_batch(s->plan), 0, NULL);
+    const int64_t rows = info.rows;
+    const int64_t batch = gckpt_plan_rank_rows(s->plan, info.batch, 0, NULL);
     pictures_out *o = &s->out;
     gckpt_usage u;
     for (int phase = 0; phase < PICTURES_PHASES; phase++) {
@@ -393,7 +395,7 @@ static inline void pictures_lanes(pictures_timeline *s)
                       (int64_t)count, count == 1 ? "" : "s",
                       pictures_round(100 * (double)work / (double)s->work));
     }
-    if (batch > rows && gckpt_plan_mode(s->plan) != GCKPT_INFERENCE) {
+    if (batch > rows && info.mode != GCKPT_INFERENCE) {
         double from = pictures_x(s, s->body * s->columns / s->length),
                to = pictures_x(s, s->body_end * s->columns / s->length);
         pictures_printf(o, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
@@ -435,7 +437,7 @@ static inline void pictures_live(pictures_timeline *s)
         GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,     GCKPT_BUFFER_SAVED,
         GCKPT_BUFFER_GRADIENT,           GCKPT_BUFFER_WORKSPACE, GCKPT_BUFFER_REDUCTION
     };
-    size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_peak(s->plan);
+    size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_describe(s->plan).peak;
     double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
     gckpt_buffer b;
     /* at each instruction, the change of live bytes */
@@ -477,7 +479,7 @@ static inline void pictures_arena(pictures_timeline *s)
     static const char *const what[] = { "value of",    "kept by",      "gradient of",
                                         "gradient of", "workspace of", "sums of virtual ranks of" };
     pictures_out *o = &s->out;
-    size_t arena = gckpt_plan_arena(s->plan);
+    size_t arena = gckpt_plan_describe(s->plan).arena;
     double scale = PICTURES_ARENA_HEIGHT / (double)(arena + !arena);
     gckpt_buffer b;
     for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
@@ -542,7 +544,7 @@ static inline void pictures_side_live(pictures_timeline *s)
     static const char *const verbs[] = { "forward of", "backward of", "update of",
                                          "forward again of" };
     pictures_out *o = &s->out;
-    size_t bound = gckpt_plan_peak(s->plan), rest = bound;
+    size_t bound = gckpt_plan_describe(s->plan).peak, rest = bound;
     double y = PICTURES_LIVE_TOP + 4;
     gckpt_instruction ins;
     gckpt_usage u;
@@ -571,8 +573,9 @@ static inline void pictures_side_live(pictures_timeline *s)
  * bytes. */
 static inline void pictures_side_arena(pictures_timeline *s)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(s->plan);
     pictures_out *o = &s->out;
-    size_t arena = gckpt_plan_arena(s->plan), above = arena - gckpt_plan_peak(s->plan);
+    size_t arena = info.arena, above = arena - info.peak;
     double y = PICTURES_ARENA_TOP + 4, part = (double)above / (double)(arena + !arena);
     pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "arena: %z bytes = %b", arena, arena);
     pictures_text(o, PICTURES_SIDE, y += 18, "",
@@ -615,22 +618,23 @@ static inline void pictures_peak(pictures_timeline *s)
  * instructions share a column. */
 static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
     pictures_timeline s;
-    if (!plan || !write || !gckpt_plan_length(plan))
+    if (!plan || !write || !info.instructions)
         return GCKPT_E_ARG;
     memset(&s, 0, sizeof s);
     s.out.write = write;
     s.out.user = user;
     s.plan = plan;
-    s.length = (size_t)gckpt_plan_length(plan);
+    s.length = (size_t)info.instructions;
     s.columns = s.length < PICTURES_WIDTH ? s.length : PICTURES_WIDTH;
     pictures_measure(&s);
     pictures_header(&s);
     pictures_lanes(&s);
-    pictures_grid(&s.out, PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT, gckpt_plan_peak(plan),
+    pictures_grid(&s.out, PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT, info.peak,
                   "Live bytes while each instruction runs", "live");
     pictures_live(&s);
-    pictures_grid(&s.out, PICTURES_ARENA_TOP, PICTURES_ARENA_HEIGHT, gckpt_plan_arena(plan),
+    pictures_grid(&s.out, PICTURES_ARENA_TOP, PICTURES_ARENA_HEIGHT, info.arena,
                   "The arena: every buffer at its offset", "offset");
     pictures_arena(&s);
     pictures_side_live(&s);
@@ -677,15 +681,16 @@ static inline gckpt_result pictures_compare(gckpt_graph *graph, const gckpt_term
         if (d.mode == GCKPT_MEMORY_POOR && modes->ops > PICTURES_POOR_OPS)
             continue;
         gckpt_plan *plan = gckpt_plan_new(graph, terms, count, &d);
+        const gckpt_plan_info info = gckpt_plan_describe(plan);
         if (!plan && gckpt_error(graph) == GCKPT_E_MEMORY)
             return GCKPT_E_MEMORY;
         if (!plan)
             continue;
         modes->mode[i].bytes = gckpt_plan_bytes(plan);
-        modes->mode[i].cost = gckpt_plan_cost(plan);
-        modes->mode[i].recompute = gckpt_plan_recompute(plan);
-        modes->mode[i].overhead = gckpt_plan_overhead(plan);
-        modes->resident = gckpt_plan_bytes(plan) - gckpt_plan_arena(plan);
+        modes->mode[i].cost = info.cost;
+        modes->mode[i].recompute = info.recompute;
+        modes->mode[i].overhead = info.overhead;
+        modes->resident = gckpt_plan_bytes(plan) - info.arena;
         for (int x = 0; i == 0 && gckpt_plan_get(plan, x, &ins) == GCKPT_OK; x++) {
             gckpt_plan_usage(plan, x, &u);
             modes->ops += ins.kind == GCKPT_FORWARD && !u.recompute && !u.once;

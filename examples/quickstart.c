@@ -25,7 +25,7 @@ static void train(size_t budget)
     if (p == NULL)
         printf("%s", gckpt_error_text(g)); /* names the least budget that works */
     else
-        printf("%zu bytes, %.0f %% recomputed", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
+        printf("%zu bytes, %.0f %% recomputed", gckpt_plan_bytes(p), 100 * gckpt_plan_describe(p).recompute);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_hyper adamw = gckpt_hyper_lr(3e-3f);

@@ -194,6 +194,7 @@ static void plan_result_free(plan_result *p)
 static void write_json(FILE *f, const model *m, const simulate_ranks *r, int network, const plan_result *p,
                       const simulate_step *s)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p->plan);
     static const char *const kinds[] = { "parameters", "state",    "gradients", "activations",
                                          "workspace",  "tables",   "caches",    "copies",
                                          "reduction",  "gathered", "padding" };
@@ -209,14 +210,14 @@ static void write_json(FILE *f, const model *m, const simulate_ranks *r, int net
         return;
     }
     fprintf(f, ",\"batch\":%lld,\"micro_batch\":%lld,\"bytes\":%zu",
-            (long long)gckpt_plan_batch(p->plan), (long long)gckpt_plan_rows(p->plan),
+            (long long)info.batch, (long long)info.rows,
             gckpt_plan_bytes(p->plan));
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         fprintf(f, ",\"%s_bytes\":%zu", kinds[i], gckpt_plan_kind_bytes(p->plan, i));
     snprintf(text, sizeof text,
              ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
              "\"exposed\":%.6g,\"communication_seconds\":%.6g,\"bytes_sent\":%llu,\"exchanges\":%llu}\n",
-             gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->comm,
+             info.overhead, p->planning, s->seconds, s->compute, s->exposed, s->comm,
              (unsigned long long)s->sent, (unsigned long long)s->exchanges);
     json_write_finite(f, text);
 }
@@ -225,19 +226,20 @@ static void write_json(FILE *f, const model *m, const simulate_ranks *r, int net
  * reduction buffers; gathered values; activations with their gradients and workspace. */
 static void print_bytes(const simulate_ranks *r, const plan_result *p)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p->plan);
     double kind[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
-    const int64_t most = gckpt_plan_rows(p->plan);
+    const int64_t most = info.rows;
     /* number of rows of a virtual rank */
-    const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks;
+    const int64_t rows = (info.batch + r->virtual_ranks - 1) / r->virtual_ranks;
     printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
            shard_titles[r->shard], (long long)(r->virtual_ranks / r->ranks * ((rows + most - 1) / most)),
            (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
            kind[GCKPT_BYTES_PARAMETERS] + kind[GCKPT_BYTES_STATE],
            kind[GCKPT_BYTES_GRADIENTS] + kind[GCKPT_BYTES_REDUCTION], kind[GCKPT_BYTES_GATHERED],
            kind[GCKPT_BYTES_ACTIVATIONS] + kind[GCKPT_BYTES_WORKSPACE],
-           100 * gckpt_plan_overhead(p->plan));
+           100 * info.overhead);
 }
 
 static int first_network(void) { return o.bandwidth > 0 ? 2 : o.network < NETWORKS ? (int)o.network : 0; }

@@ -164,6 +164,7 @@ typedef struct {
     /* nonzero if gradients live through the step, because there are several micro-batches or
      * virtual ranks */
     int accumulates;
+    int length; /* number of instructions of the plan */
     /* in the order in which they were started; only the first one has an exchange in flight */
     simulate_pending pending[SIMULATE_PENDING];
     int pending_count;
@@ -369,7 +370,7 @@ static inline void simulate_instruction(simulate_state *s, const gckpt_plan *pla
     } else if (in->kind == GCKPT_UPDATE) {
         simulate_memory(s, SIMULATE_UPDATE_BYTES * (double)shard);
         if (sharded && s->ranks->shard < GCKPT_SHARD_VALUES)
-            simulate_start_gather(s, n, gckpt_plan_length(plan));
+            simulate_start_gather(s, n, s->length);
     } else if (in->kind == GCKPT_FORWARD && sharded && s->ranks->shard == GCKPT_SHARD_VALUES) {
         simulate_memory(s, 8 * (double)shard);
         simulate_start_gather(s, n, simulate_due(plan, graph, i));
@@ -384,8 +385,9 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
                                          const simulate_ranks *ranks,
                                          const simulate_machine *machine)
 {
-    const int per_rank = ranks->virtual_ranks / ranks->ranks, length = gckpt_plan_length(plan);
-    const int64_t batch = gckpt_plan_batch(plan), most = gckpt_plan_rows(plan);
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
+    const int per_rank = ranks->virtual_ranks / ranks->ranks;
+    const int64_t batch = info.batch, most = info.rows;
     /* largest number of rows that a virtual rank has */
     const int64_t rows = (batch + ranks->virtual_ranks - 1) / ranks->virtual_ranks;
     const int64_t micros = (rows + most - 1) / most;
@@ -398,8 +400,9 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;
+    s.length = info.instructions;
     s.accumulates = per_rank * micros > 1;
-    for (int i = 0; i < length; i++) {
+    for (int i = 0; i < s.length; i++) {
         gckpt_plan_get(plan, i, &in);
         gckpt_plan_usage(plan, i, &usage);
         body = usage.once ? body : i + 1;
@@ -413,7 +416,7 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
         const int64_t of_vrank = micro % micros, left = rows - of_vrank * most;
         const double fraction = (double)(left < most ? left : most) / (double)most;
         const int first = micro == 0, last = micro == per_rank * micros - 1;
-        for (int i = 0; i < length; i++) {
+        for (int i = 0; i < s.length; i++) {
             gckpt_plan_get(plan, i, &in);
             gckpt_plan_usage(plan, i, &usage);
             if (usage.once ? !(i < body ? first : last)

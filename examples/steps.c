@@ -39,8 +39,9 @@ typedef struct {
  * are in memory. Updates are left out. */
 static void read_plan(strategy *s, const gckpt_plan *plan, const int *ids)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
     int row_of[1024], seen[NODES] = { 0 };
-    const int length = gckpt_plan_length(plan);
+    const int length = info.instructions;
     for (int x = 0; x < length; x++) {
         gckpt_instruction ins;
         row_of[x] = -1;
@@ -54,7 +55,7 @@ static void read_plan(strategy *s, const gckpt_plan *plan, const int *ids)
                 s->forwards += ins.kind == GCKPT_FORWARD;
             }
     }
-    for (int i = 0; i < gckpt_plan_buffers(plan); i++) {
+    for (int i = 0; i < info.buffers; i++) {
         gckpt_buffer b;
         if (gckpt_plan_buffer(plan, i, &b) != GCKPT_OK ||
             (b.kind != GCKPT_BUFFER_VALUE && b.kind != GCKPT_BUFFER_GRADIENT))
@@ -141,7 +142,7 @@ static int plan_chain(strategy *s, size_t budget)
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     if (plan == NULL) {
         fprintf(stderr, "steps: %s\n", gckpt_error_text(g));
-    } else if (gckpt_plan_length(plan) <= MAX_ROWS) {
+    } else if (gckpt_plan_describe(plan).instructions <= MAX_ROWS) {
         read_plan(s, plan, ids);
         for (int r = 0; r < s->rows; r++)
             s->peak = live(s, r) > s->peak ? live(s, r) : s->peak;

@@ -186,10 +186,11 @@ static int compare(int layers)
            layers, WIDTH, BATCH, REPEATS * STEPS);
     for (int i = 0; i < STRATEGIES && good; i++) {
         strategy *s = &all[i];
+        const gckpt_plan_info info = gckpt_plan_describe(s->plan);
         uint64_t bits;
         memcpy(&bits, &s->last.loss, sizeof bits);
         printf("%-13s %12zu %10.1f%% %7.2f ms %6.2f ms  %.9f %016llx\n", s->name,
-               gckpt_plan_arena(s->plan), 100 * gckpt_plan_recompute(s->plan),
+               info.arena, 100 * info.recompute,
                1e3 * median(s->predicted, REPEATS), 1e3 * median(s->time, TIMES), s->last.loss,
                (unsigned long long)bits);
         good = memcmp(&s->last.loss, &all[0].last.loss, sizeof bits) == 0 &&
@@ -209,7 +210,7 @@ static int compare(int layers)
  * state. */
 static size_t fixed_bytes(const gckpt_plan *p, int layers)
 {
-    return gckpt_plan_bytes(p) - gckpt_plan_arena(p) +
+    return gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena +
            (size_t)(layers * WIDTH * WIDTH) * sizeof(float);
 }
 
@@ -226,7 +227,7 @@ static void print_depths(int most)
         const double fixed = (double)fixed_bytes(all, root * root);
         printf("%6d %10.1f %5.1f %13.0f%% %26.1f\n", root * root,
                ((double)gckpt_plan_bytes(all) - fixed) / unit,
-               ((double)gckpt_plan_bytes(chen) - fixed) / unit, 100 * gckpt_plan_recompute(chen),
+               ((double)gckpt_plan_bytes(chen) - fixed) / unit, 100 * gckpt_plan_describe(chen).recompute,
                ((double)cheapest(f, 1, 1).bytes - fixed) / unit);
         gckpt_frontier_free(f);
         gckpt_plan_free(chen);

@@ -204,7 +204,7 @@ static inline summary_row *summary_row_of(const summary *s, int id)
 /* Adds numbers of the plan to the rows: bytes kept, bytes recomputed, cost. */
 static inline void summary_add_plan(summary *s)
 {
-    const int backward = summary_first_backward(s->plan);
+    const int backward = summary_first_backward(s->plan), length = gckpt_plan_describe(s->plan).instructions;
     gckpt_instruction in;
     gckpt_usage u;
     gckpt_buffer b;
@@ -215,7 +215,7 @@ static inline void summary_add_plan(summary *s)
         summary_row *row = b.kind <= GCKPT_BUFFER_SAVED ? summary_row_of(s, b.id) : NULL;
         if (row == NULL)
             continue;
-        if (b.start < backward && b.end >= backward && backward < gckpt_plan_length(s->plan))
+        if (b.start < backward && b.end >= backward && backward < length)
             row->saved += b.size;
         if (gckpt_plan_usage(s->plan, b.start, &u) == GCKPT_OK && u.recompute)
             row->recomputed += b.size;
@@ -463,6 +463,7 @@ static inline void summary_draw(pictures_out *o, summary_table *t, int columns)
 static inline gckpt_result summary_print(const summary *s, int columns, gckpt_write_fn write,
                                          void *user)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(s->plan);
     pictures_out o = { write, user, 0, 0, { 0 } };
     summary_table t = {
         { "layer", "op", "output", "x", "parameters", NULL }, 3, 5, 0, NULL, { 0 }
@@ -518,12 +519,12 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
         pictures_printf(&o, "besides: %I measured values (running statistics)\n", all.running_stats);
     if (planned) {
         const summary_cell bytes = summary_number((int64_t)gckpt_plan_bytes(s->plan));
-        const summary_cell arena = summary_number((int64_t)gckpt_plan_arena(s->plan));
+        const summary_cell arena = summary_number((int64_t)info.arena);
         pictures_printf(&o,
                       "micro-batch of %I row%s: bytes kept for its backward, made again in it\n"
                       "plan: %s, %s bytes, of them %s in the arena\n",
-                      gckpt_plan_rows(s->plan), gckpt_plan_rows(s->plan) == 1 ? "" : "s",
-                      gckpt_mode_name(gckpt_plan_mode(s->plan)), bytes.text, arena.text);
+                      info.rows, info.rows == 1 ? "" : "s",
+                      gckpt_mode_name(info.mode), bytes.text, arena.text);
     }
     return pictures_close(&o);
 }
@@ -636,7 +637,7 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
 {
     pictures_out o = { write, user, 0, 0, { 0 } };
     if (s == NULL || s->plan == NULL || p == NULL || p->entries == NULL || write == NULL ||
-        p->count != gckpt_plan_length(s->plan))
+        p->count != gckpt_plan_describe(s->plan).instructions)
         return GCKPT_E_ARG;
     const size_t capacity = (size_t)(p->count > s->count ? p->count : s->count) + 1;
     for (int by_op = 1; by_op >= 0; by_op--) {

@@ -219,13 +219,14 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
  * backend, each executor has a separate arena. */
 static inline int train_bind(train_run *t)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(t->plan);
     gckpt_exec_desc desc;
-    size_t size = gckpt_plan_arena(t->forward_plan);
+    size_t size = gckpt_plan_describe(t->forward_plan).arena;
     memset(&desc, 0, sizeof desc);
     desc.backend = t->o.plan.backend;
     desc.allow_initial = t->plan != NULL; /* validation may come before the first step */
-    if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
-        size = gckpt_plan_arena(t->plan);
+    if (info.arena > size)
+        size = info.arena;
     if (desc.backend == NULL) {
         t->arena = malloc(size + 64);
         if (t->arena == NULL)
@@ -235,9 +236,9 @@ static inline int train_bind(train_run *t)
     }
     t->forward = gckpt_exec_new(t->forward_plan, t->store, &desc);
     if (t->plan != NULL && t->forward != NULL) {
-        desc.skip_nonfinite = !gckpt_plan_in_backward(t->plan);
+        desc.skip_nonfinite = !info.update_in_backward;
         t->exec = gckpt_exec_new(t->plan, t->store, &desc);
-        t->r->bytes = gckpt_plan_bytes(t->plan) - gckpt_plan_arena(t->plan) + size;
+        t->r->bytes = gckpt_plan_bytes(t->plan) - info.arena + size;
     }
     if (t->forward == NULL || (t->plan != NULL && t->exec == NULL))
         return train_fail(t, "%s", gckpt_error_text(t->store));
@@ -652,14 +653,15 @@ static inline int train_prepare(train_run *t)
                           (int)t->o.schedule, (double)t->o.warmup, (double)t->o.min_lr,
                           (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
+    const gckpt_plan_info info = gckpt_plan_describe(t->plan);
     if (t->plan == NULL)
         return train_fail_plan(t, t->store);
-    if (gckpt_plan_overhead(t->plan) > 2)
+    if (info.overhead > 2)
         train_note(t, "a step costs %.1f times the least cost; a slightly larger budget costs much less",
-                   1 + gckpt_plan_overhead(t->plan));
+                   1 + info.overhead);
     int unsplit = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;
-    if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)
+    if (train_plan_forward(t, info.rows) != 0)
         return -1;
     unsplit = !gckpt_plan_split_exact(t->forward_plan, &op);
     t->valid_rows = t->data.validation - (unsplit ? t->data.validation % t->batch : 0);

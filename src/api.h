@@ -929,7 +929,7 @@ typedef struct {
          * judging by link_cost and the costs of the ops, that it ends before its first use, as far
          * as the budget has room for buffers that live longer (with budget 0, without making the
          * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
-         * makes a budget infeasible, and gckpt_plan_cost does not count it. GCKPT_SCHEDULE ignores
+         * makes a budget infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores
          * it. */
         int overlap;
     } ranks;
@@ -1008,8 +1008,6 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
 /* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* bytes of the step arena */
-GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan);  /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -1027,40 +1025,52 @@ enum {
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
  * gradients, workspace, ..) are counted where the live sum is greatest: they add up to the peak. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
-GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory used */
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* cost of recomputes / forwards */
-/* gckpt_plan_cost returns the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards,
- * and copies to slower memory and back minus their hidden cost. hidden_cost is the part of the
- * copies' cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
- * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
-GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
-GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
-/* Lower bounds for all schedules (manual, 9): none within the budget has a gckpt_plan_cost below
- * proven_cost, and none has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget for
- * AUTO and OPTIMAL, the argument of gckpt_frontier_plan, and otherwise the plan's own bytes. gap is
- * (cost - proven_cost) / cost of a store-all plan; 0 means optimal. The true minimum can be higher
- * than the bounds: with few bytes, where forwards must run a third time; with gckpt_recompute,
- * which the bounds ignore; if updates in the backward or several micro-batches keep buffers longer;
- * if an op can only run late (several losses). If memory for the proof runs out, the bounds are
- * parameters + state, and the cost without recomputes. */
-GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
-GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Returns the cost of a step of desc.batch rows: all micro-batches of a rank (short ones in
- * proportion, the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX
- * if it is that or more. In seconds: manual, 7. */
-GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* rows of a micro-batch */
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* most rows of a step */
+/* What a plan needs and costs: a result of gckpt_plan_describe. */
+typedef struct {
+    size_t arena;     /* bytes of the step arena */
+    size_t peak;      /* greatest sum of live arena bytes */
+    size_t offloaded; /* bytes of slower memory used */
+    double recompute; /* cost of recomputes / forwards */
+    /* cost is the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies
+     * to slower memory and back minus their hidden cost. hidden_cost is the part of the copies'
+     * cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
+     * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
+    uint64_t cost, hidden_cost;
+    double overhead;
+    /* Lower bounds for all schedules (manual, 9): none within the budget has a cost below
+     * proven_cost, and none has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget
+     * for AUTO and OPTIMAL, the argument of gckpt_frontier_plan, and otherwise the plan's own
+     * bytes. gap is (cost - proven_cost) / cost of a store-all plan; 0 means optimal. The true
+     * minimum can be higher than the bounds: with few bytes, where forwards must run a third time;
+     * with gckpt_recompute, which the bounds ignore; if updates in the backward or several
+     * micro-batches keep buffers longer; if an op can only run late (several losses). If memory for
+     * the proof runs out, the bounds are parameters + state, and the cost without recomputes. */
+    uint64_t proven_cost;
+    size_t proven_bytes;
+    double gap;
+    /* The cost of a step of desc.batch rows: all micro-batches of a rank (short ones in proportion,
+     * the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX if it is
+     * that or more. In seconds: manual, 7. */
+    uint64_t step_cost;
+    int64_t rows;           /* rows of a micro-batch */
+    int64_t batch;          /* most rows of a step */
+    int update_in_backward; /* 1 if it updates in the backward */
+    gckpt_mode mode;        /* the mode that AUTO chose */
+    int instructions;       /* number of instructions */
+    int buffers;            /* number of buffers */
+    /* A hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs, constants
+     * and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every machine
+     * and for every plan of the graph with as many virtual ranks. */
+    uint64_t hash;
+} gckpt_plan_info;
+/* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
+ * instructions. */
+GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
 /* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
  * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1 if it updates in the backward */
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* the mode that AUTO chose */
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* e.g. "store-all" */
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* number of instructions */
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
 /* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range. */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* Cost and bytes of instruction i. */
@@ -1086,12 +1096,11 @@ typedef enum {
     GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
-    int start, end;      /* its first and last instruction; last: the plan's length at the end */
+    int start, end;      /* its first and last instruction; at the end, last is their number */
     size_t offset, size; /* bytes */
     int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* number of buffers */
 /* Describes buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
@@ -1106,10 +1115,6 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 #endif
 
-/* Returns a hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs,
- * constants and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every
- * machine and for every plan of the graph with as many virtual ranks. */
-GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
@@ -1147,13 +1152,13 @@ typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *term
 typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                          gckpt_cost *costs, int cost_count, void *user);
 /* Chooses the micro-batch together with the plan: returns the plan with the least
- * gckpt_plan_step_cost, then fewest bytes, then most rows, among the plans of all micro-batch sizes
- * (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the cost
- * model, and so the same plan on every machine. A graph that mixes rows is planned with the whole
- * batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and memory
- * must not be a block. Graphs are temporary; parameters that they create stay in the store if a
- * plan is found. Returns NULL after an error, which the store then has; if the budget is too small,
- * the text names the least bytes, and the bytes for 1.5 times the least cost. */
+ * gckpt_plan_info.step_cost, then fewest bytes, then most rows, among the plans of all micro-batch
+ * sizes (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the
+ * cost model, and so the same plan on every machine. A graph that mixes rows is planned with the
+ * whole batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and
+ * memory must not be a block. Graphs are temporary; parameters that they create stay in the store
+ * if a plan is found. Returns NULL after an error, which the store then has; if the budget is too
+ * small, the text names the least bytes, and the bytes for 1.5 times the least cost. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
@@ -1162,9 +1167,9 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 /* A plan of this cost fits in `bytes`; the search found no cheaper one. */
 typedef struct {
     size_t bytes;
-    uint64_t cost;              /* gckpt_plan_cost */
-    double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
-    uint64_t proven_cost;       /* gckpt_plan_proven_cost within these bytes */
+    uint64_t cost;              /* gckpt_plan_info.cost */
+    double recompute, overhead; /* gckpt_plan_info.recompute, gckpt_plan_info.overhead */
+    uint64_t proven_cost;       /* gckpt_plan_info.proven_cost within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
 /* Finds the points of GCKPT_OPTIMAL for all budgets. Freeze and quantise parameters before. desc is
@@ -1460,7 +1465,7 @@ typedef struct {
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
     gckpt_memory memory; /* memory for tables, caches, copies, and the arena if `arena` is NULL */
-    /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment; NULL (default)
+    /* Step arena of gckpt_plan_info.arena bytes, aligned to the plan's alignment; NULL (default)
      * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;
     size_t arena_size; /* bytes of arena */
@@ -1482,7 +1487,7 @@ typedef struct {
      * time; each plan counts the bytes. NULL (default) allocates own caches. */
     gckpt_exec *caches_of;
     /* offload copies `bytes` bytes to position `at` of a slower memory (file, chip) of
-     * gckpt_plan_offloaded bytes, reload copies them back; return the bytes done. If fewer, the
+     * gckpt_plan_info.offloaded bytes, reload copies them back; return the bytes done. If less, the
      * step ends with E_FILE and changes nothing. If both are NULL, host memory is used. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
@@ -1702,7 +1707,7 @@ typedef struct {
     double (*clock)(void *user);  /* returns seconds from any origin */
     void *user;                   /* passed to clock */
     gckpt_profile_entry *entries; /* one entry an instruction; set to 0 before the first step */
-    int count;                    /* length of entries: the plan's length */
+    int count;                    /* length of entries: gckpt_plan_info.instructions */
     int64_t steps;                /* number of profiled steps; set to 0 before the first */
     double total_seconds; /* time of the calls, with checks, feeds and the norm; set to 0 before */
     gckpt_report report;  /* report of the last step */
@@ -1716,10 +1721,10 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
 #ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {
-    int64_t rows;    /* gckpt_plan_rows */
+    int64_t rows;    /* gckpt_plan_info.rows */
     size_t bytes;    /* gckpt_plan_bytes */
-    uint64_t cost;   /* gckpt_plan_step_cost: the prediction */
-    double overhead; /* gckpt_plan_overhead */
+    uint64_t cost;   /* gckpt_plan_info.step_cost: the prediction */
+    double overhead; /* gckpt_plan_info.overhead */
     double seconds;  /* seconds of a step without its updates, the least of `runs` steps */
     int runs;        /* number of timed steps; 0 if the limit was reached before */
 } gckpt_trial;

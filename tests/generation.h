@@ -143,7 +143,7 @@ static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gck
     const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, restart = style == WINDOWED ? 31 : 11;
     size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->bf16.precision ? 2 : 4));
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
-    CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
+    CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_describe(one.p).arena + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);
     CHECK(gen_call(&all, B, 0, whole) == GCKPT_OK && gckpt_position(all.e) == 0);
     for (int round = 0; round < 2; round++) {

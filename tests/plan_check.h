@@ -628,6 +628,7 @@ static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
     memset(f, 0, sizeof *f);
     f->count = g->count;
     f->node = (pc_node *)pc_alloc((size_t)f->count, sizeof *f->node);
@@ -635,7 +636,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     f->trained = (unsigned char *)pc_alloc((size_t)f->count, 1);
     for (int i = 0; i < f->count; i++)
         pc_read_lowering(f, plan, i);
-    f->length = gckpt_plan_length(plan);
+    f->length = info.instructions;
     f->list = (gckpt_instruction *)pc_alloc((size_t)f->length, sizeof *f->list);
     f->usage = (gckpt_usage *)pc_alloc((size_t)f->length, sizeof *f->usage);
     for (int x = 0; x < f->length; x++) {
@@ -646,31 +647,31 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     }
     for (int i = 0; i < f->count; i++)
         pc_read_fused(f, plan, i);
-    f->buffers = gckpt_plan_buffers(plan);
+    f->buffers = info.buffers;
     f->buffer = (gckpt_buffer *)pc_alloc((size_t)f->buffers, sizeof *f->buffer);
     for (int b = 0; b < f->buffers; b++)
         gckpt_plan_buffer(plan, b, &f->buffer[b]);
-    f->mode = gckpt_plan_mode(plan);
-    f->in_backward = gckpt_plan_in_backward(plan);
-    f->rows = gckpt_plan_rows(plan);
-    f->arena = gckpt_plan_arena(plan);
-    f->bound = gckpt_plan_peak(plan);
+    f->mode = info.mode;
+    f->in_backward = info.update_in_backward;
+    f->rows = info.rows;
+    f->arena = info.arena;
+    f->bound = info.peak;
     f->bytes = gckpt_plan_bytes(plan);
     for (int k = 0; k < GCKPT_BYTES_KINDS; k++)
         f->kind[k] = k == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(plan, k);
-    f->work = gckpt_plan_cost(plan);
-    f->hidden = gckpt_plan_hidden_cost(plan);
-    f->recompute = gckpt_plan_recompute(plan);
-    f->overhead = gckpt_plan_overhead(plan);
-    f->offload_bytes = desc ? desc->offload.bytes : gckpt_plan_offloaded(plan);
+    f->work = info.cost;
+    f->hidden = info.hidden_cost;
+    f->recompute = info.recompute;
+    f->overhead = info.overhead;
+    f->offload_bytes = desc ? desc->offload.bytes : info.offloaded;
     f->budget = desc ? desc->budget : 0;
     f->by_model = desc && !desc->costs.by_id && !desc->backend;
-    f->batch = gckpt_plan_batch(plan);
-    f->offloaded = gckpt_plan_offloaded(plan);
+    f->batch = info.batch;
+    f->offloaded = info.offloaded;
     const int for_cpu = plan->backend_id <= GCKPTI_BACKEND_PLAIN;
     if (for_cpu) {
-        f->proven_work = gckpt_plan_proven_cost(plan);
-        f->proven_bytes = gckpt_plan_proven_bytes(plan);
+        f->proven_work = info.proven_cost;
+        f->proven_bytes = info.proven_bytes;
         pc_read_fields(f, plan);
     } else if (desc) {
         f->precision = desc->bf16.precision;
@@ -2125,7 +2126,7 @@ static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_
         d = *desc;
     d.costs.by_id = b->measure ? &measured : NULL;
     for (size_t i = b->count; i-- > 0;) {
-        if (plan && b->rows[i] == gckpt_plan_rows(plan)) {
+        if (plan && b->rows[i] == gckpt_plan_describe(plan).rows) {
             pc_checked(plan, b->graph[i], &d, file, line);
             break;
         }

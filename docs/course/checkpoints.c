@@ -7,13 +7,14 @@ static size_t row(gckpt_graph *g, const gckpt_term *loss, const char *name, gckp
 {
     const gckpt_plan_desc desc = { .mode = mode, .budget = budget };
     gckpt_plan *p = gckpt_plan_new(g, loss, 1, &desc);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     if (p == NULL) {
         printf("%-26s %s\n", name, gckpt_error_text(g));
         return 0;
     }
     const size_t bytes = gckpt_plan_bytes(p);
-    printf("%-26s %8zu  %6.1f %%  %5.1f %%\n", name, bytes, 100 * gckpt_plan_overhead(p),
-           100 * (double)gckpt_plan_proven_cost(p) / (double)gckpt_plan_cost(p));
+    printf("%-26s %8zu  %6.1f %%  %5.1f %%\n", name, bytes, 100 * info.overhead,
+           100 * (double)info.proven_cost / (double)info.cost);
     gckpt_plan_free(p);
     return bytes;
 }

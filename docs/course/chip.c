@@ -44,7 +44,7 @@ int main(void)
         for (int step = 0; e != NULL && step < 300; step++)
             gckpt_step(e, feeds, 2, 32, &adamw, &r);
         printf("%zu given, %zu taken, of them %zu for the step: loss %.4f; %s\n", budget,
-               gckpt_plan_bytes(p), gckpt_plan_arena(p), r.loss,
+               gckpt_plan_bytes(p), gckpt_plan_describe(p).arena, r.loss,
                e == NULL ? gckpt_error_text(s) : "no heap was used");
         gckpt_exec_free(e), gckpt_plan_free(p);
         gckpt_graph_free(g), gckpt_store_free(s);

@@ -27,7 +27,7 @@ int main(void)
             while (t.step < 150 && tiny_step(&t, &loss))
                 continue;
             printf("%7zu bytes, %4.1f %% longer, loss %.4f, weights %016llx\n",
-                   gckpt_plan_bytes(t.plan), 100 * gckpt_plan_overhead(t.plan), loss,
+                   gckpt_plan_bytes(t.plan), 100 * gckpt_plan_describe(t.plan).overhead, loss,
                    (unsigned long long)gckpt_store_hash(t.store));
             unsigned char says[64];
             if (i == 0 && tiny_write(&t, says, 64, 16))

@@ -17,7 +17,8 @@ int main(void)
     gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
     const gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    for (int i = 0; i < gckpt_plan_length(p); i++) {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    for (int i = 0; i < info.instructions; i++) {
         gckpt_instruction at;
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
@@ -29,7 +30,7 @@ int main(void)
     }
     printf("weights %zu, optimiser %zu, step %zu: %zu bytes\n",
            gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS),
-           gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE), gckpt_plan_arena(p), gckpt_plan_bytes(p));
+           gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE), info.arena, gckpt_plan_bytes(p));
     gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
     return 0;
 }

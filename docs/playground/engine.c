@@ -333,11 +333,12 @@ static const char *first_line(const char *s)
 
 static void put_instructions(text *t, const gckpt_plan *p)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     empty(&now.printed);
     gckpt_plan_print(p, put_bytes, &now.printed);
     const char *line = now.printed.failed ? "" : first_line(now.printed.at);
     put(t, "\"instructions\":[");
-    for (int i = 0; i < gckpt_plan_length(p); i++) {
+    for (int i = 0; i < info.instructions; i++) {
         gckpt_instruction at;
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
@@ -347,7 +348,7 @@ static void put_instructions(text *t, const gckpt_plan *p)
         put_list(t, i == 0, all, 6);
     }
     put(t, "],\"buffers\":[");
-    for (int i = 0; i < gckpt_plan_buffers(p); i++) {
+    for (int i = 0; i < info.buffers; i++) {
         gckpt_buffer b;
         gckpt_plan_buffer(p, i, &b);
         const uint64_t all[] = { (uint64_t)b.start, (uint64_t)b.end, b.offset, b.size,
@@ -373,20 +374,21 @@ const char *EXPORT(playground_plan)(int mode, double budget)
     gckpt_plan *p = mode == GCKPT_OPTIMAL && now.frontier != NULL
                         ? gckpt_frontier_plan(now.frontier, d.budget)
                         : gckpt_plan_new(now.graph, &now.term, 1, &d);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     if (p == NULL)
         return complain(t, gckpt_error_text(now.graph));
     put(t, "{");
     put_member(t, "bytes", gckpt_plan_bytes(p));
-    put_member(t, "arena", gckpt_plan_arena(p));
-    put_member(t, "live", gckpt_plan_peak(p));
-    put_member(t, "work", gckpt_plan_cost(p));
-    put_member(t, "proven_work", gckpt_plan_proven_cost(p));
-    put_member(t, "proven_bytes", gckpt_plan_proven_bytes(p));
-    put_member(t, "rows", (uint64_t)gckpt_plan_rows(p));
+    put_member(t, "arena", info.arena);
+    put_member(t, "live", info.peak);
+    put_member(t, "work", info.cost);
+    put_member(t, "proven_work", info.proven_cost);
+    put_member(t, "proven_bytes", info.proven_bytes);
+    put_member(t, "rows", (uint64_t)info.rows);
     put(t, "\"overhead\":");
-    put_fraction(t, gckpt_plan_overhead(p));
+    put_fraction(t, info.overhead);
     put(t, ",\"mode\":");
-    put_name(t, gckpt_mode_name(gckpt_plan_mode(p)));
+    put_name(t, gckpt_mode_name(info.mode));
     put(t, ",");
     put_instructions(t, p);
     put(t, "}");
@@ -413,9 +415,10 @@ unsigned char *EXPORT(playground_text)(int size)
 /* Writes "again":[names of recomputed results], and "results", the number of computed ones. */
 static void put_again(text *t, const gckpt_plan *p)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     int results = 0, first = 1;
     put(t, ",\"again\":[");
-    for (int i = 0; i < gckpt_plan_length(p); i++) {
+    for (int i = 0; i < info.instructions; i++) {
         gckpt_instruction at;
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
@@ -447,13 +450,14 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     empty(t);
     if (!tiny_open(&run.tiny, &o, &memory, run.text, run.size))
         return complain(t, run.tiny.error);
+    const gckpt_plan_info info = gckpt_plan_describe(run.tiny.plan);
     put(t, "{");
     put_member(t, "bytes", gckpt_plan_bytes(run.tiny.plan));
-    put_member(t, "arena", gckpt_plan_arena(run.tiny.plan));
+    put_member(t, "arena", info.arena);
     put(t, "\"mode\":");
-    put_name(t, gckpt_mode_name(gckpt_plan_mode(run.tiny.plan)));
+    put_name(t, gckpt_mode_name(info.mode));
     put(t, ",\"overhead\":");
-    put_fraction(t, gckpt_plan_overhead(run.tiny.plan));
+    put_fraction(t, info.overhead);
     put_again(t, run.tiny.plan);
     put(t, "}");
     return end(t);

@@ -37,13 +37,14 @@ static inline int job_print_plan_as(gckpt_graph *g, const gckpt_term *term, gckp
     desc->kernels.plain = 1;
     desc->kernels.alignment = 8;
     gckpt_plan *p = gckpt_plan_new(g, term, term != NULL, desc);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     if (!p || gckpt_plan_c(p, name, job_to_stdout, NULL) != GCKPT_OK) {
         fprintf(stderr, "%s\n", gckpt_error_text(g));
         return 1;
     }
-    printf("#define %s_arena_bytes %lu\n", name, (unsigned long)gckpt_plan_arena(p));
-    printf("/* %s, %lu bytes, %d %% computed again */\n", gckpt_mode_name(gckpt_plan_mode(p)),
-           (unsigned long)gckpt_plan_bytes(p), (int)(100 * gckpt_plan_recompute(p) + 0.5));
+    printf("#define %s_arena_bytes %lu\n", name, (unsigned long)info.arena);
+    printf("/* %s, %lu bytes, %d %% computed again */\n", gckpt_mode_name(info.mode),
+           (unsigned long)gckpt_plan_bytes(p), (int)(100 * info.recompute + 0.5));
     return 0;
 }
 

@@ -30,7 +30,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
-/* Returns the instruction that completes a fetch, or the plan's length if the step's end does. */
+/* Returns the instruction that completes a fetch, or p->length if the step's end does. */
 static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     int x = (int)p->length;

@@ -115,4 +115,12 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
     return mib * cost_per_mib + ((rest * cost_per_mib + 0xfffff) >> 20);
 }
 
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                      plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
+                      plan->arena
+                : 0;
+}
+
 GCKPTI_COLD_END

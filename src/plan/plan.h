@@ -221,7 +221,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
  * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_hash; hash of the ops that run */           \
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, offload_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)            \

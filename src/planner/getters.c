@@ -7,32 +7,6 @@ static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
 }
 
-/* Getters of one number of a plan; they return 0 for NULL. */
-#define GCKPTI_GETTER(type, name, value)                                                           \
-    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
-GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
-GCKPTI_GETTER(size_t, bytes,
-              plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                  plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
-                  plan->arena)
-GCKPTI_GETTER(size_t, arena, plan->arena)
-GCKPTI_GETTER(size_t, peak, plan->peak)
-GCKPTI_GETTER(size_t, offloaded, plan->offloaded)
-GCKPTI_GETTER(size_t, proven_bytes, plan->proven_bytes)
-GCKPTI_GETTER(double, recompute, plan->recompute)
-GCKPTI_GETTER(double, overhead, gckpti_relative_cost(plan, plan->least_cost))
-GCKPTI_GETTER(double, gap, gckpti_relative_cost(plan, plan->proven_cost))
-GCKPTI_GETTER(uint64_t, cost, plan->cost)
-GCKPTI_GETTER(uint64_t, hidden_cost, plan->hidden)
-GCKPTI_GETTER(uint64_t, proven_cost, plan->proven_cost)
-GCKPTI_GETTER(uint64_t, hash, plan->hash)
-GCKPTI_GETTER(int64_t, rows, plan->rows)
-GCKPTI_GETTER(int64_t, batch, plan->batch)
-GCKPTI_GETTER(int, in_backward, plan->update_in_backward != 0)
-GCKPTI_GETTER(int, length, (int)plan->length)
-GCKPTI_GETTER(int, buffers, (int)plan->buffer_count)
-#undef GCKPTI_GETTER
-
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
     if (!plan || !plan->info || !out || i < 0 || (size_t)i >= plan->length)
@@ -62,12 +36,10 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     return GCKPT_OK;
 }
 
-GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
+static uint64_t gckpti_step_cost(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0, micro_batches = 1;
     gckpt_usage u;
-    if (!plan)
-        return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
     if (plan->virtual_ranks > 1) { /* of one rank; a virtual rank's only micro-batch counts whole */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
@@ -87,6 +59,33 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     body -= plan->hidden; /* so that a short micro-batch counts in proportion */
     body = body / rows * batch + body % rows * batch / rows;
     return gckpti_add_cost(once, body);
+}
+
+GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
+{
+    gckpt_plan_info d;
+    memset(&d, 0, sizeof d);
+    if (!plan)
+        return d;
+    d.arena = plan->arena;
+    d.peak = plan->peak;
+    d.offloaded = plan->offloaded;
+    d.recompute = plan->recompute;
+    d.cost = plan->cost;
+    d.hidden_cost = plan->hidden;
+    d.overhead = gckpti_relative_cost(plan, plan->least_cost);
+    d.proven_cost = plan->proven_cost;
+    d.proven_bytes = plan->proven_bytes;
+    d.gap = gckpti_relative_cost(plan, plan->proven_cost);
+    d.step_cost = gckpti_step_cost(plan);
+    d.rows = plan->rows;
+    d.batch = plan->batch;
+    d.update_in_backward = plan->update_in_backward != 0;
+    d.mode = plan->mode;
+    d.instructions = (int)plan->length;
+    d.buffers = (int)plan->buffer_count;
+    d.hash = plan->hash;
+    return d;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)

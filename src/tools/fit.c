@@ -93,8 +93,8 @@ static int gckpti_cannot_split(const gckpt_plan *p)
 static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
-    uint64_t cost = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
-             plan_cost = gckpt_plan_step_cost(plan);
+    uint64_t cost = best ? gckpt_plan_describe(best).step_cost : UINT64_MAX,
+             plan_cost = gckpt_plan_describe(plan).step_cost;
     int fewer = plan_cost == cost && gckpti_required_bytes(plan) < gckpti_required_bytes(best);
     int better = !gckpti_cannot_split(plan) && (!best || plan_cost < cost || fewer);
     gckpt_plan_free(better ? best : plan);
@@ -108,7 +108,8 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
     most = f->phase == 2 ? f->fast_bytes - 1 : most;
     int no_repeats = p->best.cost == p->base_cost; /* false if gckpt_recompute demands more */
-    return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
+    const uint64_t cost = gckpt_plan_describe(plan).step_cost;
+    return (no_repeats && f->best && cost > gckpt_plan_describe(f->best).step_cost) ||
            gckpti_cannot_split(plan) ||
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
@@ -117,7 +118,7 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
  * whether even the store-all plan costs more than a fast step. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
-    const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
+    const uint64_t cost = plan ? gckpt_plan_describe(plan).step_cost : UINT64_MAX;
     const uint64_t most = gckpti_fast_cost(f->least_cost);
     const int64_t vrank_rows = gckpti_largest_vrank(&f->desc, NULL), rows = p->g->rows;
     const int64_t step_rows = (vrank_rows > rows ? vrank_rows : rows) * p->virtual_ranks;

@@ -72,7 +72,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_print(&k,
                  "cost %u a micro-batch; proven: no schedule in its budget has less than %u, none "
                  "fits in less than %z bytes\n",
-                 plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
+                 plan->cost, plan->proven_cost, plan->proven_bytes);
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
                  plan->alignment, precisions[plan->precision]);
@@ -183,7 +183,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                  "\"arena\":%z,\"lower_bound\":%z,\"work\":%u,\"proven_work\":%u,"
                  "\"proven_bytes\":%z},\"traceEvents\":[\n",
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
-                 plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
+                 plan->cost, plan->proven_cost, plan->proven_bytes);
     gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
                      "\"plan: 1 ns is one unit of cost\"}},\n"
                      "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"

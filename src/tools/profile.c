@@ -67,7 +67,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     const gckpt_plan *p = exec->plan;
     if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
         state.result = gckpti_error(
-            exec, GCKPT_E_ARG, "profile_step: needs a clock, gckpt_plan_length entries and count");
+            exec, GCKPT_E_ARG, "profile_step: needs a clock, and an entry for each instruction");
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;

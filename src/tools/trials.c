@@ -18,17 +18,18 @@ static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->t
 /* Adds a plan to the trials; frees it and returns 0 if it costs more than 5/4 of the first. */
 static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
 {
-    uint64_t least = gckpt_plan_step_cost(r->plan[0]), cost = gckpt_plan_step_cost(plan);
-    if (!plan || (r->count > 0 && cost > least + least / 4)) {
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
+    const uint64_t least = gckpt_plan_describe(r->plan[0]).step_cost;
+    if (!plan || (r->count > 0 && info.step_cost > least + least / 4)) {
         gckpt_plan_free(plan);
         return 0;
     }
     gckpt_trial *t = &r->timed->trials[r->count];
     memset(t, 0, sizeof *t);
-    t->rows = plan->rows;
+    t->rows = info.rows;
     t->bytes = gckpt_plan_bytes(plan);
-    t->cost = cost;
-    t->overhead = gckpt_plan_overhead(plan);
+    t->cost = info.step_cost;
+    t->overhead = info.overhead;
     r->plan[r->count++] = plan;
     return 1;
 }

@@ -99,8 +99,8 @@ static query_result run_query(query *q)
     a.result = q->kind == FIT ? gckpt_error(q->s) : gckpt_error(g);
     CHECK((p != NULL) == (a.result == GCKPT_OK && q->kind != GRAPH));
     a.bytes = p ? gckpt_plan_bytes(p) : 0;
-    a.work = p ? gckpt_plan_cost(p) : 0;
-    a.bound = p ? gckpt_plan_proven_cost(p) : 0;
+    a.work = p ? gckpt_plan_describe(p).cost : 0;
+    a.bound = p ? gckpt_plan_describe(p).proven_cost : 0;
     gckpt_plan_free(p);
     gckpt_frontier_free(f);
     if (q->kind == GRAPH)

@@ -60,7 +60,7 @@ static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, 
     d.mode = GCKPT_STORE_ALL;
     d.budget = 0;
     gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
-    const size_t all = gckpt_plan_bytes(p), proven = gckpt_plan_proven_bytes(p);
+    const size_t all = gckpt_plan_bytes(p), proven = gckpt_plan_describe(p).proven_bytes;
     double figure[BUDGET_PARTS + 1] = { 0 }, best = 1e9;
     gckpt_plan_free(p);
     d.mode = GCKPT_OPTIMAL;
@@ -69,7 +69,7 @@ static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, 
         for (int k = 0; k < BUDGET_PARTS; k += apart) {
             d.budget = proven + (size_t)((double)(all - proven) * budget_parts[k] / 1000);
             p = gckpt_plan_new(g, terms, count, &d);
-            figure[k] = p ? gckpt_plan_overhead(p) : -1;
+            figure[k] = p ? gckpt_plan_describe(p).overhead : -1;
             gckpt_plan_free(p);
         }
         d.budget = 1;

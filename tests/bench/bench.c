@@ -597,8 +597,8 @@ static void measure_model(measurement *m, const void *what)
         profile_print(&p, samples.n);
     m->loss = report.loss;
     m->parameters = b.parameters;
-    m->rows = gckpt_plan_rows(b.plan);
-    m->in_backward = gckpt_plan_in_backward(b.plan);
+    m->rows = gckpt_plan_describe(b.plan).rows;
+    m->in_backward = gckpt_plan_describe(b.plan).update_in_backward;
     m->planned = (long long)gckpt_plan_bytes(b.plan);
     finish(m);
     bench_free(&b);

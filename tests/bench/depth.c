@@ -45,14 +45,15 @@ static int plan_depth(row *r, const size *z)
         gckpt_plan_desc desc = { .mode = m < 0 ? GCKPT_AUTO : modes[m] };
         desc.budget = m == OPTIMAL ? r[SQRT].bytes : m == TENTH ? tenth(&b) : 0;
         gckpt_plan *p = gckpt_plan_new(b.graph, &b.loss, 1, &desc);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         ok = p != NULL;
         if (!ok)
             fprintf(stderr, "depth: %s\n", gckpt_error_text(b.graph));
         else if (m < 0)
-            fastest = (double)gckpt_plan_cost(p);
+            fastest = (double)info.cost;
         else
-            r[m] = (row){ gckpt_plan_arena(p), (size_t)b.parameters * sizeof(float),
-                          gckpt_plan_bytes(p), (double)gckpt_plan_cost(p) / fastest - 1 };
+            r[m] = (row){ info.arena, (size_t)b.parameters * sizeof(float),
+                          gckpt_plan_bytes(p), (double)info.cost / fastest - 1 };
         gckpt_plan_free(p);
     }
     bench_free(&b);

@@ -72,13 +72,14 @@ static int run(bench *b, const size *z, double part, double limit)
         fprintf(stderr, "fastest: %s\n", gckpt_error_text(b->store));
     for (int i = 0; i < PLANS && rounds > 0; i++) {
         const gckpt_plan *p = plan[i];
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         if (i == 0)
             printf("| %d x %d, T%d, B%d | ", z->layers, z->dim, z->context, z->batch);
         if (i == 0)
             printf(part > 0 ? "within %.1f MB |" : "no budget |", 1e-6 * (double)desc.budget);
         printf(" %dx%d | %.1f | %.1f %% | %.1f | %.1f |",
-               (int)(gckpt_plan_batch(p) / gckpt_plan_rows(p)), (int)gckpt_plan_rows(p),
-               1e-6 * (double)gckpt_plan_bytes(p), 100 * gckpt_plan_overhead(p),
+               (int)(info.batch / info.rows), (int)info.rows,
+               1e-6 * (double)gckpt_plan_bytes(p), 100 * info.overhead,
                1e3 * predict(p, costs, update), 1e3 * median(took[i], rounds));
     }
     for (int i = 0; i < PLANS; i++) {

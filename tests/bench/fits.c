@@ -219,7 +219,7 @@ static row largest(const family *of, gckpt_optimiser optimiser, size_t capacity,
             best.width = width;
             best.whole = all;
             best.bytes = p ? bytes_of(&n, p) : all;
-            best.extra = 100 * gckpt_plan_overhead(p);
+            best.extra = 100 * gckpt_plan_describe(p).overhead;
             best.parameters = 0;
             for (int i = 0; i < gckpt_store_count(n.store); i++) {
                 gckpt_parameter q;

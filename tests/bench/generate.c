@@ -181,8 +181,8 @@ static int measure(gckpt_storage storage)
            "%5.1f %%; arenas %.1f %.1f MB\n",
            storages[storage], 1e3 * one, 1e-9 * bytes / one, 1e-9 * rate, 100 * bytes / one / rate,
            1e3 * many / (double)(o.prompt - 1), 1e-9 * flops / many, 1e-9 * median(fma, 3),
-           100 * flops / many / median(fma, 3), 1e-6 * (double)gckpt_plan_arena(p.decode.plan),
-           1e-6 * (double)gckpt_plan_arena(p.prefill.plan));
+           100 * flops / many / median(fma, 3), 1e-6 * (double)gckpt_plan_describe(p.decode.plan).arena,
+           1e-6 * (double)gckpt_plan_describe(p.prefill.plan).arena);
     if (o.profile) {
         profile_print(o.tokens);
         gckpt_exec_free(p.decode.exec);

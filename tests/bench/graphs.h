@@ -41,7 +41,7 @@ static inline gckpt_plan_desc net_desc(const net *n, gckpt_mode mode)
  * workspace, including unused bytes in the arena. */
 static inline size_t net_bytes(const gckpt_plan *p)
 {
-    return gckpt_plan_arena(p) - gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS);
+    return gckpt_plan_describe(p).arena - gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS);
 }
 
 static inline void net_open(net *n, const char *name, int64_t rows)

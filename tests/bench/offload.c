@@ -27,13 +27,14 @@ static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t li
 
 static void cell(const gckpt_plan *p, double least)
 {
-    if (p && gckpt_plan_offloaded(p))
-        printf(" | %.1f %% (%.1f %%), %.0f MiB", 100 * ((double)gckpt_plan_cost(p) / least - 1),
-               100 * ((double)gckpt_plan_proven_cost(p) / least - 1),
-               (double)gckpt_plan_offloaded(p) / 1048576);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    if (p && info.offloaded)
+        printf(" | %.1f %% (%.1f %%), %.0f MiB", 100 * ((double)info.cost / least - 1),
+               100 * ((double)info.proven_cost / least - 1),
+               (double)info.offloaded / 1048576);
     else if (p)
-        printf(" | %.1f %% (%.1f %%)", 100 * ((double)gckpt_plan_cost(p) / least - 1),
-               100 * ((double)gckpt_plan_proven_cost(p) / least - 1));
+        printf(" | %.1f %% (%.1f %%)", 100 * ((double)info.cost / least - 1),
+               100 * ((double)info.proven_cost / least - 1));
     else
         printf(" |");
     gckpt_plan_free(p);
@@ -56,7 +57,7 @@ int main(void)
     const size_t all = net_bytes(p), fixed = gckpt_plan_bytes(p) - all;
     gckpt_plan_free(p);
     p = plan(&n, 0, 0, 0);
-    const double least = (double)gckpt_plan_cost(p) / (1 + gckpt_plan_overhead(p));
+    const double least = (double)gckpt_plan_describe(p).cost / (1 + gckpt_plan_describe(p).overhead);
     gckpt_plan_free(p);
     for (overlap = 0; overlap < 2; overlap++) {
         printf("\n## Copies %s\n\n| activations | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n",

@@ -289,7 +289,7 @@ static int run(T *made, T *loss, gckpt_isa isa, gckpt_precision precision)
     const double start = now();
     for (int n = 0; result == GCKPT_OK && (n < 5 || now() - start < 0.05); n++) {
         w.pass = -1;
-        result = gckpt_step(exec, r.feed, r.feeds, gckpt_plan_batch(plan), &hyper, NULL);
+        result = gckpt_step(exec, r.feed, r.feeds, gckpt_plan_describe(plan).batch, &hyper, NULL);
     }
     if (result == GCKPT_OK)
         for (int pass = 0; pass < 2; pass++)

@@ -109,7 +109,8 @@ static int print_row(bench *b, const size *z, gckpt_plan_desc d, const char *how
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     gckpt_exec_desc x = { .offload = offload, .reload = reload, .wait = wait_for };
     gckpt_plan *p = gckpt_plan_new(b->graph, &b->loss, 1, &d);
-    gckpt_exec *e = p ? gckpt_exec_new(p, b->store, gckpt_plan_offloaded(p) ? &x : NULL) : NULL;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    gckpt_exec *e = p ? gckpt_exec_new(p, b->store, info.offloaded ? &x : NULL) : NULL;
     double took[STEPS];
     if (!e)
         return fprintf(stderr, "overlap: %s\n", gckpt_error_text(p ? (void *)b->store : b->graph)), 0;
@@ -120,10 +121,10 @@ static int print_row(bench *b, const size *z, gckpt_plan_desc d, const char *how
         took[i] = seconds(NULL) - t;
     }
     const double measured = 1e3 * median(took, STEPS);
-    const double predicted = 1e-6 * (double)(gckpt_plan_step_cost(p) + update);
+    const double predicted = 1e-6 * (double)(info.step_cost + update);
     printf("| %s | %.1f | %.1f | %.1f | %.1f | %.1f | %.3f |\n", how,
-           1e-6 * (double)gckpt_plan_arena(p), 1e-6 * (double)gckpt_plan_offloaded(p),
-           1e-6 * (double)gckpt_plan_hidden_cost(p), predicted, measured, predicted / measured);
+           1e-6 * (double)info.arena, 1e-6 * (double)info.offloaded,
+           1e-6 * (double)info.hidden_cost, predicted, measured, predicted / measured);
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     return 1;
@@ -148,7 +149,7 @@ int main(int argc, char **argv)
     uint64_t update = 0;
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .threads = 1, .costs.by_id = costs, .costs.count = count };
     if (costs && gckpt_calibrate(b.exec, b.feeds, 2, z.batch, seconds, NULL, costs, count, &update) == GCKPT_OK) {
-        const size_t all = gckpt_plan_bytes(b.plan), arena = gckpt_plan_arena(b.plan);
+        const size_t all = gckpt_plan_bytes(b.plan), arena = gckpt_plan_describe(b.plan).arena;
         printf("GPT of %d layers, width %d, context %d, batch %d, 1 thread; a file at %.0f MB/s\n\n", z.layers,
                z.dim, z.context, z.batch, megabytes);
         printf(

@@ -140,16 +140,17 @@ static int open_range(range *r, const net *n, int as_built, pareto *c)
     r->as_built = as_built;
     for (int i = 0; good && gckpt_frontier_get(f, i, &at) == GCKPT_OK; i++) {
         gckpt_plan *p = gckpt_frontier_plan(f, at.bytes);
-        good = p != NULL && gckpt_plan_bytes(p) <= at.bytes && gckpt_plan_cost(p) == at.cost;
+        good = p != NULL && gckpt_plan_bytes(p) <= at.bytes && gckpt_plan_describe(p).cost == at.cost;
         if (good) {
             gckpt_plan *alone = plan_in(r, at.bytes);
+            const gckpt_plan_info info = gckpt_plan_describe(alone);
             r->least = i == 0 ? at.bytes : r->least;
             r->others = gckpt_plan_bytes(p) - net_bytes(p);
-            pareto_add(c, net_bytes(p), gckpt_plan_overhead(p));
-            const double more = at.overhead - gckpt_plan_overhead(alone);
+            pareto_add(c, net_bytes(p), gckpt_plan_describe(p).overhead);
+            const double more = at.overhead - info.overhead;
             r->points++;
-            r->above += at.cost > gckpt_plan_cost(alone);
-            r->below += at.cost < gckpt_plan_cost(alone);
+            r->above += at.cost > info.cost;
+            r->below += at.cost < info.cost;
             r->most = more > r->most ? more : r->most;
             gckpt_plan_free(alone);
         } else {
@@ -164,7 +165,7 @@ static int open_range(range *r, const net *n, int as_built, pareto *c)
     for (int i = 0; i < PROVEN && good; i++) {
         gckpt_plan *p =
             plan_in(r, r->least + (size_t)((double)(r->all - r->least) * i / (PROVEN - 1)));
-        r->proven_points += gckpt_plan_gap(p) <= 0.001;
+        r->proven_points += gckpt_plan_describe(p).gap <= 0.001;
         gckpt_plan_free(p);
     }
     return good;
@@ -178,7 +179,8 @@ static size_t fewest(const range *r, uint64_t work, int proven)
     for (int first = 1; first || many > few + (many - r->others) / 500; first = 0) {
         size_t middle = first ? few : few + (many - few) / 2;
         gckpt_plan *p = plan_in(r, middle);
-        int enough = (proven ? gckpt_plan_proven_cost(p) : gckpt_plan_cost(p)) <= work;
+        const gckpt_plan_info info = gckpt_plan_describe(p);
+        int enough = (proven ? info.proven_cost : info.cost) <= work;
         size_t bytes = gckpt_plan_bytes(p);
         gckpt_plan_free(p);
         if (first && enough)
@@ -196,14 +198,14 @@ static column column_of(const range *r, uint64_t work)
 {
     column c = { 0, 0, 0, 0 };
     gckpt_plan *p = plan_in(r, r->all);
-    c.none = gckpt_plan_cost(p) > work;
+    c.none = gckpt_plan_describe(p).cost > work;
     gckpt_plan_free(p);
     if (c.none)
         return c;
     c.bytes = fewest(r, work, 0);
     c.proven = fewest(r, work, 1);
     p = plan_in(r, c.bytes);
-    c.gap = gckpt_plan_gap(p);
+    c.gap = gckpt_plan_describe(p).gap;
     gckpt_plan_free(p);
     return c;
 }
@@ -213,8 +215,9 @@ static column column_of(const range *r, uint64_t work)
 static column last_column(const range *r, uint64_t step, double *extra)
 {
     gckpt_plan *p = plan_in(r, r->least);
-    column c = { 0, r->least, r->proven, gckpt_plan_gap(p) };
-    *extra = (double)gckpt_plan_cost(p) / (double)step - 1;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    column c = { 0, r->least, r->proven, info.gap };
+    *extra = (double)info.cost / (double)step - 1;
     gckpt_plan_free(p);
     return c;
 }
@@ -234,8 +237,9 @@ static void sample(subject *s)
         const range *r = &s->built;
         const size_t budget = r->least + (size_t)((double)(r->all - r->least) * at * at * at);
         gckpt_plan *p = plan_in(r, budget);
-        pareto_add(&s->lines[OPTIMAL], net_bytes(p), gckpt_plan_overhead(p));
-        pareto_add(&s->least, budget - r->others, gckpt_plan_overhead(p) - gckpt_plan_gap(p));
+        const gckpt_plan_info info = gckpt_plan_describe(p);
+        pareto_add(&s->lines[OPTIMAL], net_bytes(p), info.overhead);
+        pareto_add(&s->least, budget - r->others, info.overhead - info.gap);
         gckpt_plan_free(p);
     }
     pareto_finish(&s->lines[OPTIMAL]);
@@ -249,7 +253,7 @@ static int one_plan(const net *n, gckpt_mode mode, pareto *c)
         fprintf(stderr, "plans: %s: %s\n", n->name, gckpt_error_text(n->graph));
         return 0;
     }
-    pareto_add(c, net_bytes(p), gckpt_plan_overhead(p));
+    pareto_add(c, net_bytes(p), gckpt_plan_describe(p).overhead);
     gckpt_plan_free(p);
     return 1;
 }
@@ -261,7 +265,7 @@ static comparison compare_line(const range *r, const pareto *theirs)
     for (int i = 0; i < theirs->n; i++) {
         gckpt_plan *p = plan_of(r->n, GCKPT_OPTIMAL, 1, theirs->p[i].bytes + r->others);
         if (p != NULL) {
-            const double more = gckpt_plan_overhead(p) - theirs->p[i].overhead;
+            const double more = gckpt_plan_describe(p).overhead - theirs->p[i].overhead;
             const double ratio = more / (1 + theirs->p[i].overhead);
             d.slower += more > 0;
             d.clearly += more > 0.001;
@@ -478,8 +482,9 @@ static void print_few(FILE *f, const subject *s)
             continue;
         }
         gckpt_plan *p = plan_in(&s->built, budget);
-        fprintf(f, " +%.1f %% | *+%.1f %%* |\n", 100 * gckpt_plan_overhead(p),
-                100 * (gckpt_plan_overhead(p) - gckpt_plan_gap(p)));
+        const gckpt_plan_info info = gckpt_plan_describe(p);
+        fprintf(f, " +%.1f %% | *+%.1f %%* |\n", 100 * info.overhead,
+                100 * (info.overhead - info.gap));
         gckpt_plan_free(p);
     }
 }

@@ -100,7 +100,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
         double p = median(points[i].predicted, rounds), m = median(points[i].measured, rounds);
         good = good && p / m > 0.9 && p / m < 1.1;
         printf("| %zu | %zu | %.1f %% | %.2f | %.2f | %.3f | %.2f |\n", points[i].budget,
-               gckpt_plan_bytes(points[i].plan), 100 * gckpt_plan_overhead(points[i].plan), 1e3 * p,
+               gckpt_plan_bytes(points[i].plan), 100 * gckpt_plan_describe(points[i].plan).overhead, 1e3 * p,
                1e3 * m, p / m, 1e3 * median(points[i].wall, rounds));
     }
     printf("\nThe update and the checks are %.2f ms of each. %s\n", 1e-6 * (double)update,

@@ -110,9 +110,10 @@ static inline int rotor_read(rotor *r)
     const gckpt_graph *g = r->n->graph;
     const gckpt_plan_desc desc = net_desc(r->n, GCKPT_STORE_ALL);
     gckpt_plan *plan = gckpt_plan_new(r->n->graph, &r->n->loss, 1, &desc);
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
     if (plan == NULL)
         return 0;
-    int length = gckpt_plan_length(plan);
+    int length = info.instructions;
     int *number =
         (int *)rotor_new((size_t)gckpt_graph_size(g), sizeof *number); /* index of a tensor's op */
     unsigned char *active = (unsigned char *)rotor_new((size_t)gckpt_graph_size(g), 1);
@@ -121,7 +122,7 @@ static inline int rotor_read(rotor *r)
     size_t *during = (size_t *)rotor_new((size_t)length + 1, sizeof *during);
     r->all = net_bytes(plan);
     r->ops = (rotor_op *)rotor_new((size_t)length, sizeof *r->ops);
-    for (int i = 0; i < gckpt_plan_buffers(plan); i++) {
+    for (int i = 0; i < info.buffers; i++) {
         gckpt_buffer b;
         gckpt_plan_buffer(plan, i, &b);
         if (b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_WORKSPACE)
@@ -734,7 +735,7 @@ static inline int rotor_points(const rotor *r, double slot, pareto *c)
         gckpt_plan *p = gckpt_plan_new(r->n->graph, &r->n->loss, 1, &desc);
         good = p != NULL;
         if (good)
-            pareto_add(c, net_bytes(p), gckpt_plan_overhead(p));
+            pareto_add(c, net_bytes(p), gckpt_plan_describe(p).overhead);
         else
             fprintf(stderr, "rotor, %s: %s\n", r->n->name, gckpt_error_text(r->n->graph));
         gckpt_plan_free(p);

@@ -96,12 +96,13 @@ static gckpt_plan *plan_of(const net *n, gckpt_precision precision, gckpt_mode m
 /* Prints the plan's row of the table and frees the plan. whole: bytes of a store-all plan's arena. */
 static int print_row(const char *name, gckpt_plan *p, size_t whole)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     if (p == NULL)
         return 0;
     printf("| %s | %.0f | %.0f %% | %.0f %% | +%.1f %% | +%.1f %% |\n", name,
-           1e-6 * (double)gckpt_plan_arena(p), 100 * (double)gckpt_plan_arena(p) / (double)whole,
-           100 * gckpt_plan_recompute(p), 100 * gckpt_plan_overhead(p),
-           100 * (gckpt_plan_overhead(p) - gckpt_plan_gap(p)));
+           1e-6 * (double)info.arena, 100 * (double)info.arena / (double)whole,
+           100 * info.recompute, 100 * info.overhead,
+           100 * (info.overhead - info.gap));
     gckpt_plan_free(p);
     return 1;
 }
@@ -119,11 +120,11 @@ static int print_rows(const net *n, const char *what, gckpt_precision precision,
     printf("| *%s* | | | | | |\n", what);
     if (good && *whole == 0) {
         gckpt_plan *all = plan_of(n, precision, GCKPT_STORE_ALL, 0);
-        *whole = all != NULL ? gckpt_plan_arena(all) : 0;
+        *whole = all != NULL ? gckpt_plan_describe(all).arena : 0;
         good = print_row("store-all", all, *whole);
     }
     const size_t block_bytes = good ? gckpt_plan_bytes(blocks) : 0;
-    const size_t others = good ? block_bytes - gckpt_plan_arena(blocks) : 0;
+    const size_t others = good ? block_bytes - gckpt_plan_describe(blocks).arena : 0;
     good = good && print_row("one checkpoint a block", blocks, *whole) &&
            print_row("**optimal**, half of store-all",
                      plan_of(n, precision, GCKPT_OPTIMAL, others + *whole / 2), *whole);
@@ -179,7 +180,7 @@ int main(void)
     net_free(&n);
     good = good && open_stack(&n, &llama_13b, GCKPT_STORAGE_I8);
     gckpt_plan *all = good ? plan_of(&n, GCKPT_BF16, GCKPT_STORE_ALL, 0) : NULL;
-    int8 = all != NULL ? gckpt_plan_arena(all) : 0;
+    int8 = all != NULL ? gckpt_plan_describe(all).arena : 0;
     gckpt_plan_free(all);
     net_free(&n);
     printf("\n| %s, weights as | weights, MB | least, fp32, MB | least, bf16, MB |\n|---|---|---|---|\n",

@@ -81,12 +81,14 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
 static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, const gckpt_plan *fit,
                             size_t budget)
 {
+    const gckpt_plan_info fit_info = gckpt_plan_describe(fit);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     CHECK(t->count >= 1 && t->count <= GCKPT_MAX_TRIALS && t->fastest >= 0 && t->fastest < t->count);
     const gckpt_trial *mine = &t->trials[t->fastest], *first = &t->trials[0];
-    CHECK(mine->rows == gckpt_plan_rows(p) && mine->bytes == gckpt_plan_bytes(p) &&
-          mine->cost == gckpt_plan_step_cost(p) && mine->runs > 0);
-    CHECK(first->rows == gckpt_plan_rows(fit) && first->bytes == gckpt_plan_bytes(fit) &&
-          first->cost == gckpt_plan_step_cost(fit));
+    CHECK(mine->rows == info.rows && mine->bytes == gckpt_plan_bytes(p) &&
+          mine->cost == info.step_cost && mine->runs > 0);
+    CHECK(first->rows == fit_info.rows && first->bytes == gckpt_plan_bytes(fit) &&
+          first->cost == fit_info.step_cost);
     for (int i = 0; i < t->count; i++) {
         const gckpt_trial *a = &t->trials[i];
         CHECK_MSG(!budget || a->bytes <= budget, "trial %d: %lu bytes", i, (unsigned long)a->bytes);
@@ -224,15 +226,17 @@ static void test_clock(void)
         t.count = 77;
         ticks = 0;
         gckpt_plan *p = gckpt_fit_timed(s, build, &m, B, &d, NULL, &t);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         gckpt_plan *fit = gckpt_fit(s, build, &m, B, &d, NULL);
+        const gckpt_plan_info fit_info = gckpt_plan_describe(fit);
         CHECK_MSG(p && fit && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(s));
         if (i < 2)
             CHECK(t.count == 0 && t.fastest == 0 && ticks == 0);
         else
             check_report_of(&t, p, fit, d.budget);
         if (i < 3)
-            CHECK(gckpt_plan_rows(p) == gckpt_plan_rows(fit) &&
-                  gckpt_plan_step_cost(p) == gckpt_plan_step_cost(fit));
+            CHECK(info.rows == fit_info.rows &&
+                  info.step_cost == fit_info.step_cost);
         gckpt_plan_free(fit);
         util_free(NULL, p, NULL, s);
     }
@@ -299,7 +303,7 @@ static void test_choice(void)
             of_rows[i] = i == rows ? 10 * i : 20 * i;
         ticks = 0;
         gckpt_plan *p = gckpt_fit_timed(s, build_slow, &m, B, NULL, even, &t);
-        CHECK_MSG(p && gckpt_plan_rows(p) == rows, "%s", gckpt_error_text(s));
+        CHECK_MSG(p && gckpt_plan_describe(p).rows == rows, "%s", gckpt_error_text(s));
         CHECK(t.count >= 6 && t.trials[t.fastest].runs > t.trials[t.fastest ? 0 : 1].runs);
         gckpt_plan_free(p);
         for (int i = 1; i <= B; i++) /* a difference of 1 % counts as noise */
@@ -348,7 +352,7 @@ static void test_arena(void)
     gckpt_plan_desc d = { .update_in_backward = 1 }; /* trials update nothing, so skip_nonfinite is without effect */
     how.skip_nonfinite = 1;
     p = gckpt_fit_timed(s, build_wide, &m, B, &d, NULL, &t);
-    CHECK_MSG(p && gckpt_plan_in_backward(p), "%s", gckpt_error_text(s));
+    CHECK_MSG(p && gckpt_plan_describe(p).update_in_backward, "%s", gckpt_error_text(s));
     util_free(NULL, p, NULL, s);
 }
 
@@ -405,7 +409,7 @@ static void test_errors(void)
     m.mixes = 1; /* a graph whose rows depend on each other is never split into micro-batches */
     gckpt_fit_timing t = timing(&m, 100);
     p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
-    CHECK_MSG(p && gckpt_plan_rows(p) == B && t.count >= 1, "%s", gckpt_error_text(s));
+    CHECK_MSG(p && gckpt_plan_describe(p).rows == B && t.count >= 1, "%s", gckpt_error_text(s));
     for (int i = 0; i < t.count; i++)
         CHECK(t.trials[i].rows == B);
     gckpt_plan_free(p);

@@ -526,7 +526,7 @@ static void run(int train)
             const int id = gckpt_id(net.fetch[i].tensor), g = net.fetch[i].gradient;
             const float *x = net.fetched[i] ? net.fetched[i] : gckpt_fetch(net.exec, id, g);
             const size_t n = net.fetched[i]
-                                 ? net.size[i] / (size_t)(gckpt_plan_batch(net.plan)) * (size_t)rows
+                                 ? net.size[i] / (size_t)(gckpt_plan_describe(net.plan).batch) * (size_t)rows
                                  : net.size[i];
             if (x)
                 print_values(g ? "grad" : "value", net.fetched_as[i], x, (int64_t)n);

@@ -1250,7 +1250,7 @@ static uint64_t train(trial *o)
     }
     o->loss = report.loss;
     o->bytes = gckpt_plan_bytes(p);
-    o->arena = gckpt_plan_arena(p);
+    o->arena = gckpt_plan_describe(p).arena;
     if (o->debug & GCKPT_DEBUG_MEASURE)
         CHECK_MSG(gckpt_bytes_measured(e) == o->bytes, "mode %d, micro %d: %zu planned, %zu used",
                   (int)desc.mode, (int)o->micro, o->bytes, gckpt_bytes_measured(e));
@@ -2216,8 +2216,8 @@ static void test_weights_fit(void)
             p[with] = gckpt_fit(s, build_pair, NULL, 4, &d[with], NULL);
             gckpt_store_free(s);
         }
-        CHECK_MSG(!p[0] == !p[1] && gckpt_plan_arena(p[0]) == gckpt_plan_arena(p[1]) &&
-                      gckpt_plan_in_backward(p[0]) == gckpt_plan_in_backward(p[1]),
+        CHECK_MSG(!p[0] == !p[1] && gckpt_plan_describe(p[0]).arena == gckpt_plan_describe(p[1]).arena &&
+                      gckpt_plan_describe(p[0]).update_in_backward == gckpt_plan_describe(p[1]).update_in_backward,
                   "fit in %zu bytes: another plan with copies", budget);
         gckpt_plan_free(p[0]);
         gckpt_plan_free(p[1]);

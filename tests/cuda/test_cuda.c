@@ -368,8 +368,8 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         d.offload.overlap = offloads == 2;
         gckpt_plan_free(p);
         p = gckpt_plan_new(g, &term, 1, &d);
-        CHECK_MSG(p && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(g));
-        CHECK((gckpt_plan_hidden_cost(p) > 0) == (offloads == 2));
+        CHECK_MSG(p && gckpt_plan_describe(p).offloaded > 0, "%s", gckpt_error_text(g));
+        CHECK((gckpt_plan_describe(p).hidden_cost > 0) == (offloads == 2));
     }
     const gckpt_exec_desc how = { .backend = b };
     gckpt_exec *e = gckpt_exec_new(p, s, &how);

@@ -189,7 +189,7 @@ static void test_random(unsigned seed)
     file f = { 0 };
     CHECK(summary_open(&m, net.g, net.s, p) == GCKPT_OK);
     check_rows(&m, p, seed);
-    gckpt_profile prof = { .clock = tick, .user = &clock, .count = gckpt_plan_length(p) };
+    gckpt_profile prof = { .clock = tick, .user = &clock, .count = gckpt_plan_describe(p).instructions };
     prof.entries = (gckpt_profile_entry *)calloc((size_t)prof.count, sizeof *prof.entries);
     gckpt_feed feeds[NET_FEEDS];
     const gckpt_hyper hyper = { .lr = 0.01f };

@@ -78,8 +78,9 @@ static void net_free(net *n)
  * error. */
 static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *memory)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     int32_t tokens[BATCH * T], targets[BATCH * T];
-    gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, gckpt_plan_in_backward(p) ? 0.0f : 1.0f };
+    gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, info.update_in_backward ? 0.0f : 1.0f };
     gckpt_report report = { 0, 0, 0, 0 };
     gckpt_result result = GCKPT_OK;
     net n = net_new(PLAIN_NET, memory);
@@ -96,7 +97,7 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
         }
         gckpt_feed feeds[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
         int64_t rows = p->batch < BATCH ? p->batch : BATCH;
-        result = gckpt_plan_mode(p) == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, rows, &report)
+        result = info.mode == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, rows, &report)
                                                        : gckpt_step(e, feeds, 2, rows, &hyper, &report);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
         hash = hash * 31 + gckpt_store_hash(n.s);
@@ -182,8 +183,9 @@ static void planned_again(void)
     for (int i = 0; i < REQUESTS; i++) {
         net n = net_new(PLAIN_NET, NULL), again = net_new(PLAIN_NET, NULL);
         gckpt_plan *p = request_plan(&n, i), *q = request_plan(&again, i);
-        CHECK_MSG(gckpt_plan_hash(p) == GOLDEN, "hash %016llx", (unsigned long long)gckpt_plan_hash(p));
-        CHECK(gckpt_plan_hash(q) == GOLDEN);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
+        CHECK_MSG(info.hash == GOLDEN, "hash %016llx", (unsigned long long)info.hash);
+        CHECK(gckpt_plan_describe(q).hash == GOLDEN);
         CHECK(same_text(p, q, gckpt_plan_print) && same_text(p, q, print_c));
         CHECK(memcmp(&p->recompute, &q->recompute, sizeof p->recompute) == 0);
         net_free(&n);     /* a plan remains valid when its graph is freed */
@@ -208,7 +210,7 @@ static void any_desc(void)
         d.offload.overlap = i < 4 ? 0 : i == 4 ? 2 : -1;
         gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
         CHECK_MSG(p != NULL, "%d: %s", (int)i, gckpt_error_text(n.g));
-        CHECK(p && p->overlap_offload == (i >= 4) && gckpt_plan_batch(p) == d.batch);
+        CHECK(p && p->overlap_offload == (i >= 4) && gckpt_plan_describe(p).batch == d.batch);
         gckpt_plan_free(p);
         net_free(&n);
     }
@@ -220,7 +222,7 @@ static void other_graphs(void)
     for (int i = 1; i < NETS; i++) {
         net other = net_new(i, NULL);
         gckpt_plan *q = gckpt_plan_new(other.g, other.terms, 2, NULL);
-        CHECK_MSG(q != NULL && (gckpt_plan_hash(q) == GOLDEN) == (i == OTHER_KEEP || i == FROZEN), "net %d", i);
+        CHECK_MSG(q != NULL && (gckpt_plan_describe(q).hash == GOLDEN) == (i == OTHER_KEEP || i == FROZEN), "net %d", i);
         gckpt_plan_free(q);
         net_free(&other);
     }
@@ -460,13 +462,15 @@ static void plain(void)
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan_desc d = { .batch = BATCH };
     gckpt_plan *fast = gckpt_plan_new(n.g, n.terms, 2, &d);
+    const gckpt_plan_info fast_info = gckpt_plan_describe(fast);
     d.kernels.plain = 1;
     gckpt_plan *small = gckpt_plan_new(n.g, n.terms, 2, &d);
-    CHECK(fast && small && gckpt_plan_arena(small) <= gckpt_plan_arena(fast));
+    const gckpt_plan_info info = gckpt_plan_describe(small);
+    CHECK(fast && small && info.arena <= fast_info.arena);
     CHECK(run(small, 0, NULL) == run(fast, 0, NULL) &&
           run(fast, GCKPT_DEBUG_PLAIN, NULL) == run(small, GCKPT_DEBUG_PLAIN, NULL));
 #ifdef GCKPT_NO_FAST
-    CHECK(gckpt_plan_arena(small) == gckpt_plan_arena(fast));
+    CHECK(info.arena == fast_info.arena);
     gckpt_plan copy = *small;
     copy.made_for = GCKPTI_BACKEND_CPU;
     CHECK(!gckpt_exec_new(&copy, n.s, NULL) && strstr(gckpt_error_text(n.s), "plain = 1"));

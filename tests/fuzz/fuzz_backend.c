@@ -350,12 +350,13 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
 static void steps(net_run *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows,
                   const gckpt_hyper *h, int inference, int way, int updates)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(l->p);
     l->e = gckpt_exec_new(l->p, l->s, d);
     for (int i = 0; i < 2 && l->e; i++) {
         memset(&l->report[i], 0, sizeof l->report[i]);
         l->result[i] = inference ? gckpt_forward(l->e, f, n, rows, &l->report[i])
-                                 : step(l->e, i ? way : 0, f, n, rows, gckpt_plan_rows(l->p), h,
-                                        &l->report[i], gckpt_plan_length(l->p), updates);
+                                 : step(l->e, i ? way : 0, f, n, rows, info.rows, h,
+                                        &l->report[i], info.instructions, updates);
         MUST(l->result[i] < GCKPT_E_SHAPE ||
                  (gckpt_error(l->e) == l->result[i] && gckpt_error_text(l->e)[0]),
              "no text");

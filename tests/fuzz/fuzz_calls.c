@@ -515,28 +515,29 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
 }
 static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_plan_desc *d)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     size_t kinds = 0;
     const char *op = NULL;
     int64_t first;
-    const int length = gckpt_plan_length(p);
-    MUST(length >= 0 && gckpt_plan_bytes(p) >= gckpt_plan_arena(p) &&
-             gckpt_plan_arena(p) >= gckpt_plan_peak(p),
+    const int length = info.instructions;
+    MUST(length >= 0 && gckpt_plan_bytes(p) >= info.arena &&
+             info.arena >= info.peak,
          "bytes");
     MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
          (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds +=
             i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
-    MUST(kinds == gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_peak(p),
+    MUST(kinds == gckpt_plan_bytes(p) - info.arena + info.peak,
          "kinds add up to %lu", (unsigned long)kinds);
-    MUST(gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) || d->mode == GCKPT_INFERENCE,
+    MUST(info.proven_cost <= info.cost || d->mode == GCKPT_INFERENCE,
          "proven work");
-    MUST(gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p), "proven bytes");
-    MUST(gckpt_plan_overhead(p) >= 0 && gckpt_plan_gap(p) >= 0 && gckpt_plan_recompute(p) >= 0,
-         "overhead %g, gap %g", gckpt_plan_overhead(p), gckpt_plan_gap(p));
+    MUST(info.proven_bytes <= gckpt_plan_bytes(p), "proven bytes");
+    MUST(info.overhead >= 0 && info.gap >= 0 && info.recompute >= 0,
+         "overhead %g, gap %g", info.overhead, info.gap);
     gckpt_plan_split_exact(p, &op);
-    gckpt_plan_rank_rows(p, gckpt_plan_batch(p), 0, &first);
-    MUST(gckpt_plan_step_cost(p) >= gckpt_plan_cost(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
+    gckpt_plan_rank_rows(p, info.batch, 0, &first);
+    MUST(info.step_cost >= info.cost || info.batch < info.rows,
          "step work");
     if (g && choose(&in, 8) == 0) { /* a check that takes longer than all others, so only one plan in eight gets it */
         const char *problem = plan_check(p, g, d);
@@ -547,7 +548,7 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
 static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
 {
     s->store = nets[net].store, s->net = net, s->d = *d;
-    s->length = gckpt_plan_length(s->p), s->tensors = gckpt_graph_size(nets[net].g);
+    s->length = gckpt_plan_describe(s->p).instructions, s->tensors = gckpt_graph_size(nets[net].g);
     gckpt_instruction last;
     for (int i = 0; gckpt_plan_get(s->p, i, &last) == GCKPT_OK; i++)
         s->updates |= last.kind == GCKPT_UPDATE;
@@ -593,7 +594,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     /* makes the plan once more for a smaller budget, so that ops are recomputed or values offloaded */
     const unsigned less = choose(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
-        d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
+        d.budget = gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena * less / 16;
         if (less % 4 == 0) /* makes offloading almost free, so that the plan offloads */
             d.offload.bytes = 1 << 14, d.offload.cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
@@ -798,7 +799,7 @@ static void exec_of(int command, int i, int plan)
     d.isa = in.odd || available[d.isa] ? d.isa : GCKPT_ISA_AUTO;
     d.copy_feeds = a >> 2 & 1;
     d.skip_nonfinite = (a >> 3 & 3) == 3;
-    const int host_bytes = a & 32 || (!in.odd && gckpt_plan_offloaded(plans[plan].p) > 0);
+    const int host_bytes = a & 32 || (!in.odd && gckpt_plan_describe(plans[plan].p).offloaded > 0);
     d.offload = host_bytes ? offload : NULL, d.reload = host_bytes ? reload : NULL;
     d.wait = host_bytes && c & 1 ? wait_for : NULL;
     if (in.odd && c % 16 == 0)
@@ -839,18 +840,19 @@ static void exec_of(int command, int i, int plan)
     x->e = e, x->of = plans[plan], x->debug = d.debug, x->block = block;
     x->of.store = store;
     x->of.p = NULL;
-    x->of.in_batch = gckpt_plan_batch(plans[plan].p);
+    x->of.in_batch = gckpt_plan_describe(plans[plan].p).batch;
     x->has_store = 1, x->caches_of = caches;
     if (caches >= 0)
         execs[caches].users++;
     const gckpt_plan *made_from = plans[plan].p;
+    const gckpt_plan_info info = gckpt_plan_describe(made_from);
     covered[FAST].count += gckpt_exec_isa(e) > GCKPT_ISA_C;
     covered[PLAIN].count += gckpt_exec_isa(e) == GCKPT_ISA_PLAIN;
     covered[BLOCK].count += block != NULL;
-    covered[OFFLOADS].count += gckpt_plan_offloaded(made_from) > 0;
+    covered[OFFLOADS].count += info.offloaded > 0;
     covered[VRANKS].count += plans[plan].d.ranks.virtual_ranks > 1;
     covered[BF16].count += plans[plan].d.bf16.precision != GCKPT_FP32;
-    covered[SPLIT].count += gckpt_plan_rows(made_from) < gckpt_plan_batch(made_from);
+    covered[SPLIT].count += info.rows < info.batch;
     covered[RANK].count += d.transport != NULL;
     if (plans[plan].net >= 0)
         covered[CACHES].count += nets[plans[plan].net].net.caches > 0,
@@ -863,10 +865,10 @@ static void exec_of(int command, int i, int plan)
         }
     MUST(gckpt_exec_isa(e) != GCKPT_ISA_AUTO, "which instructions?");
     /* records the properties that decide whether two executors must give the same bits */
-    x->of.d.mode = gckpt_plan_mode(plans[plan].p);
-    x->of.d.batch = gckpt_plan_rows(plans[plan].p);
+    x->of.d.mode = gckpt_plan_describe(plans[plan].p).mode;
+    x->of.d.batch = gckpt_plan_describe(plans[plan].p).rows;
     x->of.d.schedule.as_built = gckpt_plan_split_exact(plans[plan].p, NULL);
-    x->of.d.update_in_backward = gckpt_plan_in_backward(plans[plan].p);
+    x->of.d.update_in_backward = gckpt_plan_describe(plans[plan].p).update_in_backward;
     x->of.d.budget = gckpt_plan_bytes(plans[plan].p);
     x->of.d.offload.bytes = gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_PARAMETERS) +
                             gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_STATE);
@@ -1412,18 +1414,18 @@ static void getters(int command)
              "node %d", i);
     if (plan >= 0) {
         const gckpt_plan *p = plans[plan].p;
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         MUST((gckpt_plan_get(p, i, &instruction) == GCKPT_OK) ==
-                 (i >= 0 && i < gckpt_plan_length(p)),
+                 (i >= 0 && i < info.instructions),
              "instruction %d", i);
-        MUST((gckpt_plan_usage(p, i, &usage) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_length(p)),
+        MUST((gckpt_plan_usage(p, i, &usage) == GCKPT_OK) == (i >= 0 && i < info.instructions),
              "usage %d", i);
         MUST((gckpt_plan_buffer(p, i, &buffer) == GCKPT_OK) ==
-                 (i >= 0 && i < gckpt_plan_buffers(p)),
+                 (i >= 0 && i < info.buffers),
              "buffer %d", i);
-        MUST(gckpt_plan_name(p, i) && gckpt_plan_op(p, i) && gckpt_mode_name(gckpt_plan_mode(p)),
+        MUST(gckpt_plan_name(p, i) && gckpt_plan_op(p, i) && gckpt_mode_name(info.mode),
              "names");
         gckpt_plan_kind_bytes(p, i);
-        gckpt_plan_hidden_cost(p), gckpt_plan_offloaded(p), gckpt_plan_hash(p);
         MUST(gckpt_store_need(p) >= gckpt_store_need(NULL), "store_need");
         int64_t first = -1;
         const int64_t rows = number(&in, 20);

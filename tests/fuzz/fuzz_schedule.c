@@ -98,11 +98,12 @@ static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruc
 /* Makes the list of instructions, from the list of plan p or from nothing. Returns its length. */
 static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_instruction *list)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     static gckpt_instruction plain[MOST];
     const int tensors = gckpt_graph_size(g);
     int n = 0;
     const unsigned how = byte(b);
-    for (int i = 0; how % 8 != 7 && i < gckpt_plan_length(p) && n < MOST / 2; i++) {
+    for (int i = 0; how % 8 != 7 && i < info.instructions && n < MOST / 2; i++) {
         gckpt_plan_get(p, i, &plain[n]);
         n += plain[n].kind == GCKPT_FORWARD || plain[n].kind == GCKPT_BACKWARD ||
              plain[n].kind == GCKPT_RELOAD || plain[n].kind == GCKPT_OFFLOAD_DONE;
@@ -207,7 +208,7 @@ static void try_one(bytes in)
         if (d.mode != GCKPT_STORE_ALL) {
             d.offload.cost = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
             d.budget = d.mode == GCKPT_AUTO
-                           ? gckpt_plan_bytes(a.p) - gckpt_plan_arena(a.p) * (1 + from / 16) / 20
+                           ? gckpt_plan_bytes(a.p) - gckpt_plan_describe(a.p).arena * (1 + from / 16) / 20
                            : 0;
             by = gckpt_plan_new(c.g, c.net.term, c.net.terms, &d);
             d.budget = 0;
@@ -228,8 +229,8 @@ static void try_one(bytes in)
             const char *problem = o / 16 % 4 == q % 4 ? plan_check(c.p, c.g, &d) : NULL;
             const gckpt_isa isa = q % 16 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
             accepted++;
-            again += gckpt_plan_recompute(c.p) > 0;
-            offloads += gckpt_plan_offloaded(c.p) > 0;
+            again += gckpt_plan_describe(c.p).recompute > 0;
+            offloads += gckpt_plan_describe(c.p).offloaded > 0;
             /* a backward does not read its loss, so the loss may run after it, though no plan of the library does so */
             if (problem && strstr(problem, "backward of") &&
                 strstr(problem, "comes before its forward"))

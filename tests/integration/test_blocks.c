@@ -271,7 +271,7 @@ static void test_printed(int more)
     gckpt_plan constant = *p;
     constant.block = NULL;
     size_t exec = gckpt_exec_need(&constant, NULL);
-    CHECK(exec < gckpt_exec_need(p, NULL) && exec > gckpt_plan_arena(p));
+    CHECK(exec < gckpt_exec_need(p, NULL) && exec > gckpt_plan_describe(p).arena);
     const char *ids = strstr((char *)f.bytes, "enum {\n    m_store_bytes__0 = 0,\n    m_exec_bytes__1 = 1");
     const char *in_store = "\n#define m_store_bytes (", *in_exec = "\n#define m_exec_bytes (";
     const char *at = ids ? strstr(ids, in_store) : NULL;
@@ -353,7 +353,7 @@ static void test_random(unsigned seed)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     if (p && chance(40)) {
         d.mode = GCKPT_AUTO;
-        d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) / 4;
+        d.budget = gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena / 4;
         d.offload.bytes = 1 << 16;
         gckpt_plan *q = gckpt_plan_new(net.g, net.term, net.terms, &d);
         if (q) {
@@ -372,7 +372,7 @@ static void test_random(unsigned seed)
     x.copy_feeds = chance(50);
     x.skip_nonfinite = chance(50);
     x.debug = below(16);
-    if (chance(30) && gckpt_plan_arena(p) + 128 < sizeof arena) {
+    if (chance(30) && gckpt_plan_describe(p).arena + 128 < sizeof arena) {
         uintptr_t past = (uintptr_t)arena % 128;
         x.arena = (unsigned char *)arena + (128 - past) % 128;
         x.arena_size = sizeof arena - 128;

@@ -151,6 +151,7 @@ static outcome train(const run *r)
                                   .schedule.instructions = r->schedule, .schedule.count = r->instructions,
                                   .optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
         return o;
     gckpt_exec_desc exec_desc = { .debug = r->debug | GCKPT_DEBUG_MEASURE,
@@ -183,9 +184,9 @@ static outcome train(const run *r)
     o.norm = report.grad_norm;
     o.count = report.count;
     o.bytes = gckpt_plan_bytes(p);
-    o.arena = gckpt_plan_arena(p);
-    o.bound = gckpt_plan_peak(p);
-    o.recompute = gckpt_plan_recompute(p);
+    o.arena = info.arena;
+    o.bound = info.peak;
+    o.recompute = info.recompute;
     o.measured = gckpt_bytes_measured(e);
     util_free(e, p, NULL, s);
     return o;
@@ -312,7 +313,7 @@ static void test_update_in_backward(void)
         for (int step = 0; step < 3; step++)
             CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_OK);
         hash[k] = gckpt_store_hash(s);
-        arena[k] = gckpt_plan_arena(p);
+        arena[k] = gckpt_plan_describe(p).arena;
         hyper.clip = 1;
         CHECK(!k || gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_E_ARG);
         util_free(e, p, NULL, NULL);
@@ -359,13 +360,14 @@ static void test_bytes(void)
     for (int mode = 1; mode <= 4; mode++) {
         d.mode = (gckpt_mode)mode;
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
-        arena[mode] = gckpt_plan_arena(p);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
+        arena[mode] = info.arena;
         bytes[mode] = gckpt_plan_bytes(p);
-        CHECK_MSG((double)arena[mode] <= 1.02 * (double)gckpt_plan_peak(p), "mode %d: arena %lu, bound %lu", mode,
-                  (unsigned long)arena[mode], (unsigned long)gckpt_plan_peak(p));
-        CHECK(mode != GCKPT_STORE_ALL || gckpt_plan_recompute(p) <= 0);
-        CHECK(mode == GCKPT_STORE_ALL || gckpt_plan_recompute(p) > 0);
-        CHECK(mode != GCKPT_SQRT || gckpt_plan_recompute(p) < 1);
+        CHECK_MSG((double)arena[mode] <= 1.02 * (double)info.peak, "mode %d: arena %lu, bound %lu", mode,
+                  (unsigned long)arena[mode], (unsigned long)info.peak);
+        CHECK(mode != GCKPT_STORE_ALL || info.recompute <= 0);
+        CHECK(mode == GCKPT_STORE_ALL || info.recompute > 0);
+        CHECK(mode != GCKPT_SQRT || info.recompute < 1);
         gckpt_plan_free(p);
     }
     CHECK(arena[GCKPT_MEMORY_POOR] < arena[GCKPT_SQRT] && arena[GCKPT_SQRT] < arena[GCKPT_STORE_ALL]);
@@ -378,8 +380,8 @@ static void test_bytes(void)
                             : NULL;
         if (!p)
             continue;
-        if (gckpt_plan_arena(p) < least)
-            least = gckpt_plan_arena(p);
+        if (gckpt_plan_describe(p).arena < least)
+            least = gckpt_plan_describe(p).arena;
         gckpt_plan_free(p);
     }
     /* in a short run, some segment sizes are not tried here, so sqrt may be better than all of them */
@@ -389,11 +391,11 @@ static void test_bytes(void)
     d.mode = GCKPT_AUTO;
     d.budget = bytes[GCKPT_STORE_ALL];
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
-    CHECK(gckpt_plan_mode(p) == GCKPT_STORE_ALL);
+    CHECK(gckpt_plan_describe(p).mode == GCKPT_STORE_ALL);
     gckpt_plan_free(p);
     d.budget--;
     p = gckpt_plan_new(g, &term, 1, &d);
-    CHECK(gckpt_plan_mode(p) != GCKPT_STORE_ALL && gckpt_plan_bytes(p) <= d.budget);
+    CHECK(gckpt_plan_describe(p).mode != GCKPT_STORE_ALL && gckpt_plan_bytes(p) <= d.budget);
     gckpt_plan_free(p);
     d.budget = 1000;
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_BUDGET);
@@ -540,12 +542,12 @@ static void test_fetch_and_inference(void)
         CHECK(!memcmp(first, top, sizeof first) && !memcmp(saved[0], dh, sizeof saved[0]));
         CHECK(!memcmp(saved[1], dw, C * H * sizeof(float)) && !memcmp(saved[2], dtop, sizeof saved[2]));
         gckpt_exec_free(e);
-        size_t training = gckpt_plan_arena(p);
+        size_t training = gckpt_plan_describe(p).arena;
         gckpt_plan_free(p);
         d.mode = GCKPT_INFERENCE;
         d.fetch.count = 1;
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
-        CHECK(gckpt_plan_arena(p) < training);
+        CHECK(gckpt_plan_describe(p).arena < training);
         e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
         CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(m.top), 0), sizeof first));
@@ -679,7 +681,7 @@ static void test_errors(void)
     gckpt_store_free(NULL), gckpt_graph_free(NULL), gckpt_plan_free(NULL), gckpt_exec_free(NULL);
     CHECK(!gckpt_graph_new(NULL, NULL) && !gckpt_plan_new(NULL, NULL, 0, NULL) && !gckpt_exec_new(NULL, NULL, NULL));
     CHECK(!gckpt_input(NULL, "x", GCKPT_F32, gckpt_shape1(1)) && !gckpt_param(NULL, "x", gckpt_shape1(1), init));
-    CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_length(NULL) == 0 && gckpt_id(NULL) == -1 &&
+    CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_describe(NULL).instructions == 0 && gckpt_id(NULL) == -1 &&
           gckpt_shape_of(NULL).n == -1);
     CHECK(gckpt_step(NULL, NULL, 0, 0, NULL, NULL) == GCKPT_E_ARG && gckpt_fetch(NULL, 0, 0) == NULL &&
           gckpt_run_some(NULL, 1, NULL) == GCKPT_E_ARG);
@@ -915,7 +917,7 @@ static void test_print_and_schedule(void)
     CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && text.size > 1000);
     CHECK(gckpt_plan_print(p, file_write, &full) == GCKPT_E_FILE);
     free(text.bytes), free(full.bytes);
-    CHECK(gckpt_plan_get(p, -1, list) == GCKPT_E_ARG && gckpt_plan_get(p, gckpt_plan_length(p), list) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_get(p, -1, list) == GCKPT_E_ARG && gckpt_plan_get(p, gckpt_plan_describe(p).instructions, list) == GCKPT_E_ARG);
     gckpt_plan_free(p);
     d.mode = GCKPT_SCHEDULE;
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);

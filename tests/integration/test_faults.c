@@ -475,7 +475,7 @@ static gckpt_result time_it(gckpt_exec *e, const gckpt_feed *feeds, int n)
 static gckpt_result step(gckpt_exec *e, gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *hyper)
 {
     static gckpt_profile_entry spent[300];
-    gckpt_profile profile = { .clock = seconds, .entries = spent, .count = gckpt_plan_length(p) };
+    gckpt_profile profile = { .clock = seconds, .entries = spent, .count = gckpt_plan_describe(p).instructions };
     if (setup != PROFILE)
         return gckpt_step(e, feeds, setup == OP_CLASSES ? 3 : 2, ROWS, hyper, NULL);
     CHECK(profile.count <= 300);

@@ -111,7 +111,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.offload.cost = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-    offloaded = p ? gckpt_plan_offloaded(p) : 0;
+    offloaded = p ? gckpt_plan_describe(p).offloaded : 0;
     static gckpt_exec_desc how; /* the automatic kernels use OpenMP if it is available */
     how.isa = kernels;
     how.backend = backend;
@@ -155,7 +155,7 @@ static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
         hash = mix(mix(hash, (uint64_t)in.kind), (uint64_t)in.id);
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
         hash = mix(mix(mix(hash, b.offset), b.size), (uint64_t)b.start);
-    return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_cost(p));
+    return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_describe(p).cost);
 }
 
 /* Builds a random network of `ops` ops: long and short skip connections, shared weights, wide and narrow layers. It

@@ -349,7 +349,7 @@ static void unrolled(const huge *h, const gckpt_plan *p, gckpt_plan_desc desc)
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
         if (in.kind == GCKPT_BACKWARD || (in.kind == GCKPT_FORWARD && !seen[in.id]++))
             list[desc.schedule.count++] = in;
-    CHECK(desc.schedule.count < gckpt_plan_length(p) && desc.schedule.count <= 4 * DEEP + 16);
+    CHECK(desc.schedule.count < gckpt_plan_describe(p).instructions && desc.schedule.count <= 4 * DEEP + 16);
     CHECK(!gckpt_plan_new(h->g, &h->term, 1, &desc) && gckpt_error(h->g) == GCKPT_E_MEMORY);
     CHECK(has(gckpt_error_text(h->g), "plan: the step arena would need "));
 }
@@ -387,7 +387,7 @@ static void beyond(void)
         h.costs[i].backward = UINT64_C(1) << 40;
     desc.batch = INT64_MAX / 2;
     p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the cost of one step exceeds 64 bits */
-    CHECK(p && gckpt_plan_step_cost(p) == UINT64_MAX);
+    CHECK(p && gckpt_plan_describe(p).step_cost == UINT64_MAX);
     gckpt_plan_free(p);
     huge_free(&h);
 
@@ -398,7 +398,7 @@ static void beyond(void)
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
     desc.mode = GCKPT_SQRT; /* with most segment sizes the plan is too large, with some it fits */
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
-    CHECK_MSG(p && gckpt_plan_arena(p) <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
+    CHECK_MSG(p && gckpt_plan_describe(p).arena <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
               "sqrt: %s", gckpt_error_text(h.g));
     unrolled(&h, p, desc);
     gckpt_plan_free(p);
@@ -418,7 +418,7 @@ static void beyond(void)
         desc.mode = modes[mode];
         p = gckpt_fit(s, huge_build, &size, 16, &desc, huge_measure);
         CHECK_MSG(p != NULL, "fit, mode %d: %s", mode, gckpt_error_text(s));
-        CHECK(!p || gckpt_plan_rows(p) == (mode == 1 || mode == 3 ? 16 : 8) || mode == 3);
+        CHECK(!p || gckpt_plan_describe(p).rows == (mode == 1 || mode == 3 ? 16 : 8) || mode == 3);
         CHECK(gckpt_error(s) == GCKPT_OK);
         gckpt_plan_free(p);
         size = wide ? (int64_t)3 << 55 : (int64_t)3 << 23; /* even a micro-batch of one row is too large */
@@ -465,7 +465,7 @@ static void large_rows(void)
             gckpt_fit(s, kind == 1 ? vast_build : huge_build, &size, kind == 1 ? 256 : 64, &desc, huge_measure);
         if (kind < 2) {
             CHECK_MSG(p && gckpt_error(s) == GCKPT_OK, "%s", gckpt_error_text(s));
-            CHECK_MSG(!p || (gckpt_plan_rows(p) > 1 && gckpt_plan_rows(p) <= 16), "%d rows", (int)gckpt_plan_rows(p));
+            CHECK_MSG(!p || (gckpt_plan_describe(p).rows > 1 && gckpt_plan_describe(p).rows <= 16), "%d rows", (int)gckpt_plan_describe(p).rows);
             CHECK(gckpt_store_count(s) == (kind ? 1 : DEEP));
         } else {
             CHECK(!p && gckpt_error(s) == GCKPT_E_SHAPE && gckpt_store_count(s) == 0);
@@ -584,9 +584,10 @@ static void in_place(void)
     desc.mode = GCKPT_OPTIMAL;
     desc.budget = gckpt_plan_bytes(all);
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-    CHECK_MSG(gckpt_plan_cost(p) == gckpt_plan_cost(all) && gckpt_plan_bytes(p) <= desc.budget,
-              "%g %% recomputed where store-all fits", 100 * gckpt_plan_recompute(p));
+    CHECK_MSG(info.cost == gckpt_plan_describe(all).cost && gckpt_plan_bytes(p) <= desc.budget,
+              "%g %% recomputed where store-all fits", 100 * info.recompute);
     gckpt_plan_free(p);
     gckpt_plan_free(all);
     gckpt_graph_free(g);

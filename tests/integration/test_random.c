@@ -101,16 +101,17 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     d.backend = RANDOM_BACKEND(want);
     gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend, .custom_optimiser = net_update };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, &x) : NULL;
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(net.g), gckpt_error_text(net.s)))
         exit(check_report("test_random"));
     outcome o = { .bytes = gckpt_plan_bytes(p) };
     CHECK(gckpt_plan_split_exact(p, NULL) == (inference || !mixes_rows(p)) &&
-          gckpt_plan_arena(p) >= gckpt_plan_peak(p));
+          info.arena >= info.peak);
     CHECK(!r->budget || o.bytes <= r->budget);
     gckpt_result result = GCKPT_OK;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
-        result = one_step(e, r, gckpt_plan_length(p), &report);
+        result = one_step(e, r, info.instructions, &report);
         o.loss[i] = report.loss, o.norm[i] = report.grad_norm, o.count = report.count;
         if (result == GCKPT_OK)
             o.terms[i] = util_term_losses(e, net.term, net.terms, &report);
@@ -221,7 +222,8 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     d.fetch.specs = all, d.fetch.count = fetch_count;
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     CHECK_MSG(p != NULL, "seed %u: %s", seed, gckpt_error_text(net.g));
-    for (int i = 0; i < gckpt_plan_length(p); i++)
+    const int length = gckpt_plan_describe(p).instructions;
+    for (int i = 0; i < length; i++)
         n += gckpt_plan_get(p, i, &list[n]) == GCKPT_OK && net.nodes[list[n].id].data;
     gckpt_plan_free(p);
     destroy();

@@ -688,7 +688,7 @@ static void odd_attributes(void)
         const gckpt_fetch_spec fetch = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
         d.mode = GCKPT_INFERENCE, d.fetch.specs = &fetch, d.fetch.count = 1;
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
-        hash[k] = gckpt_plan_hash(p);
+        hash[k] = gckpt_plan_describe(p).hash;
         gckpt_plan_free(p);
     }
     CHECK(hash[0] && hash[1] && hash[0] != hash[1]);
@@ -909,20 +909,20 @@ static void null_objects(void)
           !gckpt_fit(NULL, no_build, NULL, 1, NULL, NULL));
     CHECK(!gckpt_exec_new(NULL, NULL, NULL));
 
-    CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_arena(NULL) == 0 &&
-          gckpt_plan_peak(NULL) == 0);
-    CHECK(gckpt_plan_kind_bytes(NULL, 0) == 0 && gckpt_plan_cost(NULL) == 0 &&
-          gckpt_plan_step_cost(NULL) == 0);
-    CHECK(!(gckpt_plan_recompute(NULL) > 0) && !(gckpt_plan_overhead(NULL) > 0) &&
-          gckpt_plan_rows(NULL) == 0);
-    CHECK(gckpt_plan_in_backward(NULL) == 0 && gckpt_plan_mode(NULL) == GCKPT_AUTO &&
-          gckpt_plan_length(NULL) == 0);
-    CHECK(gckpt_plan_get(NULL, 0, &in) == E_A && gckpt_plan_buffers(NULL) == 0 &&
-          gckpt_plan_hash(NULL) == 0);
+    CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_describe(NULL).arena == 0 &&
+          gckpt_plan_describe(NULL).peak == 0);
+    CHECK(gckpt_plan_kind_bytes(NULL, 0) == 0 && gckpt_plan_describe(NULL).cost == 0 &&
+          gckpt_plan_describe(NULL).step_cost == 0);
+    CHECK(!(gckpt_plan_describe(NULL).recompute > 0) && !(gckpt_plan_describe(NULL).overhead > 0) &&
+          gckpt_plan_describe(NULL).rows == 0);
+    CHECK(gckpt_plan_describe(NULL).update_in_backward == 0 && gckpt_plan_describe(NULL).mode == GCKPT_AUTO &&
+          gckpt_plan_describe(NULL).instructions == 0);
+    CHECK(gckpt_plan_get(NULL, 0, &in) == E_A && gckpt_plan_describe(NULL).buffers == 0 &&
+          gckpt_plan_describe(NULL).hash == 0);
     CHECK(gckpt_plan_buffer(NULL, 0, &buffer) == E_A && !*gckpt_plan_name(NULL, 0));
     gckpt_plan_split_exact(NULL, &name);
     gckpt_plan_split_exact(NULL, NULL);
-    CHECK(gckpt_plan_usage(NULL, 0, &usage) == E_A && gckpt_plan_batch(NULL) == 0 &&
+    CHECK(gckpt_plan_usage(NULL, 0, &usage) == E_A && gckpt_plan_describe(NULL).batch == 0 &&
           !*gckpt_plan_op(NULL, 0));
     CHECK(gckpt_plan_print(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_trace(NULL, swallow, NULL) == E_A);
@@ -1309,7 +1309,7 @@ static void arenas(void)
 
     n = start(&desc, NULL);
     gckpt_exec_free(n.e);
-    const size_t size = gckpt_plan_arena(n.p);
+    const size_t size = gckpt_plan_describe(n.p).arena;
     unsigned char *room = (unsigned char *)malloc(size + 2 * 256 + 16);
     unsigned char *at = room + (256 - (uintptr_t)room % 256);
     gckpt_exec_desc bind = no_desc();
@@ -1592,7 +1592,7 @@ static void partial_steps(void)
     for (int piece = 1; piece < 5; piece++) {
         n = start(&desc, NULL);
         gckpt_feed both[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
-        int runs = 0, length = gckpt_plan_length(n.p), losses_run = 0;
+        int runs = 0, length = gckpt_plan_describe(n.p).instructions, losses_run = 0;
         CHECK(gckpt_next_instruction(n.e).id == -1);
         CHECK(gckpt_step_start(n.e, both, 2, 5, &h) == GCKPT_OK);
         gckpt_result result = GCKPT_MORE;
@@ -1817,10 +1817,11 @@ static void requests(void)
 
     /* calls the getters of a plan with indices out of range */
     gckpt_plan *p = gckpt_plan_new(g, n.terms, 1, NULL);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     gckpt_buffer buffer;
     gckpt_usage usage;
     gckpt_parameter parameter;
-    const int last[] = { gckpt_plan_length(p), gckpt_plan_buffers(p), gckpt_store_count(s) };
+    const int last[] = { info.instructions, info.buffers, gckpt_store_count(s) };
     CHECK(gckpt_plan_get(p, -1, &in) == E_A && gckpt_plan_get(p, last[0], &in) == E_A &&
           gckpt_plan_get(p, 0, NULL) == E_A);
     CHECK(gckpt_plan_get(p, last[0] - 1, &in) == GCKPT_OK && in.kind == GCKPT_UPDATE);

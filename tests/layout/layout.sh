@@ -7,6 +7,7 @@
 #     number; none has more than 70 lines.
 #   - A file includes only headers of its folder, layer headers (folder/folder.h) that DEPS allows its folder, and
 #     base/test_hooks.h. A folder uses only folders above it in MANIFEST.
+#   - api.h declares at most as many public functions as MANIFEST's last line but one says.
 #   - A layer header declares at most as many functions as DEPS says.
 #   - Only a public function's own layer and higher layers call it.
 #   - A line has at most 100 columns, and no tab.
@@ -52,6 +53,7 @@ trap 'rm -f "$generated" "$violations"' EXIT
     { lines[file]++ }
     file ~ /\.[ch]$|\.txt$/ && (length($0) > 100 || /\t/) { print file ":" lines[file] ": more than 100 columns, or a tab" }
     file ~ /\.c$/ && /GCKPTI_WITH_/ { print file ":" lines[file] ": GCKPTI_WITH_.. is for headers" }
+    file == "MANIFEST" && /^# Public functions: at most/ { public_most = $6 + 0; next }
     file == "MANIFEST" && /^# All together/ { sum = $6; long = $9; broad = $15; next }
     (file == "MANIFEST" || file == "DEPS") && (/^#/ || NF == 0) { next }
     file == "MANIFEST" && $1 ~ /\/$/ { sub(/\/$/, "", $1); layer[$1] = ++layers; heading = $1; next }
@@ -85,6 +87,7 @@ trap 'rm -f "$generated" "$violations"' EXIT
     file ~ /\.c$/ && (/GCKPTI_WITH_/ || (/^# *(el)?if.*GCKPT_NO_/ && !/GCKPT_NO_TEXT/)) && $0 != condition[file] {
         print file ":" lines[file] ": tests whether an optional part is present; only whole files (MANIFEST) and headers may"
     }
+    file == "api.h" && /^GCKPT_API / { public++ }
     /^(GCKPTI_[A-Z]+ )?GCKPTI_FN / && is_layer_header(file) { declarations[part]++ }
     is_code(file) && /^[A-Za-z_].*\(/ { head = "" }
     is_code(file) { head = head $0 }
@@ -134,6 +137,8 @@ trap 'rm -f "$generated" "$violations"' EXIT
             print longer " functions have more than 60 lines, " long " are allowed"
         if (broader > broad)
             print broader " functions have more than 6 parameters, " broad " are allowed"
+        if (public > public_most)
+            print "api.h declares " public " public functions, " public_most " are allowed"
         for (f in declarations)
             if (declarations[f] > allowed[f])
                 print "the layer header of " f " declares " declarations[f] " functions, DEPS allows " allowed[f]

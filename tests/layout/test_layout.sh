@@ -37,6 +37,7 @@ long() { yes '' | head -n 100 >> plan/types.c; }
 longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> ${1:-plan/types.c}; }
 broad() { change MANIFEST 's/60, [0-9]* of/60, 0 of/'; }
 wide() { echo 'GCKPTI_FN int gckpti_more(void);' >> search/search.h; }
+callable() { echo 'GCKPT_API int gckpt_more(void);' >> api.h; }
 all() { change MANIFEST 's/^# All together: at most [0-9]*/# All together: at most 100/'; }
 missing() { rm plan/types.c; }
 twice() { echo 'plan/types.c 3' >> MANIFEST; }
@@ -61,6 +62,7 @@ broken "a file above its budget" 'plan/types.c has .* lines, its budget is' long
 broken "a long function" 'plan/types.c:.*: a function of 82 lines' longer
 broken "functions of many parameters" '[0-9] functions have more than 6 parameters, 0 are allowed' broad
 broken "a layer header above its budget" 'the layer header of search declares .* functions, DEPS allows' wide
+broken "public functions above their number" 'api.h declares [0-9]* public functions, [0-9]* are allowed' callable
 broken "all above their budget" 'the budgets of MANIFEST are .* lines, 100 are allowed' all
 broken "a file that is missing" 'lists plan/types.c, which is not there' missing
 broken "a file listed twice" 'lists plan/types.c twice' twice

@@ -447,7 +447,7 @@ static uint64_t train(const way *w, int steps)
     if (w->debug & GCKPT_DEBUG_MEASURE)
         CHECK_MSG(gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "%zu bytes of %zu", gckpt_bytes_measured(e),
                   gckpt_plan_bytes(p));
-    CHECK(!w->offload || w->micro == BATCH_ROWS || gckpt_plan_offloaded(p) > 0);
+    CHECK(!w->offload || w->micro == BATCH_ROWS || gckpt_plan_describe(p).offloaded > 0);
     uint64_t hash = gckpt_store_hash(n.s);
     util_free(e, p, n.g, n.s);
     return hash;
@@ -705,8 +705,8 @@ static void test_one_value(void)
         int64_t only = fits[i].only;
         p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch,
                       &(gckpt_plan_desc){ .ranks.virtual_ranks = fits[i].leaves }, NULL);
-        CHECK_MSG(gckpt_plan_rows(p) == fits[i].rows && (p || strstr(gckpt_error_text(s), fits[i].says)),
-                  "one value, fit %d: %d rows: %s", (int)i, (int)gckpt_plan_rows(p), gckpt_error_text(s));
+        CHECK_MSG(gckpt_plan_describe(p).rows == fits[i].rows && (p || strstr(gckpt_error_text(s), fits[i].says)),
+                  "one value, fit %d: %d rows: %s", (int)i, (int)gckpt_plan_describe(p).rows, gckpt_error_text(s));
         gckpt_plan_free(p);
     }
     gckpt_store_free(s);

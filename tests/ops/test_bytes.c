@@ -129,7 +129,7 @@ static void test_memory(void)
         CHECK(gckpt_graph_node(m.g, gckpt_id(m.x), &n) == GCKPT_OK && n.type == (k ? GCKPT_F32 : GCKPT_U8));
         const gckpt_exec_desc copies = { .copy_feeds = 1 };
         need[k] = gckpt_exec_need(p, &copies) - gckpt_exec_need(p, NULL);
-        work[k] = gckpt_plan_cost(p);
+        work[k] = gckpt_plan_describe(p).cost;
         util_free(NULL, p, m.g, m.s);
     }
     const size_t labels = sizeof target + 64;

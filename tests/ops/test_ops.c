@@ -1971,7 +1971,7 @@ static int train(const test_case *c, const run_config *v, unsigned fixed, outcom
     if (plan)
         CHECK_MSG(gckpt_plan_split_exact(plan, &op) == split_exact && (split_exact || (op && *op)),
                   "%s: split_exact", c->name);
-    recomputing += gckpt_plan_recompute(plan) > 0;
+    recomputing += gckpt_plan_describe(plan).recompute > 0;
     if (plan && v->how & LEAST_BUDGET)
         CHECK_MSG(gckpt_plan_bytes(plan) <= desc.budget, "%s: over the budget", c->name);
     gckpt_graph_free(graph);                    /* a plan does not need its graph any more */
@@ -2297,7 +2297,7 @@ static void test_detach(void)
             CHECK(fabs((double)d[i] - exp((double)(x[i] * p.values[i % C]))) < 1e-6 * (double)d[i]);
         for (int i = 0; gckpt_plan_get(plan, i, &at) == GCKPT_OK; i++)
             CHECK(at.kind != GCKPT_BACKWARD || at.id == gckpt_id(h) || at.id > gckpt_id(f));
-        bytes[cut] = gckpt_plan_arena(plan);
+        bytes[cut] = gckpt_plan_describe(plan).arena;
         util_free(exec, plan, graph, store);
         /* a graph whose parameters are all detached is refused, like a graph without parameters */
         store = gckpt_store_new(NULL), graph = gckpt_graph_new(store, NULL);

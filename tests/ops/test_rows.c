@@ -211,7 +211,7 @@ static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *)
     if (CHECK_MSG(p != NULL, "%s", gckpt_error_text(g)))
         c = cost_of(p, y);
     CHECK(c.forward == FLOPS + 4 + 16384);
-    *work = gckpt_plan_cost(p);
+    *work = gckpt_plan_describe(p).cost;
     gckpt_plan_free(p);
     gckpt_graph_free(g);
     gckpt_store_free(s);

@@ -497,7 +497,7 @@ static uint64_t flops_of(int ours, const int size[6])
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), zeros };
     uint64_t all = 0;
-    profile.count = gckpt_plan_length(p);
+    profile.count = gckpt_plan_describe(p).instructions;
     CHECK(c * h * w <= (int64_t)(sizeof zeros / sizeof zeros[0]) && profile.count <= OPS);
     CHECK_MSG(gckpt_profile_step(e, &feed, 1, 1, NULL, &profile) == GCKPT_OK, "%s",
               gckpt_error_text(e ? (void *)e : (void *)g));

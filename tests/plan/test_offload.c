@@ -278,6 +278,7 @@ static gckpt_plan *plan_of(const gckpt_plan_desc *d) { return gckpt_plan_new(net
  * to *in. */
 static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     gckpt_usage u;
     gckpt_instruction ins;
     uint64_t work = 0;
@@ -290,8 +291,8 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
               (!u.moved || (!u.once && !u.recompute)));
         *(ins.kind == GCKPT_OFFLOAD ? out : in) += u.moved;
     }
-    CHECK(work == gckpt_plan_cost(p) + gckpt_plan_hidden_cost(p) && most == gckpt_plan_peak(p));
-    CHECK((*out > 0) == (gckpt_plan_offloaded(p) > 0) && (*in > 0) == (*out > 0));
+    CHECK(work == info.cost + info.hidden_cost && most == info.peak);
+    CHECK((*out > 0) == (info.offloaded > 0) && (*in > 0) == (*out > 0));
 }
 
 static long planned, used, less, tight;
@@ -312,24 +313,26 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     d.budget = least = net.g->min_bytes;
     d.budget += (most - least) / 100 * (size_t)where;
     near = plan_of(&d);
+    const gckpt_plan_info info = gckpt_plan_describe(near);
     d.offload.bytes = chance(30) ? 4096 : HOST_BYTES;
     d.offload.cost = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
     d.offload.overlap = (int)below(2);
     p = plan_of(&d);
+    const gckpt_plan_info p_info = gckpt_plan_describe(p);
     if (!CHECK_MSG(p && near, "%s", gckpt_error_text(net.g)))
         return;
-    CHECK_MSG(gckpt_plan_cost(p) <= gckpt_plan_cost(near), "seed %u: %llu, without %llu", seed,
-              (unsigned long long)gckpt_plan_cost(p), (unsigned long long)gckpt_plan_cost(near));
-    CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_offloaded(p) <= d.offload.bytes);
-    CHECK(gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
-    CHECK(gckpt_plan_proven_cost(p) <= gckpt_plan_proven_cost(near));
+    CHECK_MSG(p_info.cost <= info.cost, "seed %u: %llu, without %llu", seed,
+              (unsigned long long)p_info.cost, (unsigned long long)info.cost);
+    CHECK(gckpt_plan_bytes(p) <= d.budget && p_info.offloaded <= d.offload.bytes);
+    CHECK(p_info.proven_cost <= p_info.cost && p_info.proven_bytes <= gckpt_plan_bytes(p));
+    CHECK(p_info.proven_cost <= info.proven_cost);
     check_usage(p, &out, &in);
     planned++;
     used += out > 0;
-    less += gckpt_plan_cost(p) < gckpt_plan_cost(near);
-    tight += gckpt_plan_cost(p) == gckpt_plan_proven_cost(p);
+    less += p_info.cost < info.cost;
+    tight += p_info.cost == p_info.proven_cost;
     gckpt_plan_free(near);
-    host_open(gckpt_plan_offloaded(p));
+    host_open(p_info.offloaded);
     gckpt_exec_desc e = { .offload = host_offload, .reload = host_reload, .user = &host };
     e.debug = chance(50) ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON : GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON;
     int whole = rows == net.batch || rows == 0;
@@ -444,9 +447,9 @@ static void every_way(void)
         p = gpt(k % 2 ? 1 : 3, &d);
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
             return;
-        CHECK(gckpt_plan_offloaded(p) > 0);
+        CHECK(gckpt_plan_describe(p).offloaded > 0);
         check_usage(p, &out, &in);
-        host_open(gckpt_plan_offloaded(p));
+        host_open(gckpt_plan_describe(p).offloaded);
         gckpt_exec_desc e = { .user = &host, .backend = d.backend };
         if (callbacks)
             e.offload = host_offload, e.reload = host_reload;
@@ -479,7 +482,7 @@ static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const 
     static gckpt_profile_entry spent[4096];
     static gckpt_cost costs[512];
     double now = 0;
-    gckpt_profile profile = { .clock = tick, .user = &now, .entries = spent, .count = gckpt_plan_length(p) };
+    gckpt_profile profile = { .clock = tick, .user = &now, .entries = spent, .count = gckpt_plan_describe(p).instructions };
     if (!CHECK(profile.count <= 4096 && gckpt_graph_size(net.g) <= 512))
         return GCKPT_E_ARG;
     return call == 0   ? gckpt_step(e, feeds, 4, 4, h, NULL)
@@ -510,9 +513,10 @@ static void overlapped(void)
         d.backend = k >= 16 ? &dev.lazy : NULL;
         dev.lazy.wait_copies_until = k % 2 ? lazy_join_but : NULL;
         p = gpt(1 + k % 3, &d);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
             return;
-        CHECK(gckpt_plan_offloaded(p) > 0 && (d.offload.overlap || !gckpt_plan_hidden_cost(p)));
+        CHECK(info.offloaded > 0 && (d.offload.overlap || !info.hidden_cost));
         file printed = { 0 };
         CHECK(gckpt_plan_print(p, file_write, &printed) == GCKPT_OK && file_write(&printed, "", 1) == 1);
         CHECK(!strstr((char *)printed.bytes, "  hidden: ") == !d.offload.overlap);
@@ -521,7 +525,7 @@ static void overlapped(void)
         if (d.backend)
             e = (gckpt_exec_desc){ .backend = d.backend };
         e.debug = k % 3 == 1 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_MEASURE : k % 3 == 2 ? GCKPT_DEBUG_RECOMPUTE : 0;
-        copier_open(k % 5 > 2, gckpt_plan_offloaded(p));
+        copier_open(k % 5 > 2, info.offloaded);
         dev.left = 0;
         uint64_t got = train(p, &e, k % 4 == 3 ? 2 : 0, k % 3 || d.backend ? 0 : 5);
         CHECK_MSG(got == want, "overlapped copies, way %d: other bits", k);
@@ -542,7 +546,7 @@ static void overlapped(void)
         CHECK(!gckpt_exec_new(p, net.s, &x) && gckpt_error(net.s) == GCKPT_E_ARG);
         x = (gckpt_exec_desc){ .offload = slow_offload, .reload = slow_reload, .wait = slow_wait,
                                .user = &host, .progress = cancels };
-        copier_open(threaded, gckpt_plan_offloaded(p));
+        copier_open(threaded, gckpt_plan_describe(p).offloaded);
         gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
         fill(NULL, 0, feeds);
         instruction_count = cancel_at = 0;
@@ -649,7 +653,7 @@ static void abandoned(void)
     uint64_t want = 0;
     d.backend = &dev.lazy;
     gckpt_plan *p = gpt(2, &d);
-    size_t bytes = gckpt_plan_arena(p);
+    size_t bytes = gckpt_plan_describe(p).arena;
     for (int stop = 0; stop < 400; stop += 7) {
         gckpt_store *s = gckpt_store_new(NULL); /* a second store, with the same initial values as net.s */
         CHECK(gckpt_plan_params(p, s) == GCKPT_OK);
@@ -692,7 +696,7 @@ static void by_the_host(void)
         p = gpt(2, &d);
         gckpt_exec_desc x = { .backend = &dev.b, .offload = slow_offload, .reload = slow_reload, .wait = slow_wait,
                               .user = &host, .debug = k == 1 ? GCKPT_DEBUG_RECOMPUTE : 0 };
-        copier_open(0, gckpt_plan_offloaded(p));
+        copier_open(0, gckpt_plan_describe(p).offloaded);
         if (k < 2)
             CHECK_MSG(train(p, &x, 0, 0) == want && copier.waits > 0, "through the host, way %d: other bits", k);
         gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
@@ -796,7 +800,7 @@ static void failures(void)
     gckpt_plan *p = gpt(2, &gpt_desc);
     if (!CHECK(p != NULL))
         return;
-    host_open(gckpt_plan_offloaded(p));
+    host_open(gckpt_plan_describe(p).offloaded);
     gckpt_exec_desc d = { .offload = host_offload, .user = &host };
     CHECK(!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_ARG);
     d.reload = host_reload;
@@ -834,9 +838,9 @@ static void failures(void)
         p = gpt(2, &pd);
         d.debug = GCKPT_DEBUG_RECOMPUTE;
         e = gckpt_exec_new(p, net.s, &d);
-        CHECK_MSG(e && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(net.g));
+        CHECK_MSG(e && gckpt_plan_describe(p).offloaded > 0, "%s", gckpt_error_text(net.g));
         fill(NULL, 0, feeds);
-        host_open(gckpt_plan_offloaded(p));
+        host_open(gckpt_plan_describe(p).offloaded);
         CHECK_MSG(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
         int reports[2] = { 0, 0 }; /* number of errors about a value, and about saved data */
         for (size_t at = 0; at < host.size; at += host.size / 60 + 1) {
@@ -859,7 +863,7 @@ static void failures(void)
         gckpt_plan_desc pd = gpt_desc;
         pd.backend = own ? &dev.lazy : NULL;
         p = gpt(2, &pd);
-        heap memory = { .limit = gckpt_plan_offloaded(p) };
+        heap memory = { .limit = gckpt_plan_describe(p).offloaded };
         d = (gckpt_exec_desc){ .memory = heap_memory(&memory), .backend = pd.backend };
         memory.limit = own ? 0 : memory.limit;
         dev.fail_host = own;
@@ -894,17 +898,17 @@ static void refusals(void)
     d.update_in_backward = 1;
     d.budget = 0;
     gckpt_plan *p = gpt(4, &d);
-    CHECK(p && gckpt_plan_offloaded(p) == 0);
+    CHECK(p && gckpt_plan_describe(p).offloaded == 0);
     d.budget = gckpt_plan_bytes(p) / 10 * 9;
     gckpt_plan_free(p);
     p = plan_of(&d);
-    CHECK(p && gckpt_plan_offloaded(p) == 0);
+    CHECK(p && gckpt_plan_describe(p).offloaded == 0);
     util_free(NULL, p, net.g, net.s);
     d = gpt_desc;
     d.mode = GCKPT_INFERENCE;
     d.budget = 0;
     p = gpt(2, &d);
-    CHECK(p && gckpt_plan_offloaded(p) == 0);
+    CHECK(p && gckpt_plan_describe(p).offloaded == 0);
     util_free(NULL, p, net.g, net.s);
     d = gpt_desc;
     d.offload.cost = UINT64_MAX / 8;
@@ -914,6 +918,7 @@ static void refusals(void)
     d = gpt_desc;
     d.schedule.as_built = 1;
     p = gpt(2, &d);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     for (gckpt_instruction in; gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE; n++) {
         list[n] = in;
         loads += in.kind == GCKPT_RELOAD;
@@ -924,11 +929,11 @@ static void refusals(void)
     d.schedule.instructions = list;
     d.schedule.count = n;
     gckpt_plan *q = plan_of(&d);
-    CHECK_MSG(q && gckpt_plan_cost(q) == gckpt_plan_cost(p) && gckpt_plan_offloaded(q) == gckpt_plan_offloaded(p),
+    CHECK_MSG(q && gckpt_plan_describe(q).cost == info.cost && gckpt_plan_describe(q).offloaded == info.offloaded,
               "%s", gckpt_error_text(net.g));
     CHECK(loads > 0);
     gckpt_plan_free(q);
-    d.offload.bytes = gckpt_plan_offloaded(p) - 1;
+    d.offload.bytes = info.offloaded - 1;
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
     d.offload.bytes = 0;
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "offload.bytes"));
@@ -947,7 +952,7 @@ static void refusals(void)
     char line[80];
     CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\toffload ") &&
           strstr((char *)f.bytes, "\treload "));
-    snprintf(line, sizeof line, "offloaded: %zu bytes", gckpt_plan_offloaded(p));
+    snprintf(line, sizeof line, "offloaded: %zu bytes", info.offloaded);
     CHECK(strstr((char *)f.bytes, line));
     f.size = 0;
     CHECK(gckpt_plan_trace(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\"cat\":\"offload\"") &&
@@ -965,8 +970,9 @@ static void refusals(void)
     for (int i = 0; gckpt_frontier_get(all, i, &at) == GCKPT_OK; i++, before = at) {
         CHECK(at.bytes > before.bytes && at.cost < before.cost && at.proven_cost <= at.cost);
         q = gckpt_frontier_plan(all, at.bytes);
-        CHECK(q && gckpt_plan_cost(q) == at.cost && gckpt_plan_bytes(q) <= at.bytes);
-        CHECK(gckpt_plan_recompute(q) < at.recompute + 1e-9 && gckpt_plan_recompute(q) > at.recompute - 1e-9);
+        const gckpt_plan_info q_info = gckpt_plan_describe(q);
+        CHECK(q && q_info.cost == at.cost && gckpt_plan_bytes(q) <= at.bytes);
+        CHECK(q_info.recompute < at.recompute + 1e-9 && q_info.recompute > at.recompute - 1e-9);
         gckpt_plan_free(q);
     }
     CHECK(gckpt_frontier_points(all) > 3);
@@ -1057,9 +1063,10 @@ static void schedules(unsigned first, unsigned n)
             now.mode = k ? GCKPT_SCHEDULE : GCKPT_STORE_ALL;
             build(seed, 0);
             gckpt_plan *plan = plan_of(&now);
+            const gckpt_plan_info info = gckpt_plan_describe(plan);
             gckpt_exec_desc e = { .debug = GCKPT_DEBUG_POISON };
-            if (plan && gckpt_plan_offloaded(plan)) {
-                copier_open(chance(50), gckpt_plan_offloaded(plan));
+            if (plan && info.offloaded) {
+                copier_open(chance(50), info.offloaded);
                 e = (gckpt_exec_desc){ .debug = chance(50) ? GCKPT_DEBUG_POISON : 0, .offload = slow_offload,
                                        .reload = slow_reload, .wait = slow_wait, .user = &host };
             }
@@ -1353,6 +1360,7 @@ static void every_schedule(int chains)
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
+        const gckpt_plan_info all_info = gckpt_plan_describe(all);
         d.mode = GCKPT_OPTIMAL;
         d.offload.bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
         d.offload.cost = (uint64_t)below(60) << 13;
@@ -1363,39 +1371,41 @@ static void every_schedule(int chains)
                 backward += p.node[i].backward_index < 0 ? 0 : p.cost[p.node[i].id].backward;
             CHECK(p.nodes == CHAIN && p.prologue == 0);
             for (int k = 0; k < 6; k++) {
-                size_t resident = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
-                size_t arena = gckpt_plan_arena(all) / 8 * (size_t)(8 - k) / 4 * 4;
+                size_t resident = gckpt_plan_bytes(all) - all_info.arena;
+                size_t arena = all_info.arena / 8 * (size_t)(8 - k) / 4 * 4;
                 uint64_t least = oracle(&p, (int64_t)arena, (int64_t)d.offload.bytes);
                 d.budget = resident + arena;
                 gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
+                const gckpt_plan_info info = gckpt_plan_describe(plan);
                 CHECK_MSG(!plan || least < UINT64_MAX, "chain %d: a plan where none is possible", c);
                 if (!plan) /* a schedule whose live bytes fit may have no placement that fits */
                     continue;
                 least += backward;
                 tried++;
-                equal += gckpt_plan_cost(plan) == least;
-                proven += gckpt_plan_proven_cost(plan) == least;
-                CHECK_MSG(gckpt_plan_cost(plan) >= least && gckpt_plan_proven_cost(plan) <= least,
+                equal += info.cost == least;
+                proven += info.proven_cost == least;
+                CHECK_MSG(info.cost >= least && info.proven_cost <= least,
                           "chain %d, %zu bytes: work %llu, least %llu, proven %llu", c, arena,
-                          (unsigned long long)gckpt_plan_cost(plan), (unsigned long long)least,
-                          (unsigned long long)gckpt_plan_proven_cost(plan));
+                          (unsigned long long)info.cost, (unsigned long long)least,
+                          (unsigned long long)info.proven_cost);
                 d.offload.overlap = 1;
                 gckpt_plan *overlapped_plan = gckpt_plan_new(g, &term, 1, &d);
-                const uint64_t time = gckpt_plan_cost(overlapped_plan);
+                const gckpt_plan_info overlapped_plan_info = gckpt_plan_describe(overlapped_plan);
+                const uint64_t time = overlapped_plan_info.cost;
                 d.offload.overlap = 0;
-                CHECK_MSG(overlapped_plan && time <= gckpt_plan_cost(plan), "chain %d: %s", c, gckpt_error_text(g));
-                sooner += time < gckpt_plan_cost(plan);
-                hides += gckpt_plan_hidden_cost(overlapped_plan) > 0;
+                CHECK_MSG(overlapped_plan && time <= info.cost, "chain %d: %s", c, gckpt_error_text(g));
+                sooner += time < info.cost;
+                hides += overlapped_plan_info.hidden_cost > 0;
                 least = oracle_overlapped(&p, (int64_t)arena, (int64_t)d.offload.bytes, time);
                 large += least == 0;
                 if (least > 0) {
                     timed++;
                     fastest += time == least;
                     fast += time - least <= least / 20;
-                    CHECK_MSG(time >= least && gckpt_plan_proven_cost(overlapped_plan) <= least,
+                    CHECK_MSG(time >= least && overlapped_plan_info.proven_cost <= least,
                               "chain %d, %zu bytes: time %llu, least %llu, proven %llu", c, arena,
                               (unsigned long long)time, (unsigned long long)least,
-                              (unsigned long long)gckpt_plan_proven_cost(overlapped_plan));
+                              (unsigned long long)overlapped_plan_info.proven_cost);
                 }
                 gckpt_plan_free(overlapped_plan);
                 gckpt_plan_free(plan);

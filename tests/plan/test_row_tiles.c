@@ -406,13 +406,14 @@ static void test_chosen(void)
     net n = net_block();
     gckpt_plan_desc d = { .kernels.plain = 1, .kernels.alignment = 4 };
     gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d), *p;
+    const gckpt_plan_info all_info = gckpt_plan_describe(all);
     file text = { 0 };
     int same = 0;
     CHECK(all && !groups_of(all));
-    d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) * 2 / 3;
+    d.budget = gckpt_plan_bytes(all) - all_info.arena * 2 / 3;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(p && groups_of(p) && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(n.g));
-    CHECK(p && gckpt_plan_cost(p) > gckpt_plan_cost(all) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
+    CHECK(p && gckpt_plan_describe(p).cost > all_info.cost && gckpt_plan_describe(p).proven_bytes <= gckpt_plan_bytes(p));
     CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && file_write(&text, "", 1) == 1 &&
           strstr((char *)text.bytes, " ops, from conv2d #"));
     calibrated(&n, p);
@@ -445,7 +446,7 @@ static void test_chosen(void)
     CHECK(p && !groups_of(p));
     gckpt_plan_free(p);
     gckpt_keep(n.top->in[1]);
-    d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
+    d.budget = gckpt_plan_bytes(all) - all_info.arena / 4;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(p && !strcmp(gckpt_plan_op(p, n.top->in[1]->id), "fused"), "a pinned value ends a run");
     gckpt_plan_free(p);
@@ -552,7 +553,7 @@ static void test_block(void)
     n.term = (gckpt_term){ gckpt_sum_loss(gckpt_global_average_pool(h)), 1, 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .kernels.plain = 1, .kernels.alignment = 4 };
     gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d);
-    d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
+    d.budget = gckpt_plan_bytes(all) - gckpt_plan_describe(all).arena / 4;
     d.memory.memory = room.bytes;
     for (d.memory.size = 4096; !p && d.memory.size < sizeof room.bytes; d.memory.size += 1024) {
         p = gckpt_plan_new(n.g, &n.term, 1, &d);

@@ -131,9 +131,9 @@ static void test_budgets(unsigned seed, int64_t rows)
         d.mode = GCKPT_OPTIMAL;
         d.budget = at.bytes + (size_t)below(3);
         gckpt_plan *p = plan(&d, what), *q = gckpt_frontier_plan(f, d.budget);
-        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) <= at.cost, "%s",
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_describe(p).cost <= at.cost, "%s",
                   what);
-        CHECK_MSG(q && gckpt_plan_bytes(q) <= at.bytes && gckpt_plan_cost(q) == at.cost,
+        CHECK_MSG(q && gckpt_plan_bytes(q) <= at.bytes && gckpt_plan_describe(q).cost == at.cost,
                   "%s: the frontier's plan is not its point", what);
         gckpt_plan_free(p);
         gckpt_plan_free(q);
@@ -167,8 +167,8 @@ static void test_again(void)
     CHECK(copies(all, &different) == LAYERS && different == LAYERS &&
           copies(plain, &different) == 0);
     CHECK(gckpt_plan_bytes(all) >= gckpt_plan_bytes(plain) + (size_t)(size * (LAYERS - 1)));
-    CHECK(gckpt_plan_cost(all) ==
-          gckpt_plan_cost(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_COST));
+    CHECK(gckpt_plan_describe(all).cost ==
+          gckpt_plan_describe(plain).cost + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_COST));
     d.mode = GCKPT_OPTIMAL;
     d.kernels.stage_parameters = 1;
     d.budget = gckpt_plan_bytes(plain) + (size_t)(2 * size);

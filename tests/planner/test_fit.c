@@ -93,7 +93,7 @@ static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, si
             d.update_in_backward = rule;
             int allowed = rule ? desc->update_in_backward && n == B : desc->update_in_backward != 1;
             gckpt_plan *p = allowed ? gckpt_plan_new(g, terms, count, &d) : NULL;
-            uint64_t w = gckpt_plan_step_cost(p);
+            uint64_t w = gckpt_plan_describe(p).step_cost;
             if (p && (!found || w < *work || (w == *work && gckpt_plan_bytes(p) < *bytes))) {
                 found = 1;
                 *work = w;
@@ -137,7 +137,7 @@ static void test_against_brute_force(void)
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         size_t most = gckpt_plan_bytes(p);
-        const uint64_t fewest = gckpt_plan_step_cost(p);
+        const uint64_t fewest = gckpt_plan_describe(p).step_cost;
         util_free(NULL, p, NULL, s);
         s = gckpt_store_new(NULL);
         d.budget = 1;
@@ -150,10 +150,10 @@ static void test_against_brute_force(void)
               util_fast_budget(s) == fast);
         d.budget = fast;
         p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_step_cost(p) <= fewest / 2 * 3
+        CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_describe(p).step_cost <= fewest / 2 * 3
                                        : fast == 0,
                   "setting %d: step work %.0f of at least %.0f in %lu of %lu to %lu bytes", setting,
-                  (double)gckpt_plan_step_cost(p), (double)fewest, (unsigned long)fast, (unsigned long)least,
+                  (double)gckpt_plan_describe(p).step_cost, (double)fewest, (unsigned long)fast, (unsigned long)least,
                   (unsigned long)most);
         util_free(NULL, p, NULL, NULL);
         uint64_t before = UINT64_MAX;
@@ -161,15 +161,16 @@ static void test_against_brute_force(void)
             d.budget = i == budgets ? 0 : least + (most - least) * (size_t)i / (size_t)(budgets - 1);
             gckpt_store *fresh = gckpt_store_new(NULL);
             p = gckpt_fit(fresh, build, &m, B, &d, NULL);
+            const gckpt_plan_info info = gckpt_plan_describe(p);
             CHECK_MSG(p != NULL, "%s", gckpt_error_text(fresh));
-            uint64_t work = 0, found = gckpt_plan_step_cost(p);
+            uint64_t work = 0, found = info.step_cost;
             size_t bytes = 0;
             int64_t rows = 0;
             int in_backward = 0, any = brute_force(&m, &d, &work, &bytes, &rows, &in_backward);
-            CHECK_MSG(any && found == work && gckpt_plan_bytes(p) == bytes && gckpt_plan_rows(p) == rows &&
-                          gckpt_plan_in_backward(p) == in_backward,
+            CHECK_MSG(any && found == work && gckpt_plan_bytes(p) == bytes && info.rows == rows &&
+                          info.update_in_backward == in_backward,
                       "setting %d, budget %lu: rows %d, work %.0f, %lu bytes; brute force %d, %.0f, %lu",
-                      setting, (unsigned long)d.budget, (int)gckpt_plan_rows(p), (double)found,
+                      setting, (unsigned long)d.budget, (int)info.rows, (double)found,
                       (unsigned long)gckpt_plan_bytes(p), (int)rows, (double)work, (unsigned long)bytes);
             CHECK(!d.budget || gckpt_plan_bytes(p) <= d.budget);
             CHECK_MSG(found <= before, "setting %d: more bytes, more time", setting);
@@ -211,7 +212,7 @@ static void test_builds(void)
         CHECK(gckpt_store_count(s) == 1 && gckpt_store_hash(s) == hash && gckpt_store_bytes(s) == bytes);
         m = plain();                    /* after the failure, a build function that succeeds gives a plan */
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
+        CHECK(p && gckpt_plan_describe(p).rows == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
         util_free(NULL, p, NULL, s);
     }
     /* a micro-batch size for which build() fails is skipped, and everything that it added to the store is removed */
@@ -219,7 +220,7 @@ static void test_builds(void)
     gckpt_store *s = gckpt_store_new(NULL);
     m.refuse = m.junk = B;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
-    CHECK(p && gckpt_plan_rows(p) == 6 && gckpt_store_find(s, "junk") < 0 && gckpt_store_count(s) == 7);
+    CHECK(p && gckpt_plan_describe(p).rows == 6 && gckpt_store_find(s, "junk") < 0 && gckpt_store_count(s) == 7);
     gckpt_plan_free(p);
     m = plain();
     m.refuse = 1;
@@ -230,12 +231,12 @@ static void test_builds(void)
     m = plain();                        /* a graph that mixes rows is never divided into micro-batches */
     m.mixes = 1;
     p = gckpt_fit(s, build, &m, B, &d, NULL);
-    CHECK(p && gckpt_plan_rows(p) == B);
+    CHECK(p && gckpt_plan_describe(p).rows == B);
     size_t all = gckpt_plan_bytes(p);
     gckpt_plan_free(p);
     for (d.budget = 1; d.budget < all; d.budget += all / 7 + 1) {
         p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK(!p || gckpt_plan_rows(p) == B);
+        CHECK(!p || gckpt_plan_describe(p).rows == B);
         gckpt_plan_free(p);
     }
     d.budget = 1;
@@ -248,7 +249,7 @@ static void test_builds(void)
     /* the rows of each virtual rank are one micro-batch */
     for (d.ranks.virtual_ranks = 2; d.ranks.virtual_ranks <= 4; d.ranks.virtual_ranks *= 2) {
         p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.ranks.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
+        CHECK_MSG(p && gckpt_plan_describe(p).rows == B / d.ranks.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
                   gckpt_error_text(s));
         gckpt_plan_free(p);
     }
@@ -262,7 +263,7 @@ static void test_builds(void)
         m.refuse = none[i].refuse;
         p = gckpt_fit(s, build, &m, none[i].batch, &d, NULL);
         if (i == 2)
-            CHECK_MSG(p && gckpt_plan_rows(p) == 2, "%s", gckpt_error_text(s));
+            CHECK_MSG(p && gckpt_plan_describe(p).rows == 2, "%s", gckpt_error_text(s));
         else
             CHECK_MSG(!p && gckpt_error(s) == GCKPT_E_ARG && strstr(gckpt_error_text(s), none[i].says), "%s",
                       gckpt_error_text(s));
@@ -317,7 +318,7 @@ static void test_arguments(void)
     CHECK(build(g, B, terms, &m) == 1 && gckpt_plan_new(g, terms, 1, &d) == NULL);
     CHECK(strstr(gckpt_error_text(g), "gckpt_fit") != NULL);
     gckpt_graph_free(g);
-    CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_cost(NULL) == 0 && !gckpt_plan_in_backward(NULL));
+    CHECK(gckpt_plan_describe(NULL).rows == 0 && gckpt_plan_describe(NULL).step_cost == 0 && !gckpt_plan_describe(NULL).update_in_backward);
     /* batches: a prime, a power of two, and a number with 240 divisors */
     static const int64_t large[] = { 2147483647, 1 << 30, 720720 };
     for (int i = 0; i < 3; i++) {
@@ -326,14 +327,14 @@ static void test_arguments(void)
         d.budget = 200000;
         d.update_in_backward = 0;
         gckpt_plan *p = gckpt_fit(s, build, &m, large[i], &d, NULL);
-        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && large[i] % gckpt_plan_rows(p) == 0, "%s",
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && large[i] % gckpt_plan_describe(p).rows == 0, "%s",
                   gckpt_error_text(s));
         gckpt_plan_free(p);
     }
     gckpt_store_free(s);
 }
 
-/* Tests gckpt_plan_step_cost: the sum over micro-batches, where a short last one counts in proportion, and
+/* Tests step_cost of gckpt_plan_describe: the sum over micro-batches, where a short last one counts in proportion, and
  * instructions that run once in a step count once. */
 static void test_step_cost(void)
 {
@@ -353,13 +354,14 @@ static void test_step_cost(void)
             for (int i = 0; i < 256; i++)
                 costs[i] = (gckpt_cost){ 4000, 8000 };
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
+            const gckpt_plan_info info = gckpt_plan_describe(p);
             /* cost of the instructions that run once: table * table and its sum */
             uint64_t once = terms > 1 ? 2 * 12000 : 0;
             if (batch == 4) {
-                whole = gckpt_plan_cost(p) - once;
-                CHECK(gckpt_plan_step_cost(p) == gckpt_plan_cost(p));
+                whole = info.cost - once;
+                CHECK(info.step_cost == info.cost);
             }
-            CHECK_MSG(gckpt_plan_step_cost(p) == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
+            CHECK_MSG(info.step_cost == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
             util_free(NULL, p, g, s);
         }
     }
@@ -375,17 +377,19 @@ static void test_larger_than_vrank(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_plan_desc d = { .ranks.virtual_ranks = 2 };
         gckpt_plan *fit = gckpt_fit(s, build, &m, cases[i].batch, &d, NULL);
-        CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 virtual ranks: %d rows: %s",
-                  (int)cases[i].batch, (int)gckpt_plan_rows(fit), gckpt_error_text(s));
+        const gckpt_plan_info info = gckpt_plan_describe(fit);
+        CHECK_MSG(info.rows == cases[i].rows, "a batch of %d in 2 virtual ranks: %d rows: %s",
+                  (int)cases[i].batch, (int)info.rows, gckpt_error_text(s));
         d.batch = cases[i].batch;
         for (int64_t rows = 1; rows <= d.batch; rows++) {
             gckpt_graph *g = gckpt_graph_new(s, NULL);
             gckpt_term t[GCKPT_MAX_TERMS];
             build(g, rows, t, &m);
             gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
-            CHECK_MSG(gckpt_plan_step_cost(p) >= gckpt_plan_step_cost(fit) || d.batch % rows, "%d rows have less work",
+            const gckpt_plan_info p_info = gckpt_plan_describe(p);
+            CHECK_MSG(p_info.step_cost >= info.step_cost || d.batch % rows, "%d rows have less work",
                       (int)rows);
-            CHECK(rows * 2 < d.batch || gckpt_plan_step_cost(p) == 2 * gckpt_plan_cost(p));
+            CHECK(rows * 2 < d.batch || p_info.step_cost == 2 * p_info.cost);
             util_free(NULL, p, g, NULL);
         }
         util_free(NULL, fit, NULL, s);
@@ -456,7 +460,8 @@ static void test_calibrate(void)
         CHECK(update >= 1000 && update < 1000000);
         for (int i = 0; i < n; i++)
             CHECK(costs[i].forward >= 1 && costs[i].backward >= 1);
-        for (int i = 0; i < gckpt_plan_length(p); i++) {        /* each instruction took one tick                */
+        const int length = gckpt_plan_describe(p).instructions;
+        for (int i = 0; i < length; i++) {        /* each instruction took one tick                */
             gckpt_instruction ins;
             gckpt_plan_get(p, i, &ins);
             if (ins.kind == GCKPT_FORWARD)
@@ -470,7 +475,7 @@ static void test_calibrate(void)
         d.costs.count = n;
         d.mode = GCKPT_STORE_ALL;
         gckpt_plan *by_costs = gckpt_plan_new(g, t, m.terms, &d);
-        CHECK_MSG(by_costs && gckpt_plan_cost(by_costs) % 1000 == 0, "%s", gckpt_error_text(g));
+        CHECK_MSG(by_costs && gckpt_plan_describe(by_costs).cost % 1000 == 0, "%s", gckpt_error_text(g));
         gckpt_plan_free(by_costs);
         /* errors change nothing either */
         int at = 7;
@@ -539,7 +544,7 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
     if (result == GCKPT_OK)
-        result = gckpt_calibrate(e, feeds, 2, gckpt_plan_rows(p), tick, &dt, costs, n, NULL);
+        result = gckpt_calibrate(e, feeds, 2, gckpt_plan_describe(p).rows, tick, &dt, costs, n, NULL);
     util_free(e, p, NULL, NULL);
     return result;
 }
@@ -552,15 +557,17 @@ static void test_measure(void)
     m.store = s;
     m.as_built = 1;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
-    CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    CHECK_MSG(p && info.rows == B && m.measured == 6, "%s", gckpt_error_text(s));
     /* each instruction costs one tick of the clock, so the plan with the fewest instructions is chosen */
-    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);
+    CHECK(info.step_cost % 1000 == 0);
     /* with another lowering, which is then the one that is timed, the plan has the same measured cost */
     m.as_built = d.schedule.as_built = 0;
     q = gckpt_fit(s, build, &m, B, &d, measure);
-    CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
-                  gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p),
-              "%lu, %lu", (unsigned long)gckpt_plan_step_cost(q), (unsigned long)gckpt_plan_step_cost(p));
+    const gckpt_plan_info q_info = gckpt_plan_describe(q);
+    CHECK_MSG(q && q_info.step_cost <= info.step_cost + 100 &&
+                  q_info.step_cost + 100 >= info.step_cost,
+              "%lu, %lu", (unsigned long)q_info.step_cost, (unsigned long)info.step_cost);
     gckpt_plan_free(q);
     util_free(NULL, p, NULL, s);
     m.store = s = gckpt_store_new(NULL);

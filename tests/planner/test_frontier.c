@@ -196,10 +196,11 @@ static void check_modes(const model *m, int ops)
             continue;
         }
         gckpt_plan *plan = gckpt_plan_new(m->graph, &m->term, 1, &d);
-        CHECK(plan && p->bytes == gckpt_plan_bytes(plan) && p->cost == gckpt_plan_cost(plan));
-        CHECK(memcmp(&p->recompute, &(double){ gckpt_plan_recompute(plan) }, sizeof(double)) == 0);
-        CHECK(memcmp(&p->overhead, &(double){ gckpt_plan_overhead(plan) }, sizeof(double)) == 0);
-        CHECK(m->modes.resident == gckpt_plan_bytes(plan) - gckpt_plan_arena(plan));
+        const gckpt_plan_info info = gckpt_plan_describe(plan);
+        CHECK(plan && p->bytes == gckpt_plan_bytes(plan) && p->cost == info.cost);
+        CHECK(memcmp(&p->recompute, &(double){ info.recompute }, sizeof(double)) == 0);
+        CHECK(memcmp(&p->overhead, &(double){ info.overhead }, sizeof(double)) == 0);
+        CHECK(m->modes.resident == gckpt_plan_bytes(plan) - info.arena);
         gckpt_plan_free(plan);
     }
 }

@@ -61,7 +61,8 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
 /* Checks the getters of instructions and tensors against the plan's contents and the plan's other reports. */
 static void check_getters(const gckpt_plan *plan, int64_t batch)
 {
-    int length = gckpt_plan_length(plan);
+    const gckpt_plan_info plan_info = gckpt_plan_describe(plan);
+    int length = plan_info.instructions;
     unsigned char *seen = (unsigned char *)calloc(plan->node_count, 1);
     uint64_t work = 0, once = 0;
     gckpt_instruction in;
@@ -69,7 +70,7 @@ static void check_getters(const gckpt_plan *plan, int64_t batch)
     for (int x = 0; x < length; x++) {
         CHECK(gckpt_plan_usage(plan, x, &u) == GCKPT_OK);
         CHECK(gckpt_plan_get(plan, x, &in) == GCKPT_OK);
-        CHECK(u.live == plan->live_bytes[x] && u.live <= gckpt_plan_peak(plan));
+        CHECK(u.live == plan->live_bytes[x] && u.live <= plan_info.peak);
         CHECK(u.recompute == (in.kind == GCKPT_FORWARD && seen[in.id]));
         CHECK(u.once == (x < plan->body || x >= plan->epilogue));
         CHECK(u.cost == (in.kind == GCKPT_FORWARD    ? plan->info[in.id].cost.forward
@@ -79,10 +80,10 @@ static void check_getters(const gckpt_plan *plan, int64_t batch)
         work += u.cost;
         once += u.once ? u.cost : 0;
     }
-    CHECK(work > 0 && work == gckpt_plan_cost(plan));
-    CHECK(gckpt_plan_batch(plan) == batch && batch >= gckpt_plan_rows(plan));
-    work = (work - once) * (uint64_t)batch / (uint64_t)gckpt_plan_rows(plan) + once;
-    CHECK(gckpt_plan_step_cost(plan) == work);
+    CHECK(work > 0 && work == plan_info.cost);
+    CHECK(plan_info.batch == batch && batch >= plan_info.rows);
+    work = (work - once) * (uint64_t)batch / (uint64_t)plan_info.rows + once;
+    CHECK(plan_info.step_cost == work);
     CHECK(gckpt_plan_usage(plan, -1, &u) == GCKPT_E_ARG);
     CHECK(gckpt_plan_usage(plan, length, &u) == GCKPT_E_ARG);
     CHECK(gckpt_plan_usage(plan, 0, NULL) == GCKPT_E_ARG);
@@ -96,7 +97,8 @@ static void check_getters(const gckpt_plan *plan, int64_t batch)
 
 static void check_buffers(const gckpt_plan *plan)
 {
-    int n = gckpt_plan_buffers(plan), length = gckpt_plan_length(plan), before = -1;
+    const gckpt_plan_info info = gckpt_plan_describe(plan);
+    int n = info.buffers, length = info.instructions, before = -1;
     size_t *live = (size_t *)calloc((size_t)length + 1, sizeof *live), most = 0, top = 0;
     size_t at_peak[GCKPT_BYTES_KINDS];
     int peak = 0;
@@ -125,7 +127,7 @@ static void check_buffers(const gckpt_plan *plan)
         peak = live[x] > live[peak] ? x : peak;
     }
     most = live[peak];
-    CHECK(most == gckpt_plan_peak(plan) && top == gckpt_plan_arena(plan));
+    CHECK(most == info.peak && top == info.arena);
     memset(at_peak, 0, sizeof at_peak);
     for (int i = 0; i < n; i++) {
         gckpt_plan_buffer(plan, i, &a);
@@ -245,7 +247,7 @@ static void tiny_and_huge(void)
     gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
     gckpt_term term = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
     gckpt_plan *plan = gckpt_plan_new(g, &term, 1, NULL);
-    CHECK(gckpt_plan_length(plan) == 5);
+    CHECK(gckpt_plan_describe(plan).instructions == 5);
     check_buffers(plan);
     check_pictures(plan, 10000);
     util_free(NULL, plan, g, s);
@@ -257,13 +259,13 @@ static void tiny_and_huge(void)
     term.loss = gckpt_mean_squared_error(x, y, NULL);
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE };
     plan = gckpt_plan_new(g, &term, 1, &d);
-    CHECK(gckpt_plan_arena(plan) == 0 && gckpt_plan_buffers(plan) == 0);
+    CHECK(gckpt_plan_describe(plan).arena == 0 && gckpt_plan_describe(plan).buffers == 0);
     check_pictures(plan, 10000);
     util_free(NULL, plan, g, s);
 
     model m = make(60, 2, NULL, 0);
     plan = plan_of(&m, GCKPT_MEMORY_POOR, 0, 0);
-    CHECK(gckpt_plan_length(plan) > 5000);
+    CHECK(gckpt_plan_describe(plan).instructions > 5000);
     check_pictures(plan, 700000);
     gckpt_plan_free(plan);
     plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
@@ -332,10 +334,11 @@ static void vranks_and_offsets(void)
     for (int leaves = 1; leaves <= 4; leaves += 3) {
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 8, .ranks.virtual_ranks = leaves };
         gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
+        const gckpt_plan_info info = gckpt_plan_describe(plan);
         CHECK_MSG(plan != NULL, "%s", gckpt_error_text(g));
         gckpt_buffer b = { 0 };
         int waits = 0;
-        for (int i = 0; i < gckpt_plan_buffers(plan); i++)
+        for (int i = 0; i < info.buffers; i++)
             waits += gckpt_plan_buffer(plan, i, &b) == GCKPT_OK && b.kind == GCKPT_BUFFER_REDUCTION;
         CHECK((waits > 0) == (leaves > 1));
         check_pictures(plan, 100000);
@@ -394,7 +397,7 @@ static void failing_writers(void)
         free(t.bytes);
     }
     gckpt_buffer b;
-    CHECK(gckpt_plan_buffers(NULL) == 0 && gckpt_plan_buffer(NULL, 0, &b) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_describe(NULL).buffers == 0 && gckpt_plan_buffer(NULL, 0, &b) == GCKPT_E_ARG);
     CHECK(gckpt_plan_buffer(plan, 0, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_plan_buffer(plan, -1, &b) == GCKPT_E_ARG);
     CHECK(!strcmp(gckpt_plan_name(NULL, 0), "") && !strcmp(gckpt_plan_name(plan, -1), ""));

@@ -39,7 +39,7 @@ static gckpt_result profiled_step(rank_run *r, const gckpt_feed *f, int n, int64
                                   const gckpt_hyper *hyper, gckpt_report *report)
 {
     double clock = 0, sum = 1;
-    const int length = gckpt_plan_length(r->p);
+    const int length = gckpt_plan_describe(r->p).instructions;
     gckpt_profile p = { profile_clock, &clock, NULL, length, 0, 0, { 0, 0, 0, 0 } };
     p.entries = (gckpt_profile_entry *)calloc((size_t)length, sizeof *p.entries);
     const gckpt_result result = gckpt_profile_step(r->e, f, n, rows, hyper, &p);

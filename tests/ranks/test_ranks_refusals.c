@@ -128,7 +128,7 @@ static void test_one_process_only(void)
     int seen[64] = { 0 };
     gckpt_instruction next, at;
     gckpt_usage u;
-    CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK && gckpt_plan_length(p) <= 64);
+    CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK && gckpt_plan_describe(p).instructions <= 64);
     do {
         next = gckpt_next_instruction(e);
         for (int i = 0; gckpt_plan_get(p, i, &at) == GCKPT_OK && i < 64; i++)

@@ -199,7 +199,7 @@ static void alone(void)
             chain c;
             chain_open(&c, &r, rows * vranks, 7, 0);
             const simulate_step s = simulate_run(c.p, c.g, &r, &m);
-            CHECK(near(s.seconds, (double)gckpt_plan_step_cost(c.p) / m.throughput) && s.exposed == 0 &&
+            CHECK(near(s.seconds, (double)gckpt_plan_describe(c.p).step_cost / m.throughput) && s.exposed == 0 &&
                   s.comm == 0 && s.sent == 0 && s.exchanges == 0);
             chain_close(&c);
         }

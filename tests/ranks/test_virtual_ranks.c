@@ -251,6 +251,7 @@ static void test_formulas(void)
                 size_t all = 0, part = 0, exact = 0;
                 set_ranks(ranks, (gckpt_shard)shard);
                 gckpt_plan *p = plan(&d);
+                const gckpt_plan_info info = gckpt_plan_describe(p);
                 gckpt_parameter q;
                 for (int i = 0; gckpt_store_peek(store, i, &q) == GCKPT_OK; i++) {
                     const size_t bytes = (size_t)q.elements * 4;
@@ -283,8 +284,8 @@ static void test_formulas(void)
                 size_t most = arrays + (size_t)sharded, padding = part - exact;
                 CHECK(kinds[GCKPT_BYTES_PADDING] >= arrays * padding &&
                       kinds[GCKPT_BYTES_PADDING] <= most * padding);
-                CHECK(gckpt_plan_bytes(p) == values + state + gckpt_plan_arena(p));
-                CHECK(gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
+                CHECK(gckpt_plan_bytes(p) == values + state + info.arena);
+                CHECK(info.proven_bytes <= gckpt_plan_bytes(p));
                 CHECK((kinds[GCKPT_BYTES_GATHERED] > 0) ==
                       (shard == GCKPT_SHARD_VALUES && ranks > 1));
                 gckpt_plan_free(p);
@@ -307,7 +308,7 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
     for (int i = 0; i < 1000 && gckpt_plan_get(p, i, &list[d.schedule.count]) == GCKPT_OK; i++)
         d.schedule.count += list[d.schedule.count].kind <= GCKPT_BACKWARD;
     gckpt_plan *q = plan(&d);
-    CHECK(q->length == p->length && gckpt_plan_cost(q) == gckpt_plan_cost(p));
+    CHECK(q->length == p->length && gckpt_plan_describe(q).cost == gckpt_plan_describe(p).cost);
     for (size_t x = 0; x < p->length; x++)
         CHECK(p->ins[x].kind == q->ins[x].kind && p->ins[x].id == q->ins[x].id);
     gckpt_plan_free(q);
@@ -322,7 +323,7 @@ static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
     gckpt_plan *q = plan(&d);
     size_t x = 0, y = 0, length = p->length;
     int moved = 0;
-    CHECK(gckpt_plan_bytes(q) <= d.budget && gckpt_plan_cost(q) == gckpt_plan_cost(p) &&
+    CHECK(gckpt_plan_bytes(q) <= d.budget && gckpt_plan_describe(q).cost == gckpt_plan_describe(p).cost &&
           q->length == length);
     for (int gathers = 0; gathers < 2; gathers++)
         for (x = y = 0; x < length || y < length; x++, y++) {
@@ -371,7 +372,7 @@ static void test_budgets(void)
             d.budget = 0;
             gckpt_plan *p = plan(&d);
             most = gckpt_plan_bytes(p);
-            const uint64_t work = gckpt_plan_cost(p);
+            const uint64_t work = gckpt_plan_describe(p).cost;
             gckpt_plan_free(p);
             d.schedule.as_built = 1;
             p = plan(&d);
@@ -383,8 +384,8 @@ static void test_budgets(void)
                     continue;
                 d.budget = least + (most - least) * (size_t)i / 4;
                 p = plan(&d);
-                CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) >= work);
-                CHECK(i < 4 || gckpt_plan_cost(p) == work);
+                CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_describe(p).cost >= work);
+                CHECK(i < 4 || gckpt_plan_describe(p).cost == work);
                 moved += check_overlap(p, d);
                 gckpt_plan_free(p);
             }
@@ -446,17 +447,17 @@ static void test_costs(void)
             body += v.cost;
         }
     }
-    CHECK(gathered > 0 && gckpt_plan_cost(q) == gathered + body);
+    CHECK(gathered > 0 && gckpt_plan_describe(q).cost == gathered + body);
     /* each rank has 2 virtual ranks of 3 rows, which in micro-batches of 2 rows take 4 lockstep micro-batches */
-    CHECK(gckpt_plan_step_cost(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
+    CHECK(gckpt_plan_describe(q).step_cost == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
     gckpt_plan_free(q);
     /* with a huge number of micro-batches, the cost is still computed at once */
     for (int bits = 36; bits <= 60; bits += 4) {
         d.batch = INT64_C(1) << bits;
         q = plan(&d);
         const double micro_batches = (double)d.batch / 4, want = micro_batches * ((double)body + (double)gathered);
-        const double got = (double)gckpt_plan_step_cost(q);
-        CHECK_MSG(want > 9e18 ? gckpt_plan_step_cost(q) == UINT64_MAX : got > want * 0.999999 && got < want * 1.000001,
+        const double got = (double)gckpt_plan_describe(q).step_cost;
+        CHECK_MSG(want > 9e18 ? gckpt_plan_describe(q).step_cost == UINT64_MAX : got > want * 0.999999 && got < want * 1.000001,
                   "2^%d rows: %g of %g", bits, got, want);
         gckpt_plan_free(q);
     }
@@ -499,7 +500,7 @@ static void test_texts(void)
         set_ranks(1, GCKPT_SHARD_NONE);
         gckpt_plan *p = plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = i < 2 ? i : 4, .batch = 8,
                                                  .kernels.plain = 1 });
-        hash[i] = gckpt_plan_hash(p);
+        hash[i] = gckpt_plan_describe(p).hash;
         check_texts(p);
         gckpt_plan_free(p);
     }
@@ -528,9 +529,9 @@ static void test_fit(void)
         const gckpt_plan_desc d = { .ranks.virtual_ranks = vranks };
         gckpt_plan *p = gckpt_fit(store, build, &losses, 24, &d, NULL);
         int64_t vrank = (24 + vranks - 1) / vranks;
-        CHECK_MSG(p && gckpt_plan_rows(p) <= vrank && p->virtual_ranks == vranks, "%s",
+        CHECK_MSG(p && gckpt_plan_describe(p).rows <= vrank && p->virtual_ranks == vranks, "%s",
                   gckpt_error_text(store));
-        CHECK(gckpt_plan_batch(p) == 24);
+        CHECK(gckpt_plan_describe(p).batch == 24);
         gckpt_plan_free(p);
         gckpt_store_free(store);
     }
@@ -538,7 +539,7 @@ static void test_fit(void)
     store = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .ranks.virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
     gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);
-    CHECK_MSG(p && !gckpt_plan_in_backward(p), "%s", gckpt_error_text(store));
+    CHECK_MSG(p && !gckpt_plan_describe(p).update_in_backward, "%s", gckpt_error_text(store));
     gckpt_plan_free(p);
     d.update_in_backward = 1;
     CHECK(!gckpt_fit(store, build, &losses, 1, &d, NULL) && gckpt_error(store) == GCKPT_E_ARG);

@@ -45,7 +45,8 @@ static void failures(void)
     generator all = gen_start(s, B, 8, 0, LEARNED, &d, NULL), r = gen_start(s, B, 4, 11, LEARNED, &d, &x);
     cancel_at = -1;
     CHECK(gen_call(&all, B, 0, want) == GCKPT_OK && gen_call(&r, B, 0, got) == GCKPT_OK);
-    for (cancel_at = 0; cancel_at < gckpt_plan_length(r.p); cancel_at++)
+    const int length = gckpt_plan_describe(r.p).instructions;
+    for (cancel_at = 0; cancel_at < length; cancel_at++)
         CHECK(gen_call(&r, B, 0, got) == GCKPT_CANCELLED && gckpt_position(r.e) == 4);
     cancel_at = -1;
     gen_words[5] += WORDS;

@@ -552,7 +552,7 @@ static void test_fetch_cancelled(void)
     plan(&m, &d, &x);
     CHECK(gckpt_step(m.e, f, feed(&m, 0, f), ROWS, &sgd, NULL) == GCKPT_OK);
     uint64_t hash = gckpt_store_hash(m.s);
-    int n = gckpt_plan_length(m.p), had[2] = { 0, 0 };
+    int n = gckpt_plan_describe(m.p).instructions, had[2] = { 0, 0 };
     for (at = 0; at < n; at++) {
         gckpt_result result = gckpt_step(m.e, f, 2, ROWS, &sgd, NULL);
         /* the step succeeds if `at` is after the first update, from where a step cannot be cancelled */

@@ -163,6 +163,7 @@ static inline gckpt_plan *promise_new_plan(gckpt_mode mode, size_t budget)
 /* Records a plan's bytes and cost, and frees the plan. Returns 0 if the plan is NULL. */
 static inline int promise_record(gckpt_plan *p, const char *what, size_t budget, int searched)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     const gckpt_plan_desc *d = &promise_request.d;
     if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", promise_request.who, what,
                  gckpt_error_text(promise_request.g)))
@@ -172,16 +173,16 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
     promise_plan now = { what,
                          gckpt_plan_bytes(p),
                          budget,
-                         gckpt_plan_proven_bytes(p),
-                         gckpt_plan_cost(p),
-                         gckpt_plan_proven_cost(p),
+                         info.proven_bytes,
+                         info.cost,
+                         info.proven_cost,
                          searched,
-                         gckpt_plan_gap(p) < 0.001,
+                         info.gap < 0.001,
                          gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) };
     promise(PROMISE_WITHIN, !budget || now.bytes <= budget, "%s, %s: %lu bytes, the budget is %lu",
             promise_request.who, what, (unsigned long)now.bytes, (unsigned long)budget);
     promise(PROMISE_PROVEN,
-            now.proven <= now.work && now.proven_bytes <= now.bytes && gckpt_plan_gap(p) >= 0,
+            now.proven <= now.work && now.proven_bytes <= now.bytes && info.gap >= 0,
             "%s, %s: work %lu, proven %lu; bytes %lu, proven %lu", promise_request.who, what,
             (unsigned long)now.work, (unsigned long)now.proven, (unsigned long)now.bytes,
             (unsigned long)now.proven_bytes);
@@ -276,10 +277,10 @@ static inline int promise_least(gckpt_mode mode)
         p = promise_new_plan(mode, named[i] ? named[i] : least);
         promise(PROMISE_FAST,
                 p && (!named[i] || named[i] > least) &&
-                    (gckpt_plan_overhead(p) <= 0.5 ||
-                     (!named[i] && gckpt_plan_overhead(free_of) > 0.5)),
+                    (gckpt_plan_describe(p).overhead <= 0.5 ||
+                     (!named[i] && gckpt_plan_describe(free_of).overhead > 0.5)),
                 "%s, %s: overhead %.3f in %lu bytes, least %lu", promise_request.who, what,
-                gckpt_plan_overhead(p), (unsigned long)named[i], (unsigned long)least);
+                gckpt_plan_describe(p).overhead, (unsigned long)named[i], (unsigned long)least);
         gckpt_plan_free(p);
     }
     gckpt_plan_free(free_of);
@@ -404,14 +405,15 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
     const size_t bytes = promise_request.d.offload.bytes;
     promise_request.d.offload.bytes = 0;
     gckpt_plan *p = promise_new_plan(GCKPT_OPTIMAL, budget);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     promise(PROMISE_SLOWER, p || promise_request.g->min_bytes >= promise_request.least,
             "%s: the least is %lu bytes, %lu without slower memory", promise_request.who,
             (unsigned long)promise_request.least, (unsigned long)promise_request.g->min_bytes);
     promise(PROMISE_SLOWER,
-            !p || (with->work <= gckpt_plan_cost(p) && with->proven <= gckpt_plan_proven_cost(p)),
+            !p || (with->work <= info.cost && with->proven <= info.proven_cost),
             "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", promise_request.who,
             (unsigned long)budget, (unsigned long)with->work, (unsigned long)with->proven,
-            (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p));
+            (unsigned long)info.cost, (unsigned long)info.proven_cost);
     gckpt_plan_free(p);
     promise_request.d.offload.bytes = bytes;
 }
@@ -649,9 +651,9 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
                 net.mixes && (rows < net.batch || d.ranks.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
             if (p && p->fused)
                 net_cover("runs in bands");
-            if (p && (gckpt_plan_step_cost(p) < best ||
-                      (gckpt_plan_step_cost(p) == best && gckpt_plan_bytes(p) < *bytes))) {
-                best = gckpt_plan_step_cost(p);
+            if (p && (gckpt_plan_describe(p).step_cost < best ||
+                      (gckpt_plan_describe(p).step_cost == best && gckpt_plan_bytes(p) < *bytes))) {
+                best = gckpt_plan_describe(p).step_cost;
                 *bytes = gckpt_plan_bytes(p);
             }
             if (!p && gckpt_error(g) == GCKPT_E_BUDGET && g->min_bytes < *least)
@@ -696,15 +698,16 @@ static inline void promise_fit(unsigned seed, int way)
             d.budget = k ? least + below((int64_t)(most > least ? most - least : 0) + 1) : least;
             work = promise_sizes(seed, d, d.budget, &bytes, &none);
             p = gckpt_fit(net_store, promise_build, &seed, batch, &d, NULL);
+            const gckpt_plan_info info = gckpt_plan_describe(p);
             net.g = own;
             net.d = d;
             if (p)
                 net_planned(&d), net_cover("gckpt_fit");
             promise(PROMISE_FIT,
-                    p && (gckpt_plan_step_cost(p) < work ||
-                          (gckpt_plan_step_cost(p) == work && gckpt_plan_bytes(p) <= bytes)),
+                    p && (info.step_cost < work ||
+                          (info.step_cost == work && gckpt_plan_bytes(p) <= bytes)),
                     "%s: fit in %lu bytes: work %lu in %lu; one by one %lu in %lu: %s", promise_request.who,
-                    (unsigned long)d.budget, (unsigned long)gckpt_plan_step_cost(p),
+                    (unsigned long)d.budget, (unsigned long)info.step_cost,
                     (unsigned long)gckpt_plan_bytes(p), (unsigned long)work, (unsigned long)bytes,
                     gckpt_error_text(net_store));
             gckpt_plan_free(p);

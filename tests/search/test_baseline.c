@@ -44,7 +44,7 @@ static uint64_t work_in(size_t budget)
     gckpt_plan_desc d = m.d;
     d.budget = budget;
     gckpt_plan *p = gckpt_plan_new(m.g, m.term, 1, &d);
-    const uint64_t work = gckpt_plan_cost(p);
+    const uint64_t work = gckpt_plan_describe(p).cost;
     CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "%s", gckpt_error_text(m.g));
     gckpt_plan_free(p);
     return work;
@@ -61,11 +61,12 @@ int main(int argc, char **argv)
         gckpt_plan_desc d = m.d;
         d.mode = GCKPT_STORE_ALL;
         gckpt_plan *all = gckpt_plan_new(m.g, m.term, 1, &d);
+        const gckpt_plan_info info = gckpt_plan_describe(all);
         gckpt_frontier *f = gckpt_frontier_new(m.g, m.term, 1, &m.d);
         CHECK_MSG(gckpt_frontier_get(f, 0, &least) == GCKPT_OK, "%s", gckpt_error_text(m.g));
         CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most) == GCKPT_OK &&
-              most.cost <= gckpt_plan_cost(all));
-        const double step = (double)gckpt_plan_cost(all);
+              most.cost <= info.cost);
+        const double step = (double)info.cost;
         const size_t range = gckpt_plan_bytes(all) - least.bytes;
         found now = { least.bytes, 0 };
         for (size_t k = 0; k < BUDGETS && all && f; k++)

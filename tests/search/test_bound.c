@@ -192,13 +192,14 @@ static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
 
 static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
 {
-    CHECK_MSG(p && gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) &&
-                  gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p) &&
-                  gckpt_plan_proven_cost(p) >= p->least_cost && gckpt_plan_gap(p) >= 0 &&
-                  gckpt_plan_gap(p) <= gckpt_plan_overhead(p),
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    CHECK_MSG(p && info.proven_cost <= info.cost &&
+                  info.proven_bytes <= gckpt_plan_bytes(p) &&
+                  info.proven_cost >= p->least_cost && info.gap >= 0 &&
+                  info.gap <= info.overhead,
               "%s, seed %u, cases %x: work %lu, proven %lu; %lu bytes, proven %lu: %s", what, seed,
-              cases, (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p),
-              (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_proven_bytes(p),
+              cases, (unsigned long)info.cost, (unsigned long)info.proven_cost,
+              (unsigned long)gckpt_plan_bytes(p), (unsigned long)info.proven_bytes,
               p ? "" : gckpt_error_text(request.g));
 }
 
@@ -219,8 +220,9 @@ static gckpt_frontier *check_frontier(unsigned seed)
                   (unsigned long)now.cost, (unsigned long)now.proven_cost);
         last = now.proven_cost;
         gckpt_plan *p = gckpt_frontier_plan(f, now.bytes);
-        CHECK(p && gckpt_plan_proven_cost(p) == now.proven_cost &&
-              gckpt_plan_proven_bytes(p) == gckpt_frontier_proven_bytes(f));
+        const gckpt_plan_info info = gckpt_plan_describe(p);
+        CHECK(p && info.proven_cost == now.proven_cost &&
+              info.proven_bytes == gckpt_frontier_proven_bytes(f));
         gckpt_plan_free(p);
     }
     CHECK_MSG(cases >> RECOMPUTED & 1 || now.proven_cost == now.cost,
@@ -252,7 +254,7 @@ static void check_request(unsigned seed)
         gckpt_plan *p = gckpt_frontier_plan(f, budget);
         check_plan(p, "budget", seed);
         CHECK(live_peak(p->buffers, p->buffer_count, p->length) <=
-              (int64_t)gckpt_plan_arena(p) + request.b.padding);
+              (int64_t)gckpt_plan_describe(p).arena + request.b.padding);
         int n = list_of(p, 0, list);
         for (int k = 0; k < TRIED; k++) {
             memcpy(changed, list, (size_t)n * sizeof *list);
@@ -360,8 +362,9 @@ static void test_real(unsigned first, long count)
                 net.fetch[k--] = net.fetch[--request.d.fetch.count];
         request.d.batch = request.d.update_in_backward = 0;
         gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         check_plan(p, "inference", seed);
-        CHECK(gckpt_plan_gap(p) <= 0 && gckpt_plan_proven_cost(p) == gckpt_plan_cost(p));
+        CHECK(info.gap <= 0 && info.proven_cost == info.cost);
         gckpt_plan_free(p);
         destroy();
     }
@@ -632,8 +635,8 @@ int main(int argc, char **argv)
     long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_iterations(100);
     long extra = 0;
     net_features = NET_MIXING | NET_ALONE;
-    CHECK(!gckpt_plan_proven_cost(NULL) && !gckpt_plan_proven_bytes(NULL) &&
-          !gckpt_frontier_proven_bytes(NULL) && gckpt_plan_gap(NULL) <= 0);
+    CHECK(!gckpt_plan_describe(NULL).proven_cost && !gckpt_plan_describe(NULL).proven_bytes &&
+          !gckpt_frontier_proven_bytes(NULL) && gckpt_plan_describe(NULL).gap <= 0);
     test_chain();
     test_long();
     test_closures(first, 60 * scale / 100);

@@ -119,37 +119,39 @@ static size_t reported_least(void)
 static uint64_t check_budget(size_t budget, int whole, unsigned seed)
 {
     gckpt_plan *p = gckpt_frontier_plan(front.f, budget), *q = NULL;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     uint64_t bound = 0;
     gckpt_point at = { 0, 0, 0, 0, 0 };
     int i = gckpt_frontier_find(front.f, budget);
     CHECK(gckpt_frontier_get(front.f, i, &at) == GCKPT_OK);
     if (check_plan(p, "budget", seed)) {
-        bound = gckpt_plan_peak(p);
+        bound = info.peak;
         CHECK_MSG(gckpt_plan_bytes(p) <= budget && gckpt_plan_bytes(p) == at.bytes,
                   "seed %u: %lu bytes in a budget of %lu; the frontier has %lu", seed,
                   (unsigned long)gckpt_plan_bytes(p), (unsigned long)budget,
                   (unsigned long)at.bytes);
-        CHECK_MSG(gckpt_plan_cost(p) == work_at(front.at, front.n, budget) &&
-                      at.cost == gckpt_plan_cost(p) &&
-                      at.recompute - gckpt_plan_recompute(p) < 1e-9 &&
-                      gckpt_plan_recompute(p) - at.recompute < 1e-9 &&
-                      at.overhead - gckpt_plan_overhead(p) < 1e-9 &&
-                      gckpt_plan_overhead(p) - at.overhead < 1e-9,
+        CHECK_MSG(info.cost == work_at(front.at, front.n, budget) &&
+                      at.cost == info.cost &&
+                      at.recompute - info.recompute < 1e-9 &&
+                      info.recompute - at.recompute < 1e-9 &&
+                      at.overhead - info.overhead < 1e-9 &&
+                      info.overhead - at.overhead < 1e-9,
                   "seed %u: budget %lu: work %lu; the frontier has %lu", seed,
-                  (unsigned long)budget, (unsigned long)gckpt_plan_cost(p), (unsigned long)at.cost);
+                  (unsigned long)budget, (unsigned long)info.cost, (unsigned long)at.cost);
     }
     if (p && whole) {
         /* in a graph that is too large for an exhaustive search, the plan for a budget between two points may be
          * better than the lower point */
         const int same = request.g->count <= GCKPTI_TINY_N || budget == at.bytes;
         q = plan_mode(GCKPT_OPTIMAL, budget);
+        const gckpt_plan_info q_info = gckpt_plan_describe(q);
         CHECK_MSG(
-            q && gckpt_plan_cost(p) >= gckpt_plan_cost(q) &&
-                (gckpt_plan_cost(p) == gckpt_plan_cost(q) || !same) &&
+            q && info.cost >= q_info.cost &&
+                (info.cost == q_info.cost || !same) &&
                 gckpt_plan_bytes(q) <= budget,
             "seed %u, budget %lu: %lu work in %lu bytes from the frontier, %lu in %lu without",
-            seed, (unsigned long)budget, (unsigned long)gckpt_plan_cost(p),
-            (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_cost(q),
+            seed, (unsigned long)budget, (unsigned long)info.cost,
+            (unsigned long)gckpt_plan_bytes(p), (unsigned long)q_info.cost,
             (unsigned long)gckpt_plan_bytes(q));
         check_plan(q, "budget without a frontier", seed);
     }
@@ -166,6 +168,7 @@ static void find_frontier(unsigned seed)
     drop_frontier();
     front.f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     int n = gckpt_frontier_points(front.f);
     CHECK_MSG(n > 0 && n <= POINTS && p && gckpt_frontier_complete(front.f),
               "seed %u: a frontier of %d points: %s", seed, n, gckpt_error_text(request.g));
@@ -184,11 +187,11 @@ static void find_frontier(unsigned seed)
     front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
     /* gckpt_recompute may apply to a node that need not run before the first backward. Store-all then computes this
      * node twice, while a point of the frontier may compute it once, with more bytes. */
-    CHECK_MSG(last.cost < gckpt_plan_cost(p) ||
-                  (last.cost == gckpt_plan_cost(p) && last.bytes <= front.most),
+    CHECK_MSG(last.cost < info.cost ||
+                  (last.cost == info.cost && last.bytes <= front.most),
               "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
               (unsigned long)last.cost, (unsigned long)last.bytes,
-              (unsigned long)gckpt_plan_cost(p), (unsigned long)front.most);
+              (unsigned long)info.cost, (unsigned long)front.most);
     gckpt_plan_free(p);
     p = gckpt_frontier_plan(front.f, front.least - 1);
     CHECK_MSG(!p && gckpt_error(request.g) == GCKPT_E_BUDGET && reported_least() == front.least,
@@ -224,10 +227,11 @@ static int oracle_points(point *out)
  * decide. */
 static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(p);
     static oracle_block block[4 * STEPS];
     int n = 0;
     gckpt_buffer b;
-    for (int i = 0; i < gckpt_plan_buffers(p); i++) {
+    for (int i = 0; i < info.buffers; i++) {
         gckpt_plan_buffer(p, i, &b);
         oracle_block one = { b.start, b.end, (int)(b.size / FLOAT_BYTES) };
         int at = n++;
@@ -292,20 +296,21 @@ static void compare(score *s, unsigned seed)
         }
         oracle_exhaustive(&m.o, bytes / FLOAT_BYTES, NULL, steps, &length);
         gckpt_plan *p = plan_steps(steps, length);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         check_plan(p, "schedule", seed);
-        CHECK_MSG(p && gckpt_plan_cost(p) == want && gckpt_plan_peak(p) <= bytes,
+        CHECK_MSG(p && info.cost == want && info.peak <= bytes,
                   "seed %u: the optimal schedule for %lu has work %lu, not %lu; bound %lu", seed,
-                  (unsigned long)bytes, (unsigned long)gckpt_plan_cost(p), (unsigned long)want,
-                  (unsigned long)gckpt_plan_peak(p));
-        int fits = gckpt_plan_arena(p) <= bytes ? 2 : fits_at_all(p, bytes);
+                  (unsigned long)bytes, (unsigned long)info.cost, (unsigned long)want,
+                  (unsigned long)info.peak);
+        int fits = info.arena <= bytes ? 2 : fits_at_all(p, bytes);
         *(fits == 2 ? &s->search : fits ? &s->layout : &s->impossible) += 1;
         if (verbose)
-            CHECK(fits_at_all(p, gckpt_plan_arena(p)) &&
-                  fits_at_all(p, gckpt_plan_peak(p) - FLOAT_BYTES) <= 0);
+            CHECK(fits_at_all(p, info.arena) &&
+                  fits_at_all(p, info.peak - FLOAT_BYTES) <= 0);
         if (verbose)
             printf("%s, seed %u: %lu bytes: work %ld, least %lu in an arena of %lu\n", s->name,
                    seed, (unsigned long)bytes, got == ORACLE_NEVER ? -1 : (long)got,
-                   (unsigned long)want, (unsigned long)gckpt_plan_arena(p));
+                   (unsigned long)want, (unsigned long)info.arena);
         gckpt_plan_free(p);
         if (got == ORACLE_NEVER) {
             s->refused++;
@@ -424,10 +429,11 @@ static void test_revolve(int most)
                 CHECK(oracle_exhaustive(&m.o, (uint64_t)(s + 2) * 4, NULL, NULL, NULL) == want);
             CHECK_MSG(work >= want, "%d steps, %d checkpoints: below Revolve", n, s);
             gckpt_plan *p = gckpt_frontier_plan(front.f, (size_t)bytes);
-            CHECK_MSG(gckpt_plan_proven_cost(p) <= want,
+            const gckpt_plan_info info = gckpt_plan_describe(p);
+            CHECK_MSG(info.proven_cost <= want,
                       "%d steps, %d checkpoints: %lu is proven, Revolve has %lu", n, s,
-                      (unsigned long)gckpt_plan_proven_cost(p), (unsigned long)want);
-            proven += p && gckpt_plan_proven_cost(p) == want;
+                      (unsigned long)info.proven_cost, (unsigned long)want);
+            proven += p && info.proven_cost == want;
             gckpt_plan_free(p);
             if (work != ORACLE_NEVER)
                 check_budget((size_t)bytes, chance(10), (unsigned)n);
@@ -476,12 +482,13 @@ static long worse, rivals;
 /* Checks that the frontier has a point within the bytes of the plan `rival` that costs no more. */
 static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed)
 {
+    const gckpt_plan_info info = gckpt_plan_describe(rival);
     uint64_t bytes = gckpt_plan_bytes(rival), work = work_at(front.at, front.n, bytes);
     rivals++;
-    worse += work > gckpt_plan_cost(rival);
-    CHECK_MSG(work <= gckpt_plan_cost(rival),
+    worse += work > info.cost;
+    CHECK_MSG(work <= info.cost,
               "seed %u: %s does %lu work in %lu bytes, the frontier %ld", seed, what,
-              (unsigned long)gckpt_plan_cost(rival), (unsigned long)bytes,
+              (unsigned long)info.cost, (unsigned long)bytes,
               work == ORACLE_NEVER ? -1 : (long)work);
     if (work != ORACLE_NEVER)
         check_budget((size_t)bytes, chance(5), seed);
@@ -539,7 +546,7 @@ static void check_rotor(unsigned seed)
     static oracle_step steps[STEPS];
     oracle_rotor rotor;
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
-    uint64_t memory = gckpt_plan_peak(p) / FLOAT_BYTES;
+    uint64_t memory = gckpt_plan_describe(p).peak / FLOAT_BYTES;
     gckpt_plan_free(p);
     for (int i = 0; i < m.o.n; i++) /* rotor keeps this value even if no backward reads it, so the model must as well */
         memory += m.o.op[i].out;
@@ -550,12 +557,13 @@ static void check_rotor(unsigned seed)
         if (n == 0)
             continue;
         p = plan_steps(steps, n);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         if (check_plan(p, "rotor", seed)) {
-            CHECK_MSG(gckpt_plan_cost(p) <= work && gckpt_plan_peak(p) <= at * FLOAT_BYTES,
+            CHECK_MSG(info.cost <= work && info.peak <= at * FLOAT_BYTES,
                       "seed %u: rotor promised work %lu in %lu floats, its list has %lu in %lu "
                       "bytes",
                       seed, (unsigned long)work, (unsigned long)at,
-                      (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_peak(p));
+                      (unsigned long)info.cost, (unsigned long)info.peak);
             check_rival(p, "rotor", seed);
         }
         gckpt_plan_free(p);
@@ -719,7 +727,7 @@ static void test_no_arena(void)
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .budget = budget };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(budget < 128 ? !p && gckpt_error(g) == GCKPT_E_BUDGET && g->min_bytes == 128
-                               : p && gckpt_plan_arena(p) == 0 && gckpt_plan_bytes(p) == 128,
+                               : p && gckpt_plan_describe(p).arena == 0 && gckpt_plan_bytes(p) == 128,
                   "%lu bytes: %s", (unsigned long)budget, gckpt_error_text(g));
         gckpt_plan_free(p);
     }

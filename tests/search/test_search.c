@@ -82,9 +82,10 @@ static void against_optimum(score *t, unsigned seed)
             t->lost += got == ORACLE_NEVER ? 0 : (double)got / (double)want - 1;
             CHECK_MSG(got >= want || got == ORACLE_NEVER, "seed %u: better than the optimum", seed);
             gckpt_plan *p = gckpt_frontier_plan(frontier, base + bytes);
-            CHECK_MSG(!p || gckpt_plan_proven_cost(p) <= want, "seed %u: %lu proven, %lu will do",
-                      seed, (unsigned long)gckpt_plan_proven_cost(p), (unsigned long)want);
-            t->proven += p && gckpt_plan_proven_cost(p) == want;
+            const gckpt_plan_info info = gckpt_plan_describe(p);
+            CHECK_MSG(!p || info.proven_cost <= want, "seed %u: %lu proven, %lu will do",
+                      seed, (unsigned long)info.proven_cost, (unsigned long)want);
+            t->proven += p && info.proven_cost == want;
             gckpt_plan_free(p);
         }
         above = peak * FLOAT_BYTES - FLOAT_BYTES;
@@ -99,13 +100,14 @@ static void planned_alone(unsigned seed, int at)
 {
     for (int less = 0; less < 2; less++) {
         gckpt_plan *p = plan(GCKPT_OPTIMAL, point[at].bytes - (size_t)less, 0);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         int want = at - less;
         CHECK_MSG(want < 0 ? !p
                            : p && gckpt_plan_bytes(p) <= point[at].bytes - (size_t)less &&
-                                 gckpt_plan_cost(p) == point[want].cost,
+                                 info.cost == point[want].cost,
                   "seed %u, point %d of %d: %lu bytes, work %lu alone; the frontier has %lu, %lu",
                   seed, want, points, (unsigned long)gckpt_plan_bytes(p),
-                  (unsigned long)gckpt_plan_cost(p),
+                  (unsigned long)info.cost,
                   want < 0 ? 0 : (unsigned long)point[want].bytes,
                   want < 0 ? 0 : (unsigned long)point[want].cost);
         gckpt_plan_free(p);
@@ -143,7 +145,7 @@ static void know(const gckpt_plan *p, const char *what)
     if (!p || !CHECK(plans < PLANS))
         return;
     known[plans].bytes = gckpt_plan_bytes(p);
-    known[plans].work = gckpt_plan_cost(p);
+    known[plans].work = gckpt_plan_describe(p).cost;
     known[plans++].what = what;
 }
 
@@ -152,7 +154,8 @@ static void know(const gckpt_plan *p, const char *what)
 static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
 {
     gckpt_plan *p = plan(mode, budget, 0);
-    uint64_t work = gckpt_plan_cost(p), little = gckpt_plan_gap(p) < 0.001 ? step / 1000 : 0;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    uint64_t work = info.cost, little = info.gap < 0.001 ? step / 1000 : 0;
     CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "seed %u: %lu bytes: %s", seed,
               (unsigned long)budget, p ? "more are taken" : gckpt_error_text(m.g));
     for (int i = 0; i < plans && p; i++)
@@ -169,7 +172,7 @@ static void check_promises(unsigned seed, int n)
 {
     plans = 0;
     gckpt_plan *all = plan(GCKPT_STORE_ALL, 0, 0), *p;
-    uint64_t step = gckpt_plan_cost(all), before = UINT64_MAX, last = 0;
+    uint64_t step = gckpt_plan_describe(all).cost, before = UINT64_MAX, last = 0;
     find(seed);
     const size_t least = point[0].bytes;
     know(all, "store-all");
@@ -197,10 +200,10 @@ static void check_promises(unsigned seed, int n)
     }
     for (int i = 0; i < points; i++) { /* points equal their plans */
         p = gckpt_frontier_plan(frontier, point[i].bytes);
-        CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_cost(p) == point[i].cost,
+        CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_describe(p).cost == point[i].cost,
                   "seed %u, point %d: work %lu in %lu bytes; its plan: %lu in %lu", seed, i,
                   (unsigned long)point[i].cost, (unsigned long)point[i].bytes,
-                  (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_bytes(p));
+                  (unsigned long)gckpt_plan_describe(p).cost, (unsigned long)gckpt_plan_bytes(p));
         CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
         gckpt_plan_free(p);
     }

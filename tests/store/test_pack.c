@@ -570,7 +570,7 @@ static void test_modes(unsigned seed, gckpt_precision precision)
             d.schedule.count = random_schedule(net.g, net.term, net.terms, list, 10000);
         gckpt_plan *p = plan(&d, what);
         int exact = p && (gckpt_plan_split_exact(p, NULL) || rows == 0);
-        uint64_t hash = train(p, what, NULL, rows ? 0 : k == 6 && gckpt_plan_batch(p) > net.rows);
+        uint64_t hash = train(p, what, NULL, rows ? 0 : k == 6 && gckpt_plan_describe(p).batch > net.rows);
         want = k == 0 ? hash : want;
         CHECK_MSG(hash == want || !exact, "%s: other bits", what);
         gckpt_plan_free(p);
@@ -601,7 +601,7 @@ static void test_budgets(unsigned seed)
         pack_net(seed, 0);
         d.budget = at[i].bytes;
         gckpt_plan *p = plan(&d, what);
-        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) <= at[i].cost, "%s", what);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_describe(p).cost <= at[i].cost, "%s", what);
         uint64_t hash = train(p, what, NULL, 0);
         want = i == 0 ? hash : want;
         CHECK_MSG(hash == want, "%s: other bits", what);
@@ -795,7 +795,7 @@ static void test_frozen(gckpt_storage storage)
     tower t = tower_new(LOW, HIGH, storage);
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
     gckpt_plan *p = tower_plan(&t, &d);
-    int backward = 0, updates = 0, length = gckpt_plan_length(p);
+    int backward = 0, updates = 0, length = gckpt_plan_describe(p).instructions;
     gckpt_instruction in = { GCKPT_FORWARD, 0 };
     gckpt_buffer b;
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == TRAINED * 2 * sizeof(float));
@@ -829,15 +829,16 @@ static void test_frozen(gckpt_storage storage)
         if (q->op == &gckpti_op_linear && q->in[1] < (int)p->node_count && !p->params[p->nodes[q->in[1]].index].trained)
             CHECK(p->info[i].cost.backward <= p->info[i].cost.forward + p->info[i].cost.forward / 10);
     }
-    size_t arena = gckpt_plan_arena(p);
+    size_t arena = gckpt_plan_describe(p).arena;
     gckpt_plan_free(p);
     util_free(NULL, NULL, t.g, t.s);
     /* further blocks below the lowest trained block must not enlarge the arena */
     t = tower_new(LOW + 3, HIGH, storage);
     p = tower_plan(&t, &d);
-    CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena,
-              (unsigned long)gckpt_plan_arena(p));
-    CHECK(gckpt_plan_length(p) > length);
+    const gckpt_plan_info p_info = gckpt_plan_describe(p);
+    CHECK_MSG(p_info.arena == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena,
+              (unsigned long)p_info.arena);
+    CHECK(p_info.instructions > length);
     gckpt_plan_free(p);
     util_free(NULL, NULL, t.g, t.s);
 }
@@ -852,7 +853,7 @@ static void test_plans(void)
     gckpt_feed feeds[2] = { { gckpt_id(t.tokens), tokens }, { gckpt_id(t.targets), targets } };
     const gckpt_hyper hyper = { .lr = 0.01f };
     gckpt_plan *p = tower_plan(&t, NULL), *q = tower_plan(&other, NULL);
-    CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(q)); /* the same graph */
+    CHECK(gckpt_plan_describe(p).hash == gckpt_plan_describe(q).hash); /* the same graph */
     gckpt_exec *e = gckpt_exec_new(p, t.s, NULL), *none = gckpt_exec_new(q, t.s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
     CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"),
@@ -1051,6 +1052,7 @@ static void test_large(void)
     for (int k = 0; k < 2; k++) {
         gckpt_plan_desc d = { .budget = (size_t)(k ? 2000000000u : 3100000000u) };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        const gckpt_plan_info info = gckpt_plan_describe(p);
         int times = 0;
         if (!CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(g)))
             break;
@@ -1059,8 +1061,8 @@ static void test_large(void)
         CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes &&
               gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
         CHECK_MSG(times == 0, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times);
-        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget,
-                  gckpt_plan_overhead(p));
+        CHECK_MSG(info.overhead < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget,
+                  info.overhead);
         gckpt_plan_free(p);
     }
     util_free(NULL, NULL, g, s);
@@ -1140,7 +1142,7 @@ static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_
     gckpt_feed feeds[2] = { { 0, in }, { 1, index } };
     CHECK_MSG(e && gckpt_forward(e, feeds, 2, 1, NULL) == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(g),
               gckpt_error_text(s));
-    *arena = gckpt_plan_arena(p);
+    *arena = gckpt_plan_describe(p).arena;
     for (int k = 0; e && k < READERS; k++)
         hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(fetch[k].tensor), 0), z.m * (k > 2 ? z.k : z.n));
     CHECK(!e || !(x.debug & GCKPT_DEBUG_MEASURE) || gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
