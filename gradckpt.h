@@ -105,7 +105,6 @@
  *    an error that names it. An option also leaves out the parts of the options in parentheses:
  *    GCKPT_NO_TRAINING  modes except GCKPT_INFERENCE: gckpt_step, gckpt_gradients, gckpt_run_some;
  *                       random initial weights (and SEARCH, RANKS, CHECK)
- *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
  *    GCKPT_NO_EXPORT    plans and weights as C: gckpt_plan_c, gckpt_store_c
  *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
@@ -269,9 +268,8 @@
  *     >>search    bounds that no schedule can beat; the least cost for every budget           3239
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 offload/hide_copies, choose, open
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1787
- *                 getters, checks, planner, request, tools/frontier, tools/fit, tools/print,
- *                 tools/frontier_print
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1468
+ *                 getters, checks, planner, request, tools/frontier, tools/fit
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5527
  *                 call, memory, dist/exchange, backend, dist/group, params, host,
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
@@ -325,8 +323,6 @@
 #define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
 #define GCKPT_NO_BF16
-#undef GCKPT_NO_PRINT
-#define GCKPT_NO_PRINT
 #undef GCKPT_NO_EXPORT
 #define GCKPT_NO_EXPORT
 #undef GCKPT_NO_CHECK
@@ -1363,7 +1359,8 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
-/* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range. */
+/* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range.
+ * (examples/print.h prints plans and frontiers, examples/pictures.h draws them.) */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* Cost and bytes of instruction i. */
 typedef struct {
@@ -1398,14 +1395,6 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* name of its op as it runs */
-#ifndef GCKPT_NO_PRINT
-/* Prints a header, then each instruction with its output and the live bytes. (examples/pictures.h
- * draws plans and frontiers.) Returns E_FILE, as the calls below, if the callback fails. */
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-/* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
- * instruction, a nanosecond per unit of cost (gckpt_cost), and live bytes by kind. */
-GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-#endif
 
 #ifndef GCKPT_NO_EXPORT
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
@@ -1415,8 +1404,8 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
  * user's op is printed as the variable named as the op, which must be declared before, with the
  * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
- * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason.
- * */
+ * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason;
+ * if the callback fails, E_FILE. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
@@ -1424,8 +1413,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external) and
  * frozen; others are copied. Optimiser state, step count and notes are not printed: a device begins
  * at step 0. The store's block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all parameters. Returns E_ARG as gckpt_plan_c; also without parameters, for several ranks,
- * and for missing values (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
+ * reads all parameters. Returns E_FILE and E_ARG as gckpt_plan_c; also E_ARG without parameters,
+ * for several ranks, and for missing values (gckpt_store_get) if quantised or, with
+ * GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
@@ -1482,15 +1472,6 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * and that point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds at most 0.1 % of a step less. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-#ifndef GCKPT_NO_PRINT
-/* Print the frontier as text (80 columns, some 20 rows), and as JSON: an object with points
- * (gckpt_point, ascending bytes), marked (index of the point for the budget `mark`; null if mark is
- * 0 or too small), complete and proven_bytes. */
-GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
-                                            gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
-                                           gckpt_write_fn write, void *user);
-#endif
 #endif /* GCKPT_NO_FRONTIER */
 
 /* >>api-backend -----------------------------------------------------------------------------------
@@ -23117,7 +23098,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
  * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
  * or is store-all if that fits, or comes from a search. gckpti_prove_plan sets its proven bounds.
  * gckpt_frontier keeps planners and searches for one budget after another, from the largest down;
- * gckpt_fit does all of it for each micro-batch size. getters, print, frontier_print read plans.
+ * gckpt_fit does all of it for each micro-batch size. getters read plans.
  * ============================================================================================== */
 
 #ifndef GCKPT_SMALL
@@ -24575,325 +24556,6 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure)
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
-}
-#endif
-
-/* >>tools/print */
-#ifndef GCKPT_NO_PRINT
-/* ---- a plan as text, and as Chrome's trace events (examples/pictures.h draws plans) ---- */
-/* Prints an instruction as one line: kind, tensor, offsets of its results, live bytes. */
-static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
-{
-    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
-                                         "reload  ", "reduce  ", "hold    " };
-    const gckpti_ins *ins = &plan->ins[x];
-    int id = gckpti_ins_node(plan, ins);
-    const gckpti_plan_node *node = &plan->nodes[id];
-    const gckpt_shape shape = gckpti_planned_shape(plan, node);
-    gckpti_operands o;
-    gckpt_usage u;
-    gckpt_plan_usage(plan, x, &u);
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
-                 node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
-                 u.recompute ? " again" : "");
-    if (plan->fused && node->op && node->data) {
-        const gckpti_fused *b =
-            (const gckpti_fused *)(const void *)(plan->words + node->attributes);
-        const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
-        int ops = 0, first = id;
-        for (int i = b->steps; i-- > 0; ops += step[i].id >= 0)
-            first = step[i].id >= 0 ? step[i].id : first;
-        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_planned_name(plan, first),
-                     first);
-    }
-    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NO_OFFSET)
-        gckpti_print(k, " at %z", o.out);
-    if (u.moved)
-        gckpti_print(k, ", %z bytes", u.moved);
-    for (int i = 0; i < node->inputs; i++)
-        if (o.in[i].gradient != GCKPTI_NO_OFFSET)
-            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
-                         node->in[i], o.in[i].gradient);
-    if (ins->kind == GCKPT_UPDATE)
-        gckpti_print(k, " from %z", o.gradient);
-    if (ins->kind == GCKPT_REDUCE)
-        gckpti_print(k, o.shard == GCKPTI_NO_OFFSET ? " at %z" : " at %z, shard to %z", o.gradient,
-                     o.shard);
-    gckpti_print(k, ", %z live\n", u.live);
-}
-
-static const char *gckpti_shard_name(gckpt_shard shard)
-{
-    static const char *const names[] = { "nothing", "state", "state and gradients",
-                                         "state, gradients and values" };
-    return names[shard];
-}
-
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",
-                                         "activations", "workspace",         "tables",
-                                         "caches",      "bf16 copies",       "reduction tree",
-                                         "gathered",    "padding, contained" };
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
-                                              ", fast bf16" };
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    if (!plan || !write)
-        return GCKPT_E_ARG;
-    gckpti_print(&k,
-                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                 "%g %% recomputed, %i instructions\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
-                 100 * plan->recompute, (int)plan->length);
-    gckpti_print(&k,
-                 "cost %u a micro-batch; proven: no schedule in its budget has less than %u, none "
-                 "fits in less than %z bytes\n",
-                 plan->cost, plan->proven_cost, plan->proven_bytes);
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
-                 plan->alignment, precisions[plan->precision]);
-    if (plan->virtual_ranks > 1 || plan->ranks > 1)
-        gckpti_print(&k, "%i virtual ranks a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks,
-                     plan->ranks, plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
-    if (plan->mixer >= 0)
-        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
-                     gckpti_planned_name(plan, plan->mixer), plan->mixer);
-    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
-        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
-        if (plan->kind_bytes[i])
-            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    if (plan->offloaded)
-        gckpti_print(&k, "  offloaded: %z bytes of slower memory%s\n", plan->offloaded,
-                     plan->overlap_offload ? ", overlapped with computation" : "");
-    if (plan->overlap_offload)
-        gckpti_print(&k, "  hidden: %u of the cost of copies\n", plan->hidden);
-    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
-        if (x == plan->epilogue)
-            gckpti_print(&k, "-- once a step, at the end\n");
-        else if (x == plan->body)
-            gckpti_print(&k, plan->accumulates ? "-- for each micro-batch\n" : "-- batch\n");
-        gckpti_print_instruction(&k, plan, x);
-    }
-    return gckpti_sink_flush(&k);
-}
-
-/* Live bytes by kind of buffer, in a window of instructions. Each window is a pass over buffers. */
-enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
-typedef struct {
-    size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
-} gckpti_window;
-
-static const size_t *gckpti_live_by_kind(const gckpt_plan *plan, gckpti_window *window, size_t x)
-{
-    size_t from = x - x % GCKPTI_WINDOW;
-    if (window->from == from)
-        return window->live[x - from];
-    window->from = from;
-    memset(window->live, 0, sizeof window->live);
-    for (size_t i = 0; i < plan->buffer_count; i++) {
-        const gckpt_buffer *b = &plan->buffers[i];
-        size_t start = (size_t)b->start, end = (size_t)b->end + 1;
-        if (start >= from + GCKPTI_WINDOW || end <= from)
-            continue;
-        window->live[start > from ? start - from : 0][b->kind] += b->size; /* a difference */
-        if (end < from + GCKPTI_WINDOW)
-            window->live[end - from][b->kind] -= b->size;
-    }
-    for (size_t i = 1; i < GCKPTI_WINDOW; i++)
-        for (size_t k = 0; k < GCKPTI_BUFFER_KINDS; k++)
-            window->live[i][k] += window->live[i - 1][k];
-    return window->live[x - from];
-}
-
-/* Prints a name as JSON: escapes quotes; prints invalid and invisible characters as "?". */
-static void gckpti_print_name(gckpti_sink *k, const char *s)
-{
-    for (int n; *s; s += n ? n : 1) {
-        n = gckpti_utf8_length(s, strlen(s));
-        if (n == 0 || *s == 127 || (n == 1 && *s < 32) ||
-            (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3))))
-            gckpti_print(k, "?");
-        else if (*s == '"' || *s == '\\')
-            gckpti_print(k, *s == '"' ? "\\\"" : "\\\\");
-        else
-            gckpti_sink_put(k, s, (size_t)n);
-    }
-}
-
-/* Prints nanoseconds as microseconds, the unit of the format. */
-static void gckpti_print_time(gckpti_sink *k, const char *prefix, uint64_t t)
-{
-    gckpti_print(k, "%s%u.%u%u%u", prefix, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
-}
-
-/* Prints a label such as "linear h.0.fc", "gelu #7" or "h.0.fc.weight". */
-static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
-{
-    const gckpti_plan_node *node = &plan->nodes[id];
-    if (node->op) {
-        gckpti_print_name(k, node->op->name);
-        gckpti_print(k, node->name == GCKPTI_NAMELESS ? " #%i" : " ", id);
-    }
-    if (node->name != GCKPTI_NAMELESS)
-        gckpti_print_name(k, plan->names + node->name);
-}
-
-GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    static const char *const phases[] = { "forward", "backward", "update",      "offload",
-                                          "reload",  "reduce",   "offload_done" };
-    static const char *const kinds[] = {
-        "values",    "kept for backward",    "gradients of activations", "gradients of parameters",
-        "workspace", "sums of virtual ranks"
-    };
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    gckpti_window window;
-    gckpt_usage u;
-    uint64_t now = 0;
-    window.from = SIZE_MAX;
-    if (!plan || !write)
-        return GCKPT_E_ARG;
-    gckpti_print(&k,
-                 "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
-                 "\"arena\":%z,\"lower_bound\":%z,\"work\":%u,\"proven_work\":%u,"
-                 "\"proven_bytes\":%z},\"traceEvents\":[\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
-                 plan->cost, plan->proven_cost, plan->proven_bytes);
-    gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
-                     "\"plan: 1 ns is one unit of cost\"}},\n"
-                     "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
-                     "\"name\":\"instructions\"}}");
-    for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
-        const size_t *live = gckpti_live_by_kind(plan, &window, (size_t)x);
-        const char *phase = u.recompute ? "recompute" : phases[plan->ins[x].kind];
-        int id = gckpti_ins_node(plan, &plan->ins[x]);
-        u.cost += !u.cost; /* a bar of cost 0 would be invisible */
-        gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
-                     phase, phase);
-        gckpti_print_label(&k, plan, id);
-        gckpti_print_time(&k, "\",\"ts\":", now);
-        gckpti_print_time(&k, ",\"dur\":", u.cost);
-        gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
-                     u.live);
-        gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
-        for (int i = 0; i < GCKPTI_BUFFER_KINDS - (plan->virtual_ranks < 2); i++)
-            gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
-        gckpti_print(&k, "}}");
-        now += u.cost;
-    }
-    gckpti_print(&k, "\n]}\n");
-    return gckpti_sink_flush(&k);
-}
-#endif
-
-/* >>tools/frontier_print */
-#if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
-/* ---- the frontier as text and as JSON ---- */
-/* Returns the largest power of 1024 that is at most `bytes` (at least 1), and its name (KiB). */
-static double gckpti_byte_unit(double bytes, const char **name)
-{
-    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-    double unit = 1;
-    int i = 0;
-    for (; bytes >= 1024 * unit && i < 4; i++)
-        unit *= 1024;
-    *name = names[i];
-    return unit;
-}
-
-/* Formats bytes in three digits, as "12.8 MiB", in `text`. */
-static const char *gckpti_format_bytes(size_t bytes, char text[32])
-{
-    gckpti_text t = { text, 31 };
-    const char *name;
-    double unit = gckpti_byte_unit((double)bytes, &name), scale = 1;
-    while (unit > 1 && (double)bytes / unit * scale < 100)
-        scale *= 10;
-    scale = (double)(uint64_t)((double)bytes / unit * scale + 0.5) / scale;
-    gckpti_text_add(&t, "%g %s", scale, name);
-    return text;
-}
-
-/* Prints v >= 0 with one decimal between two texts, right-aligned in 12 columns. */
-static void gckpti_print_tenths(gckpti_sink *k, const char *prefix, double v, const char *suffix)
-{
-    char number[32];
-    gckpti_text t = { number, sizeof number - 1 };
-    uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
-    gckpti_text_add(&t, "%s%u.%u%s", prefix, tenths / 10, tenths % 10, suffix);
-    size_t n = (size_t)(t.end - number);
-    gckpti_sink_put(k, "            ", n < 12 ? 12 - n : 0);
-    gckpti_sink_put(k, number, n);
-}
-
-GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark,
-                                            gckpt_write_fn write, void *user)
-{
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    const char *name;
-    char text[32];
-    if (!f || !write)
-        return GCKPT_E_ARG;
-    size_t n = f->count, rows = 20;
-    double least = f->p.least_cost ? (double)f->p.least_cost : 1;
-    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    double top = f->points[0].overhead,
-           unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* the scale ends at 1 to 60 % */
-    gckpti_print(&k,
-                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
-                 "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
-                 "'#' is proven: no schedule takes less in these bytes. None fits in",
-                 (int)n, n == 1 ? "" : "s", gckpti_format_bytes(f->resident, text),
-                 (double)(int)(1000 * top + 0.5) / 10);
-    gckpti_print(&k, "\nless than %s.\n", gckpti_format_bytes(f->proven_bytes, text));
-    if (mark)
-        gckpti_print(
-            &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
-            gckpti_format_bytes(mark, text));
-    if (!f->complete)
-        gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
-    gckpti_print(&k, "\n%s%s  extra time    at least  recomputed\n",
-                 unit > 1 ? "         " : "       ", name);
-    for (size_t i = n; i-- > 0;) {
-        char bar[] = "---------------------------";
-        const gckpt_point *p = &f->points[i];
-        double proven = p->overhead - (double)(p->cost - p->proven_cost) / least,
-               part = p->overhead / top, proven_part = proven / top;
-        if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
-            continue; /* many points: prints one of each group */
-        bar[part < 1 ? (int)(part * 27 + 0.5) : 27] = 0;
-        memset(bar, '#', (size_t)(proven_part < 1 ? (int)(proven_part * 27 + 0.5) : 27));
-        bar[26] = part > 1.0001 ? '>' : bar[26];
-        gckpti_print_tenths(&k, "", (double)p->bytes / unit, "");
-        gckpti_print_tenths(&k, "+", 100 * p->overhead, " %");
-        gckpti_print_tenths(&k, "+", 100 * proven, " %");
-        gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
-        gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
-    }
-    return gckpti_sink_flush(&k);
-}
-
-GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
-                                           gckpt_write_fn write, void *user)
-{
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    if (!f || !write)
-        return GCKPT_E_ARG;
-    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    for (size_t i = 0; i < f->count; i++) {
-        const gckpt_point *p = &f->points[i];
-        gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g,",
-                     i ? "," : "{\"points\":[", p->bytes, p->cost, p->recompute, p->overhead);
-        gckpti_print(&k, "\"proven_work\":%u}", p->proven_cost);
-    }
-    gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
-    gckpti_print(&k, ",\"complete\":%s,\"proven_bytes\":%z}\n", f->complete ? "true" : "false",
-                 f->proven_bytes);
-    return gckpti_sink_flush(&k);
 }
 #endif
 

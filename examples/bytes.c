@@ -8,6 +8,7 @@
  * also lists those that textbooks omit. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "print.h"
 #include <stdio.h>
 
 static size_t to_stdout(void *user, const void *bytes, size_t size)
@@ -44,7 +45,7 @@ int main(void)
         size_t kept = gckpt_plan_kind_bytes(forward, GCKPT_BYTES_ACTIVATIONS);
         printf("a (1,16) and b (1,32), both kept by a forward: %zu bytes = (16 + 32) * 4\n\n",
                kept);
-        gckpt_plan_print(training, to_stdout, NULL);
+        print_plan(training, to_stdout, NULL);
         printf(
             "\nThe training's arena is largest in the backward: %zu bytes of parameter gradients "
             "and %zu of activations;\nb and its gradient are dead by then, and their bytes are in use "

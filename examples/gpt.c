@@ -524,8 +524,8 @@ static gckpt_result write_frontier(FILE *f, const char *path)
     if (dot != NULL && strcmp(dot, ".svg") == 0)
         return pictures_frontier(reports.frontier, &reports.modes, mark, session_write, f);
     if (dot != NULL && strcmp(dot, ".json") == 0)
-        return gckpt_frontier_json(reports.frontier, mark, session_write, f);
-    gckpt_result result = gckpt_frontier_print(reports.frontier, mark, session_write, f);
+        return print_frontier_json(reports.frontier, mark, session_write, f);
+    gckpt_result result = print_frontier(reports.frontier, mark, session_write, f);
     fputc('\n', f);
     return result != GCKPT_OK ? result
                               : pictures_table(reports.frontier, &reports.modes, session_write, f);
@@ -634,7 +634,7 @@ static int prepare(void)
             fprintf(session.out, "\n%zu bytes suffice for 1.5 times the least cost\n\n", at.bytes);
     }
     if (lm.plan)
-        gckpt_plan_print(training, session_write, session.out);
+        print_plan(training, session_write, session.out);
     return o.summary || o.profile ? print_reports() : 0;
 }
 

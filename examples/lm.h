@@ -6,6 +6,7 @@
 #include "session.h"
 
 #include "pictures.h"
+#include "print.h"
 #include "sample.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -523,7 +524,7 @@ static int lm_draw_plan(const gckpt_plan *plan)
     FILE *f = fopen(lm.timeline, "w");
     if (f == NULL)
         return session_fail(1, "--timeline %s: %s", lm.timeline, strerror(errno));
-    int bad = (trace ? gckpt_plan_trace : pictures_plan)(plan, session_write, f) != GCKPT_OK;
+    int bad = (trace ? print_trace : pictures_plan)(plan, session_write, f) != GCKPT_OK;
     if (fclose(f) != 0 || bad)
         return session_fail(1, "--timeline %s: %s", lm.timeline, strerror(errno));
     return 0;

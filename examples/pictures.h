@@ -784,7 +784,7 @@ static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const c
     pictures_printf(&c->out, "  %s", name);
 }
 
-/* Prints a table of the fixed modes; its columns match the table of gckpt_frontier_print. */
+/* Prints a table of the fixed modes; its columns match the table of print_frontier. */
 static inline gckpt_result pictures_table(const gckpt_frontier *f, const pictures_modes *modes,
                                           gckpt_write_fn write, void *user)
 {

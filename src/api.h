@@ -33,8 +33,6 @@
 #define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
 #define GCKPT_NO_BF16
-#undef GCKPT_NO_PRINT
-#define GCKPT_NO_PRINT
 #undef GCKPT_NO_EXPORT
 #define GCKPT_NO_EXPORT
 #undef GCKPT_NO_CHECK
@@ -1071,7 +1069,8 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
                                        int64_t *first);
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
-/* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range. */
+/* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range.
+ * (examples/print.h prints plans and frontiers, examples/pictures.h draws them.) */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* Cost and bytes of instruction i. */
 typedef struct {
@@ -1106,14 +1105,6 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* name of its op as it runs */
-#ifndef GCKPT_NO_PRINT
-/* Prints a header, then each instruction with its output and the live bytes. (examples/pictures.h
- * draws plans and frontiers.) Returns E_FILE, as the calls below, if the callback fails. */
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-/* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
- * instruction, a nanosecond per unit of cost (gckpt_cost), and live bytes by kind. */
-GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-#endif
 
 #ifndef GCKPT_NO_EXPORT
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
@@ -1123,8 +1114,8 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
  * user's op is printed as the variable named as the op, which must be declared before, with the
  * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
- * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason.
- * */
+ * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason;
+ * if the callback fails, E_FILE. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
@@ -1132,8 +1123,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external) and
  * frozen; others are copied. Optimiser state, step count and notes are not printed: a device begins
  * at step 0. The store's block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all parameters. Returns E_ARG as gckpt_plan_c; also without parameters, for several ranks,
- * and for missing values (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
+ * reads all parameters. Returns E_FILE and E_ARG as gckpt_plan_c; also E_ARG without parameters,
+ * for several ranks, and for missing values (gckpt_store_get) if quantised or, with
+ * GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
@@ -1190,15 +1182,6 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * and that point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds at most 0.1 % of a step less. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-#ifndef GCKPT_NO_PRINT
-/* Print the frontier as text (80 columns, some 20 rows), and as JSON: an object with points
- * (gckpt_point, ascending bytes), marked (index of the point for the budget `mark`; null if mark is
- * 0 or too small), complete and proven_bytes. */
-GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
-                                            gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
-                                           gckpt_write_fn write, void *user);
-#endif
 #endif /* GCKPT_NO_FRONTIER */
 
 /* >>api-backend -----------------------------------------------------------------------------------

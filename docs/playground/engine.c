@@ -7,6 +7,7 @@
 #define GCKPT_NO_STDIO
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "examples/print.h"
 
 /* ---- memory, and functions of libc ------------------------------------------------------------ */
 #ifdef __wasm__
@@ -219,7 +220,7 @@ static struct {
     gckpt_graph *graph;
     gckpt_term term;
     gckpt_frontier *frontier;
-    text model, points, plan, printed;
+    text model, points, plan;
 } now;
 
 static gckpt_plan_desc wanted(int mode, double budget)
@@ -284,7 +285,7 @@ const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int 
     return end(t);
 }
 
-/* Returns the frontier, as gckpt_frontier_json prints it. */
+/* Returns the frontier, as print_frontier_json prints it. */
 const char *EXPORT(playground_frontier)(void)
 {
     text *t = &now.points;
@@ -296,47 +297,24 @@ const char *EXPORT(playground_frontier)(void)
     now.frontier = gckpt_frontier_new(now.graph, &now.term, 1, &d);
     if (now.frontier == NULL)
         return complain(t, gckpt_error_text(now.graph));
-    gckpt_frontier_json(now.frontier, 0, put_bytes, t);
+    print_frontier_json(now.frontier, 0, put_bytes, t);
     return end(t);
 }
 
-/* Returns the offset in a line of the printed plan to which a forward writes ("... at 4096, 65536
- * live"), plus 1, or 0 if it is no forward or writes outside the arena. *at moves to the next line. */
-static uint64_t written(const char **at)
+/* Returns the offset to which instruction i of a plan, a forward, writes its result, plus 1, or 0 if
+ * it is no forward or writes outside the arena. The list of buffers does not say it if the result
+ * overwrites an input. */
+static uint64_t written(const gckpt_plan *p, int i)
 {
-    const char *s = *at, *number = NULL;
-    int forward = 0;
-    for (; *s != 0 && *s != '\n'; s++) {
-        if (*s == '\t')
-            forward = strncmp(s + 1, "forward", 7) == 0;
-        else if (strncmp(s, " at ", 4) == 0)
-            number = s + 4;
-    }
-    *at = *s == 0 ? s : s + 1;
-    if (!forward || number == NULL)
-        return 0;
-    uint64_t n = 0;
-    for (; *number >= '0' && *number <= '9'; number++)
-        n = 10 * n + (uint64_t)(*number - '0');
-    return n + 1;
-}
-
-/* Returns the line of the first instruction in the printed plan. */
-static const char *first_line(const char *s)
-{
-    while (*s != 0 && (*s < '0' || *s > '9')) {
-        const char *end_of_line = strchr(s, '\n');
-        s = end_of_line == NULL ? s + strlen(s) : end_of_line + 1;
-    }
-    return s;
+    const gckpti_ins *ins = &p->ins[i];
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, p->nodes[gckpti_ins_node(p, ins)].inputs, &o);
+    return ins->kind != GCKPT_FORWARD || o.out == SIZE_MAX ? 0 : (uint64_t)o.out + 1;
 }
 
 static void put_instructions(text *t, const gckpt_plan *p)
 {
     const gckpt_plan_info info = gckpt_plan_describe(p);
-    empty(&now.printed);
-    gckpt_plan_print(p, put_bytes, &now.printed);
-    const char *line = now.printed.failed ? "" : first_line(now.printed.at);
     put(t, "\"instructions\":[");
     for (int i = 0; i < info.instructions; i++) {
         gckpt_instruction at;
@@ -344,7 +322,7 @@ static void put_instructions(text *t, const gckpt_plan *p)
         gckpt_plan_get(p, i, &at);
         gckpt_plan_usage(p, i, &use);
         const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.cost,
-                                 use.live,          use.recompute != 0,  written(&line) };
+                                 use.live,          use.recompute != 0,  written(p, i) };
         put_list(t, i == 0, all, 6);
     }
     put(t, "],\"buffers\":[");

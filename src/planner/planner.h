@@ -9,7 +9,7 @@
  * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
  * or is store-all if that fits, or comes from a search. gckpti_prove_plan sets its proven bounds.
  * gckpt_frontier keeps planners and searches for one budget after another, from the largest down;
- * gckpt_fit does all of it for each micro-batch size. getters, print, frontier_print read plans.
+ * gckpt_fit does all of it for each micro-batch size. getters read plans.
  * ============================================================================================== */
 
 #ifndef GCKPT_SMALL

@@ -222,13 +222,6 @@ static void files(uint64_t hash)
     expect(gckpt_store_c(m.store, "weights", put, &file) == GCKPT_OK, "tables", m.store);
     printf("EXPORT\n");
 #endif
-#ifndef GCKPT_NO_PRINT
-    file.size = file.at = 0;
-    expect(gckpt_plan_print(p, put, &file) == GCKPT_OK, "pictures", m.graph);
-    file.size = file.at = 0;
-    expect(gckpt_plan_trace(p, put, &file) == GCKPT_OK, "pictures", m.graph);
-    printf("PRINT\n");
-#endif
 #ifndef GCKPT_NO_NOTES
     expect(gckpt_store_set_note(m.store, "key", "value") == GCKPT_OK, "notes", m.store);
     expect(!strcmp(gckpt_store_note(m.store, "key"), "value"), "notes", m.store);
@@ -333,11 +326,6 @@ static void budgets(uint64_t hash)
 #ifndef GCKPT_NO_FRONTIER
     gckpt_frontier *f = gckpt_frontier_new(m.graph, &m.term, 1, &desc);
     expect(gckpt_frontier_points(f) > 1, "frontier", m.graph);
-#ifndef GCKPT_NO_PRINT
-    file.size = file.at = 0;
-    expect(gckpt_frontier_print(f, 0, put, &file) == GCKPT_OK && gckpt_frontier_json(f, 0, put, &file) == GCKPT_OK,
-           "pictures of a frontier", m.graph);
-#endif
     gckpt_frontier_free(f);
     printf("FRONTIER\n");
 #endif

@@ -550,6 +550,14 @@ if [ $has_cxx -eq 1 ]; then
 fi
 check "pictures.h compiles as C99, whatever of it is used" $CC -std=c99 -Wall -Wextra -pedantic -Werror \
     -Wconversion -Wsign-conversion -fsyntax-only -I. -Iexamples "$work/pictures.c"
+printf '#include "gradckpt.h"\n#include "print.h"\nint main(void) { return print_plan(NULL, NULL, NULL) == 0; }\n' \
+    > "$work/print.c" && cp "$work/print.c" "$work/print.cpp"
+check "print.h compiles as C99, whatever of it is used" $CC -std=c99 -Wall -Wextra -pedantic -Werror \
+    -Wconversion -Wsign-conversion -fsyntax-only -I. -Iexamples "$work/print.c"
+if [ $has_cxx -eq 1 ]; then
+    check "print.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -fsyntax-only -I. \
+        -Iexamples "$work/print.cpp"
+fi
 if [ $has_cxx -eq 1 ]; then
     check "pictures.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -fsyntax-only -I. \
         -Iexamples "$work/pictures.cpp"
@@ -564,7 +572,7 @@ if [ $has_cxx -eq 1 ]; then
 fi
 check "--timeline into no folder" fails_with 1 "timeline" build/gpt $small --timeline /nonexistent/t.svg
 check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan &&
-    grep -q ', 1 thread, offsets' $work/plan"
+    grep -q '^micro-batch .* of a batch of ' $work/plan"
 check "--plan marks what the budget gets" sh -c "grep -q '^> is what a budget' $work/plan &&
     test \"\$(grep -c ' > |' $work/plan)\" -eq 1 && grep -q ' memory-poor\$' $work/plan"
 ! in_turn 3 || check "--frontier draws every budget" sh -c "build/gpt $small --plan --checkpoint sqrt \

@@ -17,6 +17,7 @@
  *     FUZZ_COUNT=1 ./fuzz_calls ..     prints how often each function was called, and how often it succeeded */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
+#include "examples/print.h"
 #define PLAN_CHECK_OFF "it is called where the input says so"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_net.h"
@@ -721,7 +722,7 @@ static void frontier(int command)
     file to = { 0 };
     gckpt_frontier_complete(f);
     gckpt_frontier_proven_bytes(f);
-    (choose(&in, 2) ? gckpt_frontier_print : gckpt_frontier_json)(f, last.bytes, io_write, &to);
+    (choose(&in, 2) ? print_frontier : print_frontier_json)(f, last.bytes, io_write, &to);
     free(to.bytes);
     gckpt_frontier_get(f, choose(&in, points), &at);
     const size_t budget = choose(&in, 4) ? at.bytes + byte(&in) : (size_t)byte(&in) * 8;
@@ -754,8 +755,8 @@ static void plan_texts(int command)
     if (i < 0)
         return;
     switch (how % 3) {
-    case 0: r = gckpt_plan_print(plans[i].p, io_write, &to); break;
-    case 1: r = gckpt_plan_trace(plans[i].p, io_write, &to); break;
+    case 0: r = print_plan(plans[i].p, io_write, &to); break;
+    case 1: r = print_trace(plans[i].p, io_write, &to); break;
     default:
         r = gckpt_plan_c(plans[i].p, how & 64 ? "plan" : how & 128 ? "1 wrong" : "", io_write, &to);
         break;

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "examples/print.h"
 #include "util.h"
 
 enum { V = 17, T = 7, C = 12, H = 24, ROWS = 8, STEPS = 3 };
@@ -582,7 +583,7 @@ static void test_mixed_rows(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "batch mean"));
     file text = { 0 };
-    CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK &&
+    CHECK(print_plan(p, file_write, &text) == GCKPT_OK &&
           strstr((char *)text.bytes, "\nanother split of the batch gives other results: batch mean #3 mixes rows\n"));
     free(text.bytes);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -914,8 +915,8 @@ static void test_print_and_schedule(void)
     file text = { 0 }, full = { .limit = 1 };
     gckpt_plan_desc d = { 0 };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
-    CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && text.size > 1000);
-    CHECK(gckpt_plan_print(p, file_write, &full) == GCKPT_E_FILE);
+    CHECK(print_plan(p, file_write, &text) == GCKPT_OK && text.size > 1000);
+    CHECK(print_plan(p, file_write, &full) == GCKPT_E_FILE);
     free(text.bytes), free(full.bytes);
     CHECK(gckpt_plan_get(p, -1, list) == GCKPT_E_ARG && gckpt_plan_get(p, gckpt_plan_describe(p).instructions, list) == GCKPT_E_ARG);
     gckpt_plan_free(p);

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "examples/print.h"
 #include "util.h"
 
 static const gckpt_init normal = { 0.5f, 0, 0 };
@@ -210,11 +211,11 @@ static void stale_errors(void)
     memset(&out, 0, sizeof out);
     CHECK(f && gckpt_error(l.g) == GCKPT_OK);
     gckpt_store_freeze(l.s, "*", 1); /* freezes all parameters, so that there is nothing to train */
-    CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
-    CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK);
+    CHECK(print_frontier(f, 0, file_write, &out) == GCKPT_OK);
+    CHECK(print_frontier_json(f, 0, file_write, &out) == GCKPT_OK);
     CHECK_MSG(gckpt_error(l.g) == GCKPT_OK, "after printing: %s", gckpt_error_text(l.g));
     CHECK(!gckpt_frontier_plan(f, 1) && gckpt_error(l.g) == GCKPT_E_BUDGET);
-    CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
+    CHECK(print_frontier(f, 0, file_write, &out) == GCKPT_OK);
     /* printing a plan does not change the graph's error, since printing is not planning */
     CHECK(gckpt_error(l.g) == GCKPT_E_BUDGET);
     gckpt_frontier_free(f);
@@ -821,8 +822,8 @@ static void short_of_memory(void)
     gckpt_frontier *f = gckpt_frontier_new(l.g, &term, 1, &desc);
     h.calls = 0;
     h.fail_at = 1;
-    CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
-    CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
+    CHECK(print_frontier(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
+    CHECK(print_frontier_json(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
     free(out.bytes);
     gckpt_frontier_free(f);
     gckpt_graph_free(l.g);

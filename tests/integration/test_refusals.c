@@ -12,6 +12,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "examples/print.h"
 #include "util.h"
 
 static const char *assert_failed; /* the last assertion that failed */
@@ -924,8 +925,8 @@ static void null_objects(void)
     gckpt_plan_split_exact(NULL, NULL);
     CHECK(gckpt_plan_usage(NULL, 0, &usage) == E_A && gckpt_plan_describe(NULL).batch == 0 &&
           !*gckpt_plan_op(NULL, 0));
-    CHECK(gckpt_plan_print(NULL, swallow, NULL) == E_A);
-    CHECK(gckpt_plan_trace(NULL, swallow, NULL) == E_A);
+    CHECK(print_plan(NULL, swallow, NULL) == E_A);
+    CHECK(print_trace(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_c(NULL, "x", swallow, NULL) == E_A);
     CHECK(gckpt_plan_params(NULL, NULL) == E_A);
     int64_t first = 1;
@@ -934,8 +935,8 @@ static void null_objects(void)
     CHECK(gckpt_frontier_points(NULL) == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
     CHECK(gckpt_frontier_complete(NULL) == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
           !gckpt_frontier_plan(NULL, 0));
-    CHECK(gckpt_frontier_print(NULL, 0, swallow, NULL) == E_A);
-    CHECK(gckpt_frontier_json(NULL, 0, swallow, NULL) == E_A);
+    CHECK(print_frontier(NULL, 0, swallow, NULL) == E_A);
+    CHECK(print_frontier_json(NULL, 0, swallow, NULL) == E_A);
 
     CHECK(gckpt_step(NULL, NULL, 0, 1, &hyper, NULL) == E_A &&
           gckpt_forward(NULL, NULL, 0, 1, NULL) == E_A);
@@ -1841,8 +1842,8 @@ static void requests(void)
     CHECK(gckpt_plan_usage(p, -1, &usage) == E_A && gckpt_plan_usage(p, last[0], &usage) == E_A &&
           gckpt_plan_usage(p, 0, NULL) == E_A);
     CHECK(gckpt_plan_usage(p, last[0] - 1, &usage) == GCKPT_OK && usage.cost == 0);
-    CHECK(gckpt_plan_print(p, NULL, NULL) == E_A);
-    CHECK(gckpt_plan_trace(p, NULL, NULL) == E_A);
+    CHECK(print_plan(p, NULL, NULL) == E_A);
+    CHECK(print_trace(p, NULL, NULL) == E_A);
     CHECK(gckpt_plan_c(p, "x", NULL, NULL) == E_A);
     CHECK(gckpt_plan_c(p, NULL, swallow, NULL) == E_A && gckpt_plan_params(p, NULL) == E_A);
     gckpt_plan_free(p);
@@ -1852,8 +1853,8 @@ static void requests(void)
     CHECK(f && gckpt_frontier_get(f, -1, &point) == E_A && gckpt_frontier_get(f, 0, NULL) == E_A);
     CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f), &point) == E_A &&
           gckpt_frontier_find(f, 1) == -1);
-    CHECK(gckpt_frontier_print(f, 0, NULL, NULL) == E_A);
-    CHECK(gckpt_frontier_json(f, 0, NULL, NULL) == E_A && !gckpt_frontier_plan(f, 1));
+    CHECK(print_frontier(f, 0, NULL, NULL) == E_A);
+    CHECK(print_frontier_json(f, 0, NULL, NULL) == E_A && !gckpt_frontier_plan(f, 1));
     ERROR_IS(g, GCKPT_E_BUDGET, "");
     gckpt_frontier_free(f);
     CHECK(!gckpt_frontier_new(g, NULL, 0, NULL));

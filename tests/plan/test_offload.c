@@ -12,6 +12,7 @@
 #include "search/internal.h"
 #include "planner/internal.h"
 
+#include "examples/print.h"
 #include "backend.h"
 #include "lowered_cost.h"
 #include "net.h"
@@ -518,7 +519,7 @@ static void overlapped(void)
             return;
         CHECK(info.offloaded > 0 && (d.offload.overlap || !info.hidden_cost));
         file printed = { 0 };
-        CHECK(gckpt_plan_print(p, file_write, &printed) == GCKPT_OK && file_write(&printed, "", 1) == 1);
+        CHECK(print_plan(p, file_write, &printed) == GCKPT_OK && file_write(&printed, "", 1) == 1);
         CHECK(!strstr((char *)printed.bytes, "  hidden: ") == !d.offload.overlap);
         free(printed.bytes);
         gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &host };
@@ -950,12 +951,12 @@ static void refusals(void)
     /* the plan as text, as a trace and as C */
     file f = { 0 };
     char line[80];
-    CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\toffload ") &&
+    CHECK(print_plan(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\toffload ") &&
           strstr((char *)f.bytes, "\treload "));
     snprintf(line, sizeof line, "offloaded: %zu bytes", info.offloaded);
     CHECK(strstr((char *)f.bytes, line));
     f.size = 0;
-    CHECK(gckpt_plan_trace(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\"cat\":\"offload\"") &&
+    CHECK(print_trace(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\"cat\":\"offload\"") &&
           strstr((char *)f.bytes, "\"cat\":\"reload\""));
     f.size = 0;
     CHECK(gckpt_plan_c(p, "small", file_write, &f) == GCKPT_OK);

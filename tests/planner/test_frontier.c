@@ -6,6 +6,7 @@
 #include "planner/internal.h"
 #include "check.h"
 #include "examples/pictures.h"
+#include "examples/print.h"
 #include "util.h"
 #include "text.h"
 
@@ -21,11 +22,11 @@ typedef struct {
 
 enum { TEXT, PICTURE, JSON, TABLE, WRITERS };
 
-static gckpt_result print_frontier(int writer, const model *m, const gckpt_frontier *f, size_t mark, text *t)
+static gckpt_result write_frontier(int writer, const model *m, const gckpt_frontier *f, size_t mark, text *t)
 {
-    return writer == TEXT      ? gckpt_frontier_print(f, mark, write_text, t)
+    return writer == TEXT      ? print_frontier(f, mark, write_text, t)
            : writer == PICTURE ? pictures_frontier(f, &m->modes, mark, write_text, t)
-           : writer == JSON    ? gckpt_frontier_json(f, mark, write_text, t)
+           : writer == JSON    ? print_frontier_json(f, mark, write_text, t)
                                : pictures_table(f, &m->modes, write_text, t);
 }
 
@@ -225,7 +226,7 @@ static void check_all(model *m, const gckpt_frontier *f, size_t mark)
     long calls = m->h.calls;
     for (int i = 0; i < WRITERS; i++) {
         text t = { 0 };
-        CHECK(print_frontier(i, m, f, mark, &t) == GCKPT_OK && is_valid_text(&t));
+        CHECK(write_frontier(i, m, f, mark, &t) == GCKPT_OK && is_valid_text(&t));
         if (i == TEXT)
             check_text(f, mark, &t);
         else if (i == PICTURE) {
@@ -300,20 +301,20 @@ static void failures(void)
     gckpt_frontier *f = frontier_of(&m);
     for (int i = 0; i < WRITERS; i++) {
         text t = { 0 };
-        CHECK(print_frontier(i, &m, NULL, 0, &t) == GCKPT_E_ARG && t.calls == 0);
-        CHECK(print_frontier(i, &m, f, SIZE_MAX, &t) == GCKPT_OK && t.calls > 0);
+        CHECK(write_frontier(i, &m, NULL, 0, &t) == GCKPT_E_ARG && t.calls == 0);
+        CHECK(write_frontier(i, &m, f, SIZE_MAX, &t) == GCKPT_OK && t.calls > 0);
         long calls = t.calls, blocks = m.h.blocks;
         for (long k = 1; k <= calls; k++) {
             t.size = 0;
             t.calls = 0;
             t.fail_at = k;
-            CHECK(print_frontier(i, &m, f, SIZE_MAX, &t) == GCKPT_E_FILE && t.calls == k);
+            CHECK(write_frontier(i, &m, f, SIZE_MAX, &t) == GCKPT_E_FILE && t.calls == k);
             CHECK(m.h.blocks == blocks);
         }
         free(t.bytes);
     }
-    CHECK(gckpt_frontier_print(f, 0, NULL, NULL) == GCKPT_E_ARG);
-    CHECK(gckpt_frontier_json(f, 0, NULL, NULL) == GCKPT_E_ARG);
+    CHECK(print_frontier(f, 0, NULL, NULL) == GCKPT_E_ARG);
+    CHECK(print_frontier_json(f, 0, NULL, NULL) == GCKPT_E_ARG);
     CHECK(pictures_frontier(f, &m.modes, 0, NULL, NULL) == GCKPT_E_ARG);
     CHECK(pictures_table(f, &m.modes, NULL, NULL) == GCKPT_E_ARG);
     text alone = { 0 };

@@ -4,6 +4,7 @@
  *
  *     build/test_ranks [wide]    all settings of the matrix instead of a sample */
 #include "gradckpt.h"
+#include "examples/print.h"
 #include "rank_training.h"
 #if RANKS_THREADS
 
@@ -404,7 +405,7 @@ static void test_plans(void)
             s.mode = GCKPT_OPTIMAL;
             model m = build(store_of(&s, rank, 11), &s);
             gckpt_plan *p = plan_of(&m, &s);
-            CHECK_MSG(p && gckpt_plan_print(p, file_write, &f) == GCKPT_OK, "%s",
+            CHECK_MSG(p && print_plan(p, file_write, &f) == GCKPT_OK, "%s",
                       gckpt_error_text(m.g));
             CHECK(rank == 0 || same_file(&f, &first));
             if (rank == 0)

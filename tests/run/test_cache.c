@@ -4,6 +4,7 @@
  * constants. */
 #include "gradckpt.h"
 
+#include "examples/print.h"
 #include "generation.h"
 
 static void everywhere(void)
@@ -242,7 +243,7 @@ static void printed(void)
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
     file f = { 0 };
-    CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK);
+    CHECK(print_plan(p, file_write, &f) == GCKPT_OK);
     CHECK(strstr((char *)f.bytes, "  caches: 15360 bytes\n") != NULL);
     free(f.bytes);
     gckpt_plan_free(p);
