@@ -270,7 +270,7 @@
  *                 offload/hide_copies, choose, open
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1468
  *                 getters, checks, planner, request, tools/frontier, tools/fit
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5527
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5528
  *                 call, memory, dist/exchange, backend, dist/group, params, host,
  *                 offload/copies, feeds, losses, tools/debug, dist/micro_batches, capture,
  *                 cache/run, fetch/run, bf16/run, quant/run, tiles/run, update, instructions,
@@ -281,7 +281,7 @@
  *                 axes, write, header, resolve, read, path, dist/load, dist/save
  *     >>export    plans and weights as C constants                                             535
  *                 c, weights
- *     >>kernels   the loops of the fast kernels, for each instruction set                     3890
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     3891
  *                 begin, vectors, products, gemv, quant/int4, quant/kernels, product_block,
  *                 math, elementwise, rowwise, random, bf16/kernels, bf16/avx512, column_sums,
  *                 images/kernels, attention, online_softmax, bf16/attention, bf16/gradients,
@@ -5498,8 +5498,8 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
     if (!*key || !gckpti_is_utf8(key))
-        return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
-                            *key ? "not UTF-8" : "empty");
+        return gckpti_error(store, GCKPT_E_ARG, *key ? "note: the key is not UTF-8"
+                                                     : "note: the key is empty");
     const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
@@ -6884,9 +6884,9 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
         t->momentum = momentum;
     } else if (t && (!t->running || t->momentum != momentum)) {
         return gckpti_fail(graph, GCKPT_E_ARG,
-                           "running \"%s\": the graph has it already, as %s; all that use it need "
-                           "one momentum",
-                           name, t->running ? "one of another momentum" : "a gckpt_param");
+                           t->running ? "running \"%s\": the graph has it with another momentum"
+                                      : "running \"%s\": the graph has a gckpt_param of this name",
+                           name);
     }
     return t;
 }
@@ -9104,7 +9104,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
     return gckpti_slice_of(x, axis, begin, end, 0);
 }
 
-/* Fails if a table of positions has fewer rows than the capacity of the caches. */
+/* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
@@ -11249,9 +11249,9 @@ typedef struct {
     int64_t logits, dx, saved, size; /* offsets in the workspace, and its size, in floats */
 } gckpti_loss_layout;
 
-/* The workspace has: scratch of the products; logits of a block of rows (one row in a plain plan)
- * and a chunk of classes, or of all classes; in bf16 plans dx of the block; `saved` if the call has
- * none. A bf16 backward takes whole blocks of dw's terms: up to 32 rows. */
+/* The workspace has: scratch of the products; logits of a block of rows (one, with plain kernels)
+ * and a chunk of classes, or all; in bf16 plans dx of the block; the saved values if the op has no
+ * saved buffer. A bf16 backward takes 32 rows at a time if there are so many, as dw adds blocks. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -17407,7 +17407,7 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
         o->rows = rows;
 }
 
-/* Finds the ops that may be in a group, each op's last reader, and the live bytes before it. */
+/* Finds the ops that may be in a group, each op's last reader, and the bytes live before the op. */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
 {
     gckpti_planner *p = r->p;
@@ -22892,7 +22892,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
     }
 }
 
-/* Considers cuts of points that decide for some level; none if copies overlap (cuts ignore it). */
+/* Considers cuts of points whose bound is the largest at some level; none if copies overlap. */
 static void gckpti_consider_points(gckpti_search *s, size_t most)
 {
     for (int index = 0; index < s->bound->points && gckpti_is_ok(s) && !s->p->overlap; index++)
@@ -23094,11 +23094,11 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
 /* =================================================================================================
  * >>planner: from a request to a plan; the frontier; the micro-batch; information about plans
  *
- * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks) and becomes a
- * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
+ * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks.c) and becomes
+ * a gckpti_planner for each variant (planner.c). Its plan (request.c) follows from the mode,
  * or is store-all if that fits, or comes from a search. gckpti_prove_plan sets its proven bounds.
  * gckpt_frontier keeps planners and searches for one budget after another, from the largest down;
- * gckpt_fit does all of it for each micro-batch size. getters read plans.
+ * gckpt_fit does all of it for each micro-batch size. getters.c reads plans.
  * ============================================================================================== */
 
 #ifndef GCKPT_SMALL
@@ -23121,7 +23121,7 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
-    gckpti_planner *p;
+    gckpti_planner *p; /* the variant */
     gckpti_span *span; /* the schedule's entries, compressed */
     int length;        /* number of entries */
 } gckpti_solution;
@@ -23448,7 +23448,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
             return GCKPT_E_ARG;
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
+                            "plan: set update_in_backward to 0 or 1; only gckpt_fit can choose it");
     if (d->update_in_backward && (inference || (d->batch > g->rows)))
         return gckpti_error(
             g, GCKPT_E_ARG,
@@ -26287,7 +26287,8 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
         return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
+                            "%s: backend %s has no memory for its copy of \"%s\"%s",
+                            in_step ? "step" : "exec",
                             gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
     return GCKPT_OK;
 }
@@ -30787,7 +30788,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
     r.timed = timed;
     if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: needs a clock, and timed->exec without a block of memory");
+                     "fit_timed: set timed->clock; timed->exec, if set, has no memory.memory");
         return NULL;
     }
     if (store->ranks > 1) {
@@ -37214,7 +37215,8 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Sets operand a of s: m rows of x, in place if possible (`back` rows precede them), or packed. */
+/* Sets operand a of s to m rows of x: in place if possible, else packed. `back` rows before them
+ * can be read: a tile of more than m rows begins there. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)

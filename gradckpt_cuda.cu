@@ -1529,10 +1529,10 @@ void dropout_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(dropout, dropout_by)
 
 /* >>exact/axes */
-/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over
- * positions in three tensors at once, innermost axis first: step[0] is the step in the result,
- * step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where that suffices, as
- * each axis except the last costs a division. */
+/* ---- binary ops with broadcasting, and all copies between shapes ----
+ * Axes iterates over positions in three tensors at once, innermost axis first: step[0] is the step
+ * in the result, step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where
+ * that suffices, as each axis except the last costs a division. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -5255,8 +5255,8 @@ struct RowLoss {
     float max, sum, logit;
 };
 
-/* Finishes ROW_STATS of row i. Its columns j, j+1, j+8, .. are in two of the four elements of each
- * c[x]; four lanes share the row. */
+/* Writes ROW_STATS of row i for this warp's columns, which loss_rows_kernel merges. This lane has
+ * columns j, j+1, j+8, j+9, .. (c[x][which], c[x][which + 1]), three other lanes the rest. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)

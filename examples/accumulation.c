@@ -151,7 +151,7 @@ static gckpt_tensor *linear(gckpt_tensor *x, const char *name, int64_t in, int64
     return gckpt_linear(x, gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(in, out), init), NULL);
 }
 
-/* Builds a model that consists of an attention layer and a dense layer, both residual. */
+/* Builds a model that consists of an attention layer and an MLP, both residual. */
 static int build_model(method *w)
 {
     gckpt_init normal = { 0.15f, 0, 0 };

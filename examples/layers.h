@@ -86,7 +86,7 @@ static inline int layers_pytorch_axes(void *user, const char *name, gckpt_shape 
     (void)user;
     if (shape.n < 3 || shape.n > 4 || n < 6 || strcmp(name + n - 6, "weight") != 0)
         return 0;
-    /* output and input channels come first, then the kernel's axes */
+    /* in PyTorch's files the axes of output and input channels come first, then the kernel's */
     axes[0] = shape.n - 1, axes[1] = shape.n - 2;
     for (int i = 2; i < shape.n; i++)
         axes[i] = i - 2;

@@ -408,9 +408,8 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
 {
     const double mscale = json_real(d, at, "mscale", 0), mscale_all = json_real(d, at, "mscale_all_dim", 0);
     const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
-    /* 0 selects the default; other values must be positive, */
+    /* 0 or less selects the default; other values must be above 1e-6, because their logarithms are taken */
     l->fast = fast > 0 ? llama_read_real(d, at, "beta_fast", 32, 1e-6) : 32;
-    /* because their logarithms are taken */
     l->slow = slow > 0 ? llama_read_real(d, at, "beta_slow", 1, 1e-6) : 1;
     l->truncate = json_bool(d, at, "truncate", 1);
     l->scale = mscale != 0 && mscale_all != 0

@@ -1,6 +1,6 @@
 /* lm.h - the common parts of gpt.c and finetune.c, which train language models: options, plans and
- * executors in one arena, reports, and the loop over steps. To copy, with session.h, options.h,
- * pictures.h and gradckpt.h. A program has one set of options: the variable `lm`. */
+ * executors in one arena, reports, and the loop over steps. To copy, with session.h, json.h,
+ * options.h, pictures.h, print.h, sample.h and gradckpt.h. A program has one set of options: the variable `lm`. */
 #ifndef LM_H
 #define LM_H
 #include "session.h"

@@ -737,7 +737,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->f = f;
     c->modes = modes;
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
-    /* the axis breaks at 0.6 at most: only the smallest budgets need larger extra times */
+    /* the axis of extra times ends at 0.6, or at the largest; only the smallest budgets need more */
     c->top = c->top < 0.6 ? c->top : 0.6;
     c->beyond = first.overhead;
     c->step = (double)last.cost / (1 + last.overhead);

@@ -264,7 +264,7 @@ static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char
 {
     size_t count = 0, first = 0, kept = 0, starter = SIZE_MAX, size = 0;
     uint32_t before = 0;
-    for (size_t i = 0; i < n;) { /* i: index of the first mark after the last starter */
+    for (size_t i = 0; i < n;) { /* first: index in c of the first mark after a starter */
         uint32_t x = 0, parts[UNICODE_DECOMPOSED];
         i += (size_t)json_utf8(s + i, n - i, &x);
         size_t more = unicode_decompose(x, parts);

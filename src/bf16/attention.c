@@ -29,7 +29,8 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Sets operand a of s: m rows of x, in place if possible (`back` rows precede them), or packed. */
+/* Sets operand a of s to m rows of x: in place if possible, else packed. `back` rows before them
+ * can be read: a tile of more than m rows begins there. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)

@@ -253,9 +253,9 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
         t->momentum = momentum;
     } else if (t && (!t->running || t->momentum != momentum)) {
         return gckpti_fail(graph, GCKPT_E_ARG,
-                           "running \"%s\": the graph has it already, as %s; all that use it need "
-                           "one momentum",
-                           name, t->running ? "one of another momentum" : "a gckpt_param");
+                           t->running ? "running \"%s\": the graph has it with another momentum"
+                                      : "running \"%s\": the graph has a gckpt_param of this name",
+                           name);
     }
     return t;
 }

@@ -87,8 +87,8 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
     if (!*key || !gckpti_is_utf8(key))
-        return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
-                            *key ? "not UTF-8" : "empty");
+        return gckpti_error(store, GCKPT_E_ARG, *key ? "note: the key is not UTF-8"
+                                                     : "note: the key is empty");
     const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"

@@ -104,7 +104,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
     return gckpti_slice_of(x, axis, begin, end, 0);
 }
 
-/* Fails if a table of positions has fewer rows than the capacity of the caches. */
+/* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)

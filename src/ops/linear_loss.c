@@ -14,9 +14,9 @@ typedef struct {
     int64_t logits, dx, saved, size; /* offsets in the workspace, and its size, in floats */
 } gckpti_loss_layout;
 
-/* The workspace has: scratch of the products; logits of a block of rows (one row in a plain plan)
- * and a chunk of classes, or of all classes; in bf16 plans dx of the block; `saved` if the call has
- * none. A bf16 backward takes whole blocks of dw's terms: up to 32 rows. */
+/* The workspace has: scratch of the products; logits of a block of rows (one, with plain kernels)
+ * and a chunk of classes, or all; in bf16 plans dx of the block; the saved values if the op has no
+ * saved buffer. A bf16 backward takes 32 rows at a time if there are so many, as dw adds blocks. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);

@@ -164,7 +164,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
             return GCKPT_E_ARG;
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
+                            "plan: set update_in_backward to 0 or 1; only gckpt_fit can choose it");
     if (d->update_in_backward && (inference || (d->batch > g->rows)))
         return gckpti_error(
             g, GCKPT_E_ARG,

@@ -9,7 +9,7 @@
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
-    gckpti_planner *p;
+    gckpti_planner *p; /* the variant */
     gckpti_span *span; /* the schedule's entries, compressed */
     int length;        /* number of entries */
 } gckpti_solution;

@@ -38,7 +38,8 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
         return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
+                            "%s: backend %s has no memory for its copy of \"%s\"%s",
+                            in_step ? "step" : "exec",
                             gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
     return GCKPT_OK;
 }

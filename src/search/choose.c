@@ -191,7 +191,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
     }
 }
 
-/* Considers cuts of points that decide for some level; none if copies overlap (cuts ignore it). */
+/* Considers cuts of points whose bound is the largest at some level; none if copies overlap. */
 static void gckpti_consider_points(gckpti_search *s, size_t most)
 {
     for (int index = 0; index < s->bound->points && gckpti_is_ok(s) && !s->p->overlap; index++)

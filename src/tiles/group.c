@@ -44,7 +44,7 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
         o->rows = rows;
 }
 
-/* Finds the ops that may be in a group, each op's last reader, and the live bytes before it. */
+/* Finds the ops that may be in a group, each op's last reader, and the bytes live before the op. */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
 {
     gckpti_planner *p = r->p;

@@ -37,8 +37,8 @@ static inline gckpt_plan_desc net_desc(const net *n, gckpt_mode mode)
     return desc;
 }
 
-/* Returns the bytes of a plan made with net_desc, except those of parameters: activations, their gradients and
- * workspace, including unused bytes in the arena. */
+/* Returns the bytes of the arena of a plan made with net_desc, without the gradients of parameters: activations, their
+ * gradients and workspace, including unused bytes. */
 static inline size_t net_bytes(const gckpt_plan *p)
 {
     return gckpt_plan_describe(p).arena - gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS);

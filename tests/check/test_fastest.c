@@ -365,7 +365,7 @@ static void test_errors(void)
         const char *says;
         gckpt_result result;
     } cases[] = {
-        { "needs a clock", GCKPT_E_ARG },        { "needs a clock", GCKPT_E_ARG },
+        { "set timed->clock", GCKPT_E_ARG },     { "set timed->clock", GCKPT_E_ARG },
         { "block of memory", GCKPT_E_ARG },      { "not fed", GCKPT_E_ARG },
         { "takes 0 to 10", GCKPT_E_DATA },       { "another optimiser", GCKPT_E_ARG },
         { "build is NULL", GCKPT_E_ARG },        { "too small", GCKPT_E_BUDGET },

@@ -807,8 +807,9 @@ static void test_graphs(void)
     capture_fixture r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    /* Captures d = 3 (pinned + 1) + 1 on stream s and e = 0 + 1 on stream t. With the bug, t multiplies d
-     * without waiting for the addition on s; at least one order of the nodes must show it. */
+    /* Captures d = 3 * (pinned + 1) + 1 on stream s, where pinned is a float of the host that each replay copies
+     * again, and e = 0 + 1 on stream t. With the bug, t multiplies d by 3 without waiting for the first addition
+     * on s; at least one order of the nodes must show it. */
     for (int round = 0; round < 16; round++) {
         int bug = round / 8;
         float by = 1;

@@ -148,7 +148,7 @@ END
     } | sed "s/ model(x)/ $3/" > "$work/$1.c"
     blocks text "$2" > "$work/$1.text"
     lines="$(grep -c . "$work/$1.functions") and $(grep -c . "$work/$1.body") lines"
-    check "from-pytorch: $2: $lines" grep -q "gradckpt.h: $lines" docs/from-pytorch.md tests/golden/pytorch_programs.md
+    check "from-pytorch: $2: $lines" grep -q -e "gradckpt.h: $lines" -e "with gradckpt.h have $lines" docs/from-pytorch.md tests/golden/pytorch_programs.md
     awk '/golden_'"$1"'_losses/ { on = 1; next } /}/ { on = 0 } on' tests/golden/nets.h | tr -d 'f,' |
         awk '{ for (i = 1; i <= NF; i++) printf "%s%.4f", n++ ? " " : "", $i } END { print "" }' > "$work/$1.want"
     check "from-pytorch: $2: compiles" $LINKED $FLAGS "$work/$1.c" -o "$work/$1"

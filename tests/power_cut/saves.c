@@ -92,7 +92,7 @@ static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
     return !t->failed;
 }
 
-/* Trains up to state n; the note of each state has another length. */
+/* Trains until n steps are complete (state n), then sets a note whose length differs for each n. */
 static void train_to(training *t, int rank, int n)
 {
     float x[BATCH * IN], y[BATCH * OUT];

@@ -1543,7 +1543,7 @@ static void test_faults(void)
                 CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
                           "%d %d %ld: %d", how, rank, at, survivors);
                 gckpt_store_free(s);
-                /* fewer ranks save, which removes all leftover files and restores the note "old" */
+                /* 2 ranks save, which removes the leftover files of 4; then 4 ranks save, so the next round starts from "old" */
                 for (int ranks = 2; ranks <= 4; ranks += 2) {
                     ranks_open(&w, ranks);
                     t.note = "old";

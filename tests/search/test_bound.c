@@ -298,7 +298,7 @@ static void set_policies(int percent)
         }
 }
 
-/* Takes the request of the current net, and records which of the properties it has. */
+/* Copies the current net's request to `request`, and sets `cases` to its properties (PLAIN, BF16, ACCUMULATES, ..). */
 static void take_request(void)
 {
     const gckpt_plan_desc *d = &net.d;

@@ -816,9 +816,9 @@ static void test_frozen(gckpt_storage storage)
                   name);
         CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps saved for no backward", name);
     }
-    /* the input of each frozen linear layer may be dropped after its last other use */
+    /* the input of a frozen linear layer is dropped after that layer's forward, before the first backward */
     for (int i = 0; i < LOW + HIGH; i++) {
-        /* the last use is gelu's backward, or earlier if gelu overwrites its input */
+        /* if gelu overwrites its input, the buffer of the tensor before it holds its result */
         int end = last_use(p, gckpt_id(t.inner[i]));
         end = end < 0 ? last_use(p, gckpt_id(t.inner[i]) - 1) : end;
         CHECK_MSG(end >= 0 && end < backward, "block %d: kept until %d", i, end);

@@ -1,7 +1,7 @@
-/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over
- * positions in three tensors at once, innermost axis first: step[0] is the step in the result,
- * step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where that suffices, as
- * each axis except the last costs a division. */
+/* ---- binary ops with broadcasting, and all copies between shapes ----
+ * Axes iterates over positions in three tensors at once, innermost axis first: step[0] is the step
+ * in the result, step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where
+ * that suffices, as each axis except the last costs a division. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];

@@ -76,8 +76,8 @@ struct RowLoss {
     float max, sum, logit;
 };
 
-/* Finishes ROW_STATS of row i. Its columns j, j+1, j+8, .. are in two of the four elements of each
- * c[x]; four lanes share the row. */
+/* Writes ROW_STATS of row i for this warp's columns, which loss_rows_kernel merges. This lane has
+ * columns j, j+1, j+8, j+9, .. (c[x][which], c[x][which + 1]), three other lanes the rest. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
