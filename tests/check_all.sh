@@ -120,7 +120,7 @@ object()
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {
-    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_WHOLE -include tests/compile/unused.c
+    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_FULL_BUILD -include tests/compile/unused.c
 }
 
 # linked OUTPUT SOURCE OPTIONS...: builds a program of public names, linked with the object that checks share
@@ -382,7 +382,7 @@ run_check()
         some="plan:1,15 search:$SEED,$(all_or_third 200)"
         tests_with "$1" $plain && $B/$1-test_plan.exe $SEED "$(all_or_third 135)" && $B/$1-test_plan.exe shapes $((SEED % 7)) 7 "$(all_or_third 300)" ;;
     tests-wide | faults-wide)   # every third random test of make test, by the commit, with three times as many tries
-        tests=                  # (check_tries); all cases of a test with many. make check-all: everything. See plans-wide
+        tests=                  # (check_iterations); all cases of a test with many. make check-all: everything. See plans-wide
         some="offload:$SEED,$(all_or_third 100) stage:$SEED,$(all_or_third 12) threads:$(all_or_third 20000)
               ranks_random:$SEED,$(all_or_third 60)"
         some="$some $(one_of core:wide order:wide fit:wide user_ops:wide bf16:wide ranks:wide)"
@@ -391,7 +391,7 @@ run_check()
             tests="$tests $(test_of "${test%%:*}")"
         done
         turn=$SEED
-        for test in $([ "$1" = faults-wide ] || grep -lE 'check_(tries|share)' tests/*/test_*.c); do
+        for test in $([ "$1" = faults-wide ] || grep -lE 'check_(iterations|sampled)' tests/*/test_*.c); do
             turn=$((turn + 1))
             [ "$CHECK_ALL" ] || [ $((turn % 3)) -eq 0 ] || continue
             case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
